@@ -164,17 +164,19 @@ def _remove_oldest() -> None:
 # modification time. The modules of a new checkout have other times, so `restore_loops` sets these
 # times to those of the checkout that compiled the loops.
 COMPILED = "__pycache__/*.nb[ci]"
+# The folders of the loops. Their modules with loops use no module of another folder of the package.
+LOOP_FOLDERS = ("zkconsumer/history", "zkconsumer/kafka/columns")
 TIMES = "times.json"
 
 
 def loops_of(root: Path) -> Path:
     """Return where the compiled loops of this checkout are kept.
 
-    The path depends on every module of the package, because compiled code contains the constants
+    The path depends on every module of `LOOP_FOLDERS`, because compiled code contains the constants
     and functions of other modules.
     """
     digest = hashlib.sha256(sys.version.encode())
-    for module in sorted((root / "zkconsumer").rglob("*.py")):
+    for module in sorted(one for folder in LOOP_FOLDERS for one in (root / folder).rglob("*.py")):
         digest.update(f"{module.relative_to(root)}\0".encode() + module.read_bytes())
     return directory().with_name("loops") / digest.hexdigest()[:24]
 

@@ -575,8 +575,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/sim/test_handover.py::test_pruning_visited_states_loses_no_result",
-        "Takes 10 s. It checks the interleaving search of tests/support/sim/handover.py itself, "
-        "which changes rarely.",
+        "Takes 10 s. It checks the interleaving search of sim/handover.py itself, which changes "
+        "rarely.",
     ),
     # ---- the lab --------------------------------------------------------------------------------
     Rule(

@@ -96,19 +96,20 @@ def test_the_key_depends_on_the_locks(tmp_path: Path) -> None:
 
 def _checkout(root: Path, text: str = "loop") -> Path:
     _write(root / "zkconsumer" / "history" / "loops.py", text)
-    _write(root / "zkconsumer" / "constants.py", "one = 1")
+    _write(root / "zkconsumer" / "history" / "constants.py", "one = 1")
+    _write(root / "zkconsumer" / "member" / "rules.py", str(root))
     return root
 
 
 def test_an_equal_checkout_has_the_compiled_loops(tmp_path: Path) -> None:
-    """An equal checkout gets the compiler's files, and its modules the times in these files."""
+    """A checkout with equal loops gets the compiler's files, and its modules their times."""
     first, second, other = (_checkout(tmp_path / name) for name in ("first", "second", "other"))
     compiled = "zkconsumer/history/__pycache__/loops.scan-1.py311.nbi"
     _write(first / compiled, "machine code")
     module = first / "zkconsumer" / "history" / "loops.py"
     os.utime(module, ns=(10**18, 10**18 + 7))
     cache.keep_loops(first)
-    (other / "zkconsumer" / "constants.py").write_text("one = 2")
+    (other / "zkconsumer" / "history" / "constants.py").write_text("one = 2")
     for root in (second, other):
         cache.restore_loops(root)
     assert (second / compiled).read_text() == "machine code"

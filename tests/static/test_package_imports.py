@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import sys
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+from _package_cache import LOOP_FOLDERS  # needs the path above
 
 PACKAGE = Path(__file__).parents[2] / "zkconsumer"
 
@@ -107,3 +111,16 @@ def test_no_import_forms_a_cycle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def test_compiled_loops_use_modules_of_few_folders() -> None:
+    """Loops that numba compiles use only the modules on which the cache of loops depends."""
+    known = tuple(folder.replace("/", ".") for folder in LOOP_FOLDERS)
+    todo = ["zkconsumer.history.columns", "zkconsumer.history.commits"]
+    todo += ["zkconsumer.kafka.columns.parsers", "zkconsumer.kafka.columns.primitives"]
+    seen: set[str] = set()
+    while todo:
+        if (name := todo.pop()) not in seen:
+            seen.add(name)
+            todo += imports(name)
+    assert [name for name in seen if not name.startswith(known)] == []

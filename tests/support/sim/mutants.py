@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from support.sim import handover
 from zkconsumer.admin import apply, plan
 from zkconsumer.consumer import executor, loop, stream_partitions
 from zkconsumer.consumer.executor import Executor
@@ -47,6 +46,7 @@ from zkconsumer.member.state import start_op
 from zkconsumer.protocol import group_snapshot, paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose
+from zkconsumer.sim import handover
 from zkconsumer.sim.logs import MemoryFetcher
 from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.random_search import Decisions, run
