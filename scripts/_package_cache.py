@@ -1,4 +1,4 @@
-"""Let a new checkout reuse what another one has made: installed packages, and compiled loops.
+"""Let a new checkout reuse the packages that another one has installed.
 
 pip needs 20 s of processor time to install the packages of the lock `test`. Python needs some
 seconds more to compile the packages that the tests import. `keep` links the packages of a new
@@ -38,8 +38,7 @@ OWN_FILES = (
 PENDING = "zkconsumer-packages.key"
 # This file describes kept packages: their environment, and the number of their files.
 DESCRIPTION = "kept.json"
-# Maximum number of kept sets of packages, and of kept sets of loops; the sets that were used last
-# stay.
+# Maximum number of kept sets of packages; the sets that were used last stay.
 KEPT = 2
 
 
@@ -154,68 +153,3 @@ def _remove_oldest() -> None:
     kept = [one for one in directory().iterdir() if (one / DESCRIPTION).is_file()]
     for one in sorted(kept, key=lambda one: one.stat().st_mtime)[:-KEPT]:
         shutil.rmtree(one, ignore_errors=True)
-
-
-# ---- Loops that Numba has compiled ---------------------------------------------------------------
-
-
-# Numba takes 20 s of a processor to compile the loops of the columnar decoders. It writes them
-# beside their modules, and uses them again only if the module still has the same size and
-# modification time. The modules of a new checkout have other times, so `restore_loops` sets these
-# times to those of the checkout that compiled the loops.
-COMPILED = "__pycache__/*.nb[ci]"
-# The folders of the loops. Their modules with loops use no module of another folder of the package.
-LOOP_FOLDERS = ("zkconsumer/history", "zkconsumer/kafka/columns")
-TIMES = "times.json"
-
-
-def loops_of(root: Path) -> Path:
-    """Return where the compiled loops of this checkout are kept.
-
-    The path depends on every module of `LOOP_FOLDERS`, because compiled code contains the constants
-    and functions of other modules.
-    """
-    digest = hashlib.sha256(sys.version.encode())
-    for module in sorted(one for folder in LOOP_FOLDERS for one in (root / folder).rglob("*.py")):
-        digest.update(f"{module.relative_to(root)}\0".encode() + module.read_bytes())
-    return directory().with_name("loops") / digest.hexdigest()[:24]
-
-
-def keep_loops(root: Path) -> None:
-    """Keep the compiled loops of a checkout, unless the cache has those of an equal checkout."""
-    kept = loops_of(root)
-    found = sorted((root / "zkconsumer").rglob(COMPILED))
-    if kept.exists() or not found:
-        return
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix="new-", dir=kept.parent))
-        try:
-            for file in found:
-                copy = fresh / file.relative_to(root)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, copy)
-            modules = {one for file in found for one in file.parent.parent.glob("*.py")}
-            times = {str(one.relative_to(root)): one.stat().st_mtime_ns for one in modules}
-            (fresh / TIMES).write_text(json.dumps(times), encoding="utf-8")
-            fresh.rename(kept)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-        for older in sorted(kept.parent.iterdir(), key=lambda one: one.stat().st_mtime)[:-KEPT]:
-            shutil.rmtree(older, ignore_errors=True)
-
-
-def restore_loops(root: Path) -> None:
-    """Copy compiled loops into a checkout that has none, if the cache has loops for it."""
-    if any((root / "zkconsumer").rglob(COMPILED)):
-        return
-    kept = loops_of(root)
-    with suppress(OSError, ValueError):
-        times = json.loads((kept / TIMES).read_text(encoding="utf-8"))
-        os.utime(kept)
-        for file in kept.rglob("*.nb[ci]"):
-            target = root / file.relative_to(kept)
-            target.parent.mkdir(exist_ok=True)
-            shutil.copy(file, target)
-        for module, changed in times.items():
-            os.utime(root / module, ns=(changed, changed))

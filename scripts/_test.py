@@ -25,6 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
+import _compiled_cache
 import _engine
 import _package_cache
 
@@ -51,12 +52,12 @@ WORKERS = ("-n", "6", "--dist", "loadfile", "--no-loadscope-reorder")
 # Tests without servers are limited by the processor, so there is one worker for each core.
 QUICK_WORKERS = ("-n", "2", "--dist", "load")
 SLOWEST = ("--durations", "30")
-# Each worker would do this work for itself in a new checkout, so it is done once, during the
-# set-up: compile the test modules with their assertions rewritten (10 s of processor time) and the
-# loops of the two columnar decoders (15 s). On a new machine, also record the classes of Spark's
-# drivers (40 s).
-WARM_UPS = (
-    ("scripts/_spark_classes.py",),
+# On a new machine, the set-up records the classes of Spark's drivers (40 s).
+SPARK_CLASSES = ("scripts/_spark_classes.py",)
+# Each worker would do this work for itself, so it is done once, during the set-up, unless an equal
+# checkout has done it: compile the test modules with their assertions rewritten (12 s of processor
+# time) and the loops of the two columnar decoders (20 s).
+COMPILATIONS = (
     ("-m", "pytest", "-qq", "--collect-only"),
     (
         "-m",
@@ -119,6 +120,7 @@ def warming_up() -> Iterator[None]:
     """Fill the caches while the block runs. An error is ignored here, since a test reports it
     again.
     """
+    compilations = () if _compiled_cache.is_kept(ROOT) else COMPILATIONS
     started = [
         subprocess.Popen(
             (sys.executable, *arguments),
@@ -126,7 +128,7 @@ def warming_up() -> Iterator[None]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        for arguments in WARM_UPS
+        for arguments in (SPARK_CLASSES, *compilations)
     ]
     try:
         yield
@@ -182,7 +184,7 @@ def main() -> int:
     lane = ("--lane", "all") if "--all" in options else ()
     with ExitStack() as stack:
         required = is_ci() or "--install-docker" in options
-        _package_cache.restore_loops(ROOT)
+        _compiled_cache.restore(ROOT, Path(sys.prefix))
         with warming_up():
             if required:
                 _engine.install_shells()
@@ -195,7 +197,7 @@ def main() -> int:
             record_classes(RELEASES if lane else SOME_RELEASES)
         # Now Python has compiled the packages that the tests import.
         _package_cache.keep(Path(sys.prefix))
-        _package_cache.keep_loops(ROOT)
+        _compiled_cache.keep(ROOT)
         tests = pytest(*WORKERS, *lane, *arguments)
     if missing:
         say(missing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,40 +91,6 @@ def test_the_key_depends_on_the_locks(tmp_path: Path) -> None:
     assert cache.key_of(lock) == key
     lock.write_text("2")
     assert cache.key_of(lock) != key
-
-
-def _checkout(root: Path, text: str = "loop") -> Path:
-    _write(root / "zkconsumer" / "history" / "loops.py", text)
-    _write(root / "zkconsumer" / "history" / "constants.py", "one = 1")
-    _write(root / "zkconsumer" / "member" / "rules.py", str(root))
-    return root
-
-
-def test_an_equal_checkout_has_the_compiled_loops(tmp_path: Path) -> None:
-    """A checkout with equal loops gets the compiler's files, and its modules their times."""
-    first, second, other = (_checkout(tmp_path / name) for name in ("first", "second", "other"))
-    compiled = "zkconsumer/history/__pycache__/loops.scan-1.py311.nbi"
-    _write(first / compiled, "machine code")
-    module = first / "zkconsumer" / "history" / "loops.py"
-    os.utime(module, ns=(10**18, 10**18 + 7))
-    cache.keep_loops(first)
-    (other / "zkconsumer" / "history" / "constants.py").write_text("one = 2")
-    for root in (second, other):
-        cache.restore_loops(root)
-    assert (second / compiled).read_text() == "machine code"
-    assert (second / "zkconsumer/history/loops.py").stat().st_mtime_ns == 10**18 + 7
-    assert not (other / compiled).exists()
-
-
-def test_a_checkout_keeps_its_own_compiled_loops(tmp_path: Path) -> None:
-    """If the compiler has already run in a checkout, nothing is taken over."""
-    first, second = _checkout(tmp_path / "first"), _checkout(tmp_path / "second")
-    compiled = "zkconsumer/history/__pycache__/loops.scan-1.py311.nbi"
-    _write(first / compiled, "first")
-    _write(second / compiled, "second")
-    cache.keep_loops(first)
-    cache.restore_loops(second)
-    assert (second / compiled).read_text() == "second"
 
 
 def test_the_directory_is_beside_the_jars() -> None:

@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-from _package_cache import LOOP_FOLDERS  # needs the path above
+from _compiled_cache import LOOP_FOLDERS  # needs the path above
 
 PACKAGE = Path(__file__).parents[2] / "zkconsumer"
 
