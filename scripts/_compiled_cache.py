@@ -28,8 +28,8 @@ LOOP_FOLDERS = ("zkconsumer/history", "zkconsumer/kafka/columns")
 LOOPS = "__pycache__/*.nb[ci]"
 # This file of an environment exists when `restore` has been called for its checkout.
 MARK = "zkconsumer-compiled"
-# The maximum number of modules whose bytecode is kept, of kept sets of loops, and of checkouts whose
-# files are known to be kept.
+# The maximum number of modules whose bytecode is kept, of kept sets of loops, and of checkouts that
+# are known to be kept.
 KEPT_MODULES = 5000
 KEPT_LOOPS = 2
 KEPT_CHECKOUTS = 20
