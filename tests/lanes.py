@@ -438,6 +438,37 @@ SINGLE_TESTS = (
         "tests/spark/test_pipeline.py interrupts a demonstration that starts the same servers.",
         "tests/cli/test_demo.py::test_ctrl_c",
     ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_batch.py::test_filters_change_no_result",
+        "Each case takes a second. The normal lane reads with two of the five filters.",
+        ("[partition IN", "[partition = 7]", "[topic ="),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_accessibility.py::test_colour_blind_people_distinguish_members",
+        "Each case takes a second. The normal lane emulates the most frequent deficiency.",
+        but=("[deuteranopia]",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/sandbox/test_no_process_left.py",
+        "Each case starts servers, which takes two seconds. The normal lane runs the other cases.",
+        ("[SIGTERM]", "[zookeeper/server.json]"),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/mixed/test_malformed_peers.py::test_a_malformed_registration_stalls_only_the_jvm",
+        "Takes 1.5 s. The normal lane runs the newest release of the JVM member.",
+        ("[0.8.2.2]",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/mixed/test_jvm_member.py::test_a_member_of_each_release",
+        "Takes 2.5 s. In the normal lane, tests/mixed/test_mixed_groups.py runs members of this "
+        "release.",
+        ("[0.8.2.2]",),
+    ),
     *_later(
         "Takes 3 to 7 s. These tests check that the random worlds are diverse enough, and these "
         "worlds change rarely. `scripts/bench_sim --case reached` checks the same with more "

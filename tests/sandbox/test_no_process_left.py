@@ -39,7 +39,11 @@ def _owner(code: str = OWNER) -> Iterator[subprocess.Popen[str]]:
             owner.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGKILL],
+    ids=lambda number: signal.Signals(number).name,
+)
 def test_owner_ended_by_a_signal(number: signal.Signals) -> None:
     """After SIGINT, SIGTERM or SIGKILL of the owner, no process and no file is left."""
     with _owner() as owner:

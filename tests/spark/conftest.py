@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 from pyspark.sql import SparkSession
-from support.shared_servers import TICK_S
 
-from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox import spark as sparks
 
 
@@ -55,13 +53,6 @@ def quick_jvms() -> Iterator[None]:
         for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
             patch.setenv(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         yield
-
-
-@pytest.fixture(scope="package")
-def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
-    """Servers for this directory, because its tests pause and restart them."""
-    with Sandbox(zookeeper_release=zookeeper_release, tick_time_s=TICK_S) as servers:
-        yield servers
 
 
 @pytest.fixture(scope="session")

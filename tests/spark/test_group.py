@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from support.kafka.offsets import foreign
 from support.members.group import SETTINGS, Group
 from support.wait import eventually
+from support.zk.proxies import Proxy, Wire
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import MissingShareError, SparkSourceError
@@ -469,14 +470,14 @@ def test_a_query_without_a_share_logs_the_reason(
 def test_without_zookeeper_no_batch_is_planned(group: Groups) -> None:
     """Without ZooKeeper no batch is planned; after the time limit the query fails."""
     fill(group, 5)
-    query = Driven(group, zookeeper__patience__ms="1000")
+    line = group.stack.enter_context(Proxy(group.sandbox.zookeeper_connect))
+    query = Driven(group, zookeeper=line.address, zookeeper__patience__ms="1000")
     end = query.until(20)
-    group.sandbox.zookeeper.pause()
-    try:
-        with pytest.raises(SparkSourceError) as raised:
-            eventually(lambda: query.reader.latestOffset(end, ALL) is not end)
-    finally:
-        group.sandbox.zookeeper.resume()
+    line.wire = Wire.SILENT
+    with pytest.raises(SparkSourceError) as raised:
+        eventually(lambda: query.reader.latestOffset(end, ALL) is not end)
+    line.wire = Wire.PASS
+    line.cut()
     assert "ZooKeeper has been unreachable for" in str(raised.value)
 
 

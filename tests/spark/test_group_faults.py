@@ -302,16 +302,20 @@ def test_a_source_process_freezes(scene: FlowingGroup) -> None:
     log.info("freeze: %d of %d messages were redelivered", len(scene.repeated), len(scene.produced))
 
 
-def test_zookeeper_restarts(scene: FlowingGroup) -> None:
+def test_zookeeper_restarts(spark: SparkSession, tmp_path: Path) -> None:
     """While ZooKeeper restarts a query waits; then it continues, and loses no message."""
-    query = scene.query("a", zookeeper__session__timeout__ms="6000").start()
-    scene.flow.start()
-    wait(lambda: len(query.read) > 20)
-    scene.sandbox.zookeeper.restart()
-    count = len(query.read)
-    wait(lambda: len(query.read) > count + 20)
-    scene.flow.stop()
-    scene.all_read()
+    with Sandbox(tick_time_s=0.1) as own, ExitStack() as stack:
+        own.create_topic("flow", partitions=4)
+        scene = FlowingGroup(own, "group", "flow", stack, spark=spark, directory=tmp_path)
+        stack.callback(scene.flow.stop)
+        query = scene.query("a", zookeeper__session__timeout__ms="6000").start()
+        scene.flow.start()
+        wait(lambda: len(query.read) > 20)
+        own.zookeeper.restart()
+        count = len(query.read)
+        wait(lambda: len(query.read) > count + 20)
+        scene.flow.stop()
+        scene.all_read()
 
 
 def test_leaders_move(spark: SparkSession, tmp_path: Path) -> None:
