@@ -178,9 +178,7 @@ LONG_TESTS = (
         "in the quick lane.",
         "tests/sim/test_random_search.py::test_a_seed_is_one_run_in_every_process",
         "tests/sim/test_exhaustive_search.py::test_no_promise_is_broken",
-        "tests/sim/test_kafka_offsets.py::test_no_invariant_is_broken_with_offsets_in_kafka",
         "tests/sim/test_jvm_member.py::test_mixed_groups",
-        "tests/sim/test_listener.py::test_no_invariant_is_broken",
     ),
     *_normal(
         "The cases take 12 s together. They check the simulator's monitor, whose code changes "
@@ -382,10 +380,8 @@ SINGLE_TESTS = (
         "tests/security/test_kerberos.py",
     ),
     *_later(
-        "Takes 5 to 10 s. In each run, the simulator commits to Kafka and calls a listener with a "
-        "`release.grace.ms` of 1 s.",
+        "Takes 5 to 10 s. In each run, the simulator commits to Kafka, while coordinators move.",
         "tests/integration/test_kafka_offsets.py::test_a_commit_follows_the_coordinator",
-        "tests/sim/test_listener.py::test_no_invariant_is_broken[0.0]",
     ),
     *_later(
         "Takes 11 s. In tests/consumer/test_rules.py a stream raises the same error.",
@@ -468,6 +464,18 @@ SINGLE_TESTS = (
         "Takes 2.5 s. In the normal lane, tests/mixed/test_mixed_groups.py runs members of this "
         "release.",
         ("[0.8.2.2]",),
+    ),
+    *_later(
+        "Each case takes 1.5 to 3 s. The fresh seeds of each run also draw worlds with listeners "
+        "and with offsets in Kafka.",
+        "tests/sim/test_listener.py::test_no_invariant_is_broken",
+        "tests/sim/test_kafka_offsets.py::test_no_invariant_is_broken_with_offsets_in_kafka",
+    ),
+    *_later(
+        "Takes 9 s of CPU time, because it starts three servers, a broker and two members. "
+        "tests/sim/test_replicas_like_real.py compares simulated servers with real ones, and the "
+        "simulator cuts them from their leader.",
+        "tests/faults/test_ensembles.py::test_a_follower_is_cut_from_its_leader",
     ),
     *_later(
         "Takes 3 to 7 s. These tests check that the random worlds are diverse enough, and these "
@@ -765,6 +773,13 @@ RULES: tuple[Rule, ...] = (
         "JVM members of each release computed, and in a test of tests/spark, a JVM member shares "
         "partitions by range.",
         but=("[0.8.2.2-roundrobin-on-zookeeper-3.4.6]",),
+    ),
+    *_later(
+        "Without these tests, the scenario needs no second group as a reference. Its five JVM "
+        "members take 12 s of CPU time. The simulator bounds the redelivered messages in each run.",
+        "tests/mixed/test_mixed_groups.py::test_no_more_is_repeated_than_among_jvm_members",
+        "tests/mixed/test_mixed_groups.py::test_no_more_offsets_are_lowered_than_among_jvm_members",
+        "tests/mixed/test_mixed_groups.py::test_jvm_members_fail_as_among_jvm_members",
     ),
     Rule(
         Lane.ALL,

@@ -28,10 +28,11 @@ def _docstrings(module: str) -> dict[str, str]:
     return {one.name: ast.get_docstring(one) or "" for one in tests}
 
 
-@pytest.mark.parametrize(("module", "test"), sorted(set(NAMED.findall(PAGE))))
-def test_every_named_test_exists(module: str, test: str) -> None:
+def test_every_named_test_exists() -> None:
     """Each test that the page names is a function of the module that the page names."""
-    assert test in _docstrings(module)
+    named = sorted(set(NAMED.findall(PAGE)))
+    assert len(named) > 100
+    assert [(module, test) for module, test in named if test not in _docstrings(module)] == []
 
 
 def test_every_row_is_shown_by_a_test() -> None:

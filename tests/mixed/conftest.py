@@ -21,6 +21,8 @@ from zkconsumer.sandbox import ZOOKEEPER_RELEASES, Sandbox
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
 AT_ONCE = 2
+# The names of the tests that compare a group with a group of JVM members contain these words.
+COMPARES = "_among_jvm_members"
 
 RANGE = tuple(GroupSetup((release,)) for release in RELEASES)
 ROUND_ROBIN = tuple(GroupSetup((release,), Strategy.ROUND_ROBIN) for release in RELEASES)
@@ -124,14 +126,21 @@ def plays(
     tmp_path_factory: pytest.TempPathFactory,
     sandbox_of: Callable[[str, str], Sandbox],
 ) -> Iterator[Callable[[GroupSetup], Outcome]]:
-    """Plays the scenarios of the selected tests in order; a test waits for its own scenario."""
+    """Plays the scenarios of the selected tests in order; a test waits for its own scenario.
+
+    The scenarios have a reference group only if tests are selected that compare with it.
+    """
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     params = [spec.params.get("setup") for spec in specs if spec is not None]
     setups = dict.fromkeys(setup for setup in params if isinstance(setup, GroupSetup))
+    is_compared = any(COMPARES in item.name for item in request.session.items)
 
     def play(setup: GroupSetup, sandbox: Sandbox, directory: Path) -> Outcome:
         with ExitStack() as stack:
-            return Scenario(setup, sandbox, str(setup), directory, stack).play()
+            scenario = Scenario(
+                setup, sandbox, str(setup), directory, stack, is_compared=is_compared
+            )
+            return scenario.play()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         played: dict[GroupSetup, Future[Outcome]] = {}

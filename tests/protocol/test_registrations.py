@@ -52,13 +52,14 @@ def test_how_each_release_writes(release: str, static: str, regex: str) -> None:
     assert f'"subscription":{{{regex}}}' in written
 
 
-@pytest.mark.parametrize("reader", RELEASES)
 @pytest.mark.parametrize("writer", RELEASES)
-def test_every_release_reads_what_every_release_writes(writer: str, reader: str) -> None:
+def test_every_release_reads_what_every_release_writes(writer: str) -> None:
     """All releases read topic names alike, and filters without backslash, quote or slash."""
     for one in (STATIC, Registration({"a|b.*": 1}, Pattern.BLACK_LIST, 1384000000000)):
         payload = encode_registration(one, profile=profile(writer))
-        assert decode_registration(payload, where="", profile=profile(reader)) == one
+        for reader in RELEASES:
+            read = decode_registration(payload, where="", profile=profile(reader))
+            assert read == one, f"read by {reader}"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""A scenario of joins, failures and changes for two groups at the same time, while messages flow.
+"""A scenario of joins, failures and changes for one or two groups, while messages flow.
 
-One group has zkconsumer members and JVM members. The other group has JVM members in place of the
-zkconsumer members, and its behaviour is the reference for the first group.
+One group has zkconsumer members and JVM members. The other group, if any, has JVM members in place
+of the zkconsumer members, and its behaviour is the reference for the first group.
 """
 
 from __future__ import annotations
@@ -79,23 +79,37 @@ class Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a scenario: both groups, the messages that each consumed, and the seconds.
+    """The results of a scenario: its groups, the messages that each consumed, and the seconds.
 
-    `flowed` has the number of messages between each event and the next one.
+    `flowed` has the number of messages between each event and the next one. `reference` is the
+    group of JVM members, if there is one.
     """
 
     messages: int
     flowed: dict[str, int]
     duration_s: float
     mixed: Record
-    jvm: Record
+    reference: Record | None
+
+    @property
+    def jvm(self) -> Record:
+        """The reference of a scenario that has one."""
+        assert self.reference is not None
+        return self.reference
 
 
 class Scenario:
-    """Two groups on the same topics; every step is applied to both."""
+    """One or two groups on the same topics; every step is applied to each."""
 
     def __init__(
-        self, setup: GroupSetup, sandbox: Sandbox, name: str, directory: Path, stack: ExitStack
+        self,
+        setup: GroupSetup,
+        sandbox: Sandbox,
+        name: str,
+        directory: Path,
+        stack: ExitStack,
+        *,
+        is_compared: bool,
     ) -> None:
         self._sandbox, self._pool = sandbox, stack.enter_context(ThreadPoolExecutor(2))
         self._first, self._created = f"{name}-a", f"{name}-b"
@@ -103,9 +117,11 @@ class Scenario:
         self.mixed = Group(
             self.stage, setup, f"{name}-mixed", ours=ALL_OURS, directory=directory, stack=stack
         )
-        self.jvm = Group(
-            self.stage, setup, f"{name}-jvm", ours=(), directory=directory, stack=stack
-        )
+        self._groups = [self.mixed]
+        if is_compared:
+            self._groups.append(
+                Group(self.stage, setup, f"{name}-jvm", ours=(), directory=directory, stack=stack)
+            )
         # In seconds of `boottime`: the times at which THIRD may have had no session, and the time
         # at which OURS_TOO was killed.
         self._without_session: list[tuple[float, float]] = []
@@ -114,16 +130,16 @@ class Scenario:
 
     def play(self) -> Outcome:
         """Run the whole scenario, until the last message is delivered."""
-        self._both(lambda group: group.prepare(NAMES))
+        self._each(lambda group: group.prepare(NAMES))
         began = boottime()
         self.stage.create(self._first, 8)
-        self._both(Group.prepared)
+        self._each(Group.prepared)
         flow, flowed = self.stage.flow, {}
         for title, step in self._steps():
             since, known = boottime(), flow.count
             self._events.append((since, title))
             step()
-            self._both(lambda group, name=title: group.settle(name))
+            self._each(lambda group, name=title: group.settle(name))
             # A producer looks for new partitions once a second, so the groups may be settled
             # before.
             wait_for(lambda before=known: flow.count > before, f"messages, {title}")
@@ -133,9 +149,9 @@ class Scenario:
         wait_for(lambda: flow.count >= MESSAGES, "enough messages", limit_s=120)
         flow.stop()
         duration_s = boottime() - began
-        self._both(self._drained)
-        mixed, jvm = self._record(self.mixed), self._record(self.jvm)
-        return Outcome(flow.count, flowed, duration_s, mixed, jvm)
+        self._each(self._drained)
+        mixed, *others = map(self._record, self._groups)
+        return Outcome(flow.count, flowed, duration_s, mixed, next(iter(others), None))
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], object]]]:
         def each(act: Callable[[Group, str], None], *names: str) -> Callable[[], object]:
@@ -143,7 +159,7 @@ class Scenario:
                 for name in names:
                     act(group, name)
 
-            return lambda: self._both(step)
+            return lambda: self._each(step)
 
         yield "two join", each(Group.join, FIRST, OURS)
         yield "a JVM member joins", each(Group.join, SECOND)
@@ -162,8 +178,8 @@ class Scenario:
         yield GOES_ON, each(Group.thaw, THIRD)
         yield "the last zkconsumer member leaves", each(Group.leave, OURS)
 
-    def _both(self, act: Callable[[Group], object]) -> None:
-        for done in [self._pool.submit(act, group) for group in (self.mixed, self.jvm)]:
+    def _each(self, act: Callable[[Group], object]) -> None:
+        for done in [self._pool.submit(act, group) for group in self._groups]:
             done.result()
 
     # ---- the evidence ----------------------------------------------------------------------------
