@@ -82,7 +82,7 @@ def keep(root: Path) -> None:
                 if not (target := kept / file.name.removeprefix(module.stem)).exists():
                     _copy(file, target)
         loops = directory() / "loops" / _key(root, LOOP_FOLDERS)
-        if is_prepared and not loops.exists():
+        if is_prepared:
             for folder in LOOP_FOLDERS:
                 for file in (root / folder).glob(LOOPS):
                     _copy(file, loops / file.relative_to(root))

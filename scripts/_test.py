@@ -65,6 +65,7 @@ COMPILATIONS = (
         "-qq",
         "tests/history/test_logs.py::test_every_kind",
         "tests/history/test_groups.py::test_a_rebalance_settles",
+        "tests/history/test_groups.py::test_many_partitions_and_sessions",
     ),
 )
 

@@ -407,8 +407,11 @@ SINGLE_TESTS = (
         "tests/integration/test_connections.py::test_a_kill_amid_a_transaction[commit]",
         "tests/consumer/test_stream_pause_seek.py::"
         "test_seeking_and_pausing_under_load_keep_every_partition_in_order[kafka]",
-        "tests/sandbox/test_no_process_left.py::test_owner_ended_by_a_signal[2]",
-        "tests/sandbox/test_no_process_left.py::test_owner_ended_by_a_signal[9]",
+        "tests/sandbox/test_no_process_left.py::test_owner_ended_by_a_signal[SIGINT]",
+        "tests/sandbox/test_no_process_left.py::test_owner_ended_by_a_signal[SIGKILL]",
+        "tests/sandbox/test_no_process_left.py::test_interrupted_while_starting[zookeeper/server.json]",
+        "tests/cli/test_completion.py::test_without_zookeeper_nothing_is_printed[127.0.0.1:1]",
+        "tests/cli/test_completion.py::test_without_zookeeper_nothing_is_printed[h:x]",
         "tests/security/test_tools.py::test_changing[digest]",
         "tests/security/test_tools.py::test_changing[sasl]",
         "tests/security/test_tools.py::test_reading[digest]",
@@ -448,12 +451,6 @@ SINGLE_TESTS = (
     ),
     Rule(
         Lane.ALL,
-        "tests/sandbox/test_no_process_left.py",
-        "Each case starts servers, which takes two seconds. The normal lane runs the other cases.",
-        ("[SIGTERM]", "[zookeeper/server.json]"),
-    ),
-    Rule(
-        Lane.ALL,
         "tests/mixed/test_malformed_peers.py::test_a_malformed_registration_stalls_only_the_jvm",
         "Takes 1.5 s. The normal lane runs the newest release of the JVM member.",
         ("[0.8.2.2]",),
@@ -470,6 +467,11 @@ SINGLE_TESTS = (
         "and with offsets in Kafka.",
         "tests/sim/test_listener.py::test_no_invariant_is_broken",
         "tests/sim/test_kafka_offsets.py::test_no_invariant_is_broken_with_offsets_in_kafka",
+    ),
+    *_later(
+        "Takes 4 s of CPU time, because it reads 2,400 partitions with Spark. "
+        "test_thousands_of_groups reads 3,000 groups in several tasks.",
+        "tests/spark/test_tables.py::test_a_large_group_is_read_by_several_tasks",
     ),
     *_later(
         "Takes 9 s of CPU time, because it starts three servers, a broker and two members. "
@@ -803,8 +805,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/cli/test_legacy.py::test_recorded",
-        "The normal lane runs the oldest and the newest of the five releases.",
-        but=("[0.8.2.2]", "[1.1.1]"),
+        "Each case takes 2 s of CPU time. The normal lane runs the oldest of the five releases, "
+        "which has all the tools.",
+        but=("[0.8.2.2]",),
     ),
     Rule(
         Lane.ALL,
