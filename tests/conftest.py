@@ -169,10 +169,10 @@ FIRST = (
     "packages",
     "typing",
 )
-# The last worker takes the modules from the end. It begins with those that mostly wait, while the
-# other workers start servers, and continues with the longest of those that only compute. So modules
-# that only compute are left for all workers at the end of a run, when no core must be idle. All
-# other modules are between the two lists and keep their order.
+# The last worker takes the modules from the end: in turn some that mostly wait and one that
+# computes for long, while the other workers start servers. Most modules that only compute are left
+# for all workers at the end of a run, when no core must be idle. All other modules are between the
+# two lists and keep their order.
 LAST = (
     "config",
     "errors",
@@ -183,24 +183,21 @@ LAST = (
     "protocol",
     "history",
     "sim",
-    "sim/test_listener.py",
     "sim/test_jvm_member.py",
     "sim/test_aimed_worlds.py",
     "sim/test_mutants.py",
-    "sim/test_random_search.py",
-    "sim/test_kafka_offsets.py",
     "sim/test_full_worlds.py",
-    "sim/test_handover.py",
-    "static/test_checks.py",
-    # ---- these wait ----
     "faults/test_tampering.py",
     "consumer/test_metrics.py",
     "consumer/test_stream_pause_seek.py",
     "consumer/test_rules.py",
+    "sim/test_random_search.py",
     "consumer/test_timeouts.py",
     "consumer/test_shutdown.py",
     "consumer/test_stream.py",
+    "sim/test_handover.py",
     "kafka/test_fetcher.py",
+    "static/test_checks.py",
 )
 
 
