@@ -469,6 +469,20 @@ SINGLE_TESTS = (
         "tests/sim/test_kafka_offsets.py::test_no_invariant_is_broken_with_offsets_in_kafka",
     ),
     *_later(
+        "Takes 6 s of CPU time. mypy checks the same annotations in each run, in strict mode.",
+        "tests/typing/test_user_code.py::test_pyright_in_strict_mode",
+    ),
+    *_later(
+        "Takes 5 s of CPU time, because it parses every module twice. setup.py, which shortens the "
+        "modules, changes rarely. Another test of the file runs the command of the wheel.",
+        "tests/packages/test_wheel.py::test_the_modules_of_the_wheel_do_the_same",
+    ),
+    *_later(
+        "Takes 4 s of CPU time. test_a_marked_edit_wins_on_restart of tests/spark/test_group.py "
+        "and the simulator also edit offsets of a stopped query.",
+        "tests/spark/test_group_faults.py::test_an_operator_rewinds_a_stopped_query",
+    ),
+    *_later(
         "Takes 4 s of CPU time, because it reads 2,400 partitions with Spark. "
         "test_thousands_of_groups reads 3,000 groups in several tasks.",
         "tests/spark/test_tables.py::test_a_large_group_is_read_by_several_tasks",
