@@ -52,6 +52,11 @@ def test_fresh_seeds(protocol: str) -> None:
     assert not broken, report(broken[0], protocol)
 
 
+def test_a_broker_that_restarts_while_it_loads() -> None:
+    """A broker that loses its election while it loads does not answer as the coordinator."""
+    assert run(886602149, "classic-eager").violation is None
+
+
 @pytest.mark.parametrize("seed", [410001322, 410004875])
 def test_a_coordinator_that_returns_within_its_loading_time(seed: int) -> None:
     """A broker that is elected twice within its loading time loads only the latest records."""

@@ -464,7 +464,7 @@ class World:
                     self._broker_ticks[broker] = NEVER
                     self._at_broker(broker, ge.Tick())
             case GroupLoaded(broker, election, records):
-                # A broker that was elected twice must not load the records of its first election.
+                # A broker that has lost its election, by a move or a restart, loads no records.
                 if election == self._elections:
                     self._at_broker(broker, ge.Loaded(self.partition, records))
             case MemberDeadline() | MetadataDue() | Fetched():
@@ -636,10 +636,10 @@ class World:
             self._at_broker(before, ge.Resigned(self.partition))
         records = self._records
         self.leader = to
+        self._elections += 1
         self.watcher.moved(self, to)
         if to is not None:
             self._at_broker(to, ge.Elected(self.partition))
-            self._elections += 1
             self._at(self.now + LOAD_S, GroupLoaded(to, self._elections, records))
 
     def kill_broker(self, broker: int) -> None:
