@@ -86,7 +86,6 @@ def keep(root: Path) -> None:
             for folder in LOOP_FOLDERS:
                 for file in (root / folder).glob(LOOPS):
                     _copy(file, loops / file.relative_to(root))
-        if is_prepared:
             (directory() / "checkouts" / _key(root, FOLDERS)).mkdir(parents=True, exist_ok=True)
         _remove_oldest(directory() / "bytecode", KEPT_MODULES)
         _remove_oldest(directory() / "loops", KEPT_LOOPS)

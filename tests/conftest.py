@@ -1,6 +1,7 @@
 """Fixtures and rules of the whole suite: real servers; in CI no test may skip.
 
-A part that is missing in CI is a failure. A server starts when a test first requests it.
+A part that is missing in CI is a failure. The controlling process starts the servers that all
+workers share; any other server starts when a test first requests it.
 """
 
 from __future__ import annotations

@@ -455,13 +455,6 @@ SINGLE_TESTS = (
         "Takes 1.5 s. The normal lane runs the newest release of the JVM member.",
         ("[0.8.2.2]",),
     ),
-    Rule(
-        Lane.ALL,
-        "tests/mixed/test_jvm_member.py::test_a_member_of_each_release",
-        "Takes 2.5 s. In the normal lane, tests/mixed/test_mixed_groups.py runs members of this "
-        "release.",
-        ("[0.8.2.2]",),
-    ),
     *_later(
         "Each case takes 1.5 to 3 s. The fresh seeds of each run also draw worlds with listeners "
         "and with offsets in Kafka.",
@@ -486,12 +479,6 @@ SINGLE_TESTS = (
         "Takes 4 s of CPU time, because it reads 2,400 partitions with Spark. "
         "test_thousands_of_groups reads 3,000 groups in several tasks.",
         "tests/spark/test_tables.py::test_a_large_group_is_read_by_several_tasks",
-    ),
-    *_later(
-        "Takes 9 s of CPU time, because it starts three servers, a broker and two members. "
-        "tests/sim/test_replicas_like_real.py compares simulated servers with real ones, and the "
-        "simulator cuts them from their leader.",
-        "tests/faults/test_ensembles.py::test_a_follower_is_cut_from_its_leader",
     ),
     *_later(
         "Takes 3 to 7 s. These tests check that the random worlds are diverse enough, and these "
@@ -738,8 +725,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/spark/test_history_demo.py::test_ctrl_c",
-        "Takes 15 s of CPU time. tests/spark/test_pipeline.py and tests/cli/test_demo.py "
-        "interrupt demonstrations that start the same servers.",
+        "Takes 15 s of CPU time. tests/spark/test_pipeline.py interrupts a demonstration that "
+        "starts the same servers.",
     ),
     Rule(
         Lane.ALL,
@@ -795,7 +782,7 @@ RULES: tuple[Rule, ...] = (
         "members take 12 s of CPU time. The simulator bounds the redelivered messages in each run.",
         "tests/mixed/test_mixed_groups.py::test_no_more_is_repeated_than_among_jvm_members",
         "tests/mixed/test_mixed_groups.py::test_no_more_offsets_are_lowered_than_among_jvm_members",
-        "tests/mixed/test_mixed_groups.py::test_jvm_members_fail_as_among_jvm_members",
+        "tests/mixed/test_mixed_groups.py::test_no_jvm_member_fails_because_of_zkconsumer",
     ),
     Rule(
         Lane.ALL,
@@ -813,8 +800,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/mixed/test_jvm_member.py::test_a_member_of_each_release",
-        "The normal lane runs the oldest and the newest of the five releases.",
-        but=("[0.8.2.2]", "[1.1.1]"),
+        "Each case takes 2.5 s. The normal lane runs the newest of the five releases here, and "
+        "members of the oldest one in tests/mixed/test_mixed_groups.py.",
+        but=("[1.1.1]",),
     ),
     Rule(
         Lane.ALL,
@@ -874,8 +862,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/zkreleases/test_ensembles.py",
-        "A rolling upgrade from 3.4.6 to 3.8.4 takes 26 s. tests/faults kills servers of an "
-        "ensemble of one release.",
+        "A rolling upgrade from 3.4.6 to 3.8.4 takes 26 s. In tests/faults, a server "
+        "of an ensemble of one release loses its leader.",
     ),
     Rule(
         Lane.ALL,

@@ -21,8 +21,6 @@ from zkconsumer.sandbox import ZOOKEEPER_RELEASES, Sandbox
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
 
 AT_ONCE = 2
-# The names of the tests that compare a group with a group of JVM members contain these words.
-COMPARES = "_among_jvm_members"
 
 RANGE = tuple(GroupSetup((release,)) for release in RELEASES)
 ROUND_ROBIN = tuple(GroupSetup((release,), Strategy.ROUND_ROBIN) for release in RELEASES)
@@ -91,13 +89,13 @@ def pytest_terminal_summary(
         heads = "scenario", "messages", "repeated", "without a session", "moves back"
         terminalreporter.line(f"| {' | '.join(heads)} |")
         for name, outcome in sorted(played.items()):
-            pair = outcome.mixed, outcome.jvm
+            groups = [one for one in (outcome.mixed, outcome.reference) if one is not None]
             cells = [
                 name,
                 f"{outcome.messages:,}",
-                " / ".join(str(one.repeated.total()) for one in pair),
-                " / ".join(str(one.zombie.total()) for one in pair),
-                " / ".join(str(len(one.moves_back)) for one in pair),
+                " / ".join(str(one.repeated.total()) for one in groups),
+                " / ".join(str(one.zombie.total()) for one in groups),
+                " / ".join(str(len(one.moves_back)) for one in groups),
             ]
             terminalreporter.line(f"| {' | '.join(cells)} |")
 
@@ -128,12 +126,14 @@ def plays(
 ) -> Iterator[Callable[[GroupSetup], Outcome]]:
     """Plays the scenarios of the selected tests in order; a test waits for its own scenario.
 
-    The scenarios have a reference group only if tests are selected that compare with it.
+    The scenarios have a reference group only if a selected test uses the fixture `reference`.
     """
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     params = [spec.params.get("setup") for spec in specs if spec is not None]
     setups = dict.fromkeys(setup for setup in params if isinstance(setup, GroupSetup))
-    is_compared = any(COMPARES in item.name for item in request.session.items)
+    is_compared = any(
+        "reference" in getattr(item, "fixturenames", ()) for item in request.session.items
+    )
 
     def play(setup: GroupSetup, sandbox: Sandbox, directory: Path) -> Outcome:
         with ExitStack() as stack:

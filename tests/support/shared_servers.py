@@ -23,6 +23,8 @@ from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 # ZooKeeper's tick time in tests, in seconds; it permits a session timeout of 0.6 s.
 TICK_S = 0.1
 
+# The shared servers by the names of their fixtures: the number of brokers of each.
+_BROKERS = {"zookeeper": 0, "sandbox": 1}
 _STARTED = pytest.StashKey["_Servers"]()
 
 
@@ -38,19 +40,17 @@ class _Servers:
 
     def __init__(self, config: pytest.Config) -> None:
         self._stack = ExitStack()
-        # The first sandbox contains no broker.
-        self.directories = [
-            str(self._stack.enter_context(_sandbox(config, brokers=brokers)).directory)
-            for brokers in (0, 1)
-        ]
+        self.directories = {
+            key: str(self._stack.enter_context(_sandbox(config, key)).directory) for key in _BROKERS
+        }
 
     def stop(self) -> None:
         self._stack.close()
 
 
-def _sandbox(config: pytest.Config, directory: str | None = None, brokers: int = 1) -> Sandbox:
+def _sandbox(config: pytest.Config, key: str, directory: str | None = None) -> Sandbox:
     release = shared_release(config)
-    return Sandbox(directory, brokers=brokers, zookeeper_release=release, tick_time_s=TICK_S)
+    return Sandbox(directory, brokers=_BROKERS[key], zookeeper_release=release, tick_time_s=TICK_S)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -64,7 +64,7 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 def pytest_configure_node(node: _Node) -> None:
     """Tell a worker the directories of the servers."""
     if (servers := node.config.stash.get(_STARTED, None)) is not None:
-        node.workerinput["zookeeper"], node.workerinput["sandbox"] = servers.directories
+        node.workerinput |= servers.directories
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -73,12 +73,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         servers.stop()
 
 
-def _attached(config: pytest.Config, key: str, brokers: int) -> Sandbox | None:
+def _attached(config: pytest.Config, key: str) -> Sandbox | None:
     """Return the servers that the controlling process started, if it did."""
     directory = getattr(config, "workerinput", {}).get(key)
     if directory is None:
         return None
-    servers = _sandbox(config, directory, brokers)
+    servers = _sandbox(config, key, directory)
     assert servers.attach(), f"a server of {directory} has ended"
     return servers
 
@@ -88,7 +88,7 @@ def zookeeper(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ZooKeeperServer]:
     """A ZooKeeper for the whole run; each test uses its own names."""
-    shared = _attached(pytestconfig, "zookeeper", brokers=0)
+    shared = _attached(pytestconfig, "zookeeper")
     if shared is not None:
         yield shared.zookeeper
         return
@@ -121,9 +121,9 @@ def zookeeper_of(
 @pytest.fixture(scope="session")
 def sandbox(pytestconfig: pytest.Config) -> Iterator[Sandbox]:
     """A ZooKeeper and a 3.9 broker for the whole run; each test uses its own topics."""
-    shared = _attached(pytestconfig, "sandbox", brokers=1)
+    shared = _attached(pytestconfig, "sandbox")
     if shared is not None:
         yield shared
         return
-    with _sandbox(pytestconfig) as servers:
+    with _sandbox(pytestconfig, "sandbox") as servers:
         yield servers

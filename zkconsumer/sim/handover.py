@@ -265,10 +265,12 @@ class _Event:
 
 
 class _Thread:
-    def __init__(self, name: str, body: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, body: Callable[[], None], work: Callable[[_Thread], None]
+    ) -> None:
         self.name = name
         self.body = body
-        self.greenlet: greenlet | None = None
+        self.greenlet = greenlet(partial(work, self))
         self.waits_for: Callable[[], bool] | None = None
         self.operation = 0  # index of the operation in this thread's script
         self.history = 0  # hash of what it has read in this operation
@@ -313,14 +315,11 @@ class Scheduler:
 
     def run(self, bodies: dict[str, Callable[[], None]]) -> None:
         """Run the threads until all have ended, none can continue, or `choose` prunes the run."""
-        self._threads = [_Thread(name, body) for name, body in bodies.items()]
-        self._caller = greenlet.getcurrent()
-        for thread in self._threads:
-            thread.greenlet = greenlet(partial(self._work, thread))
+        self._threads = [_Thread(name, body, self._work) for name, body in bodies.items()]
         self.active = True
         self._switch(None)
         while not self.over:
-            self._continue(self.current)
+            self.current.greenlet.switch()
         for thread in self._threads:
             if thread.greenlet:  # It has begun and has not ended.
                 thread.greenlet.throw(_ScheduleEnded)
@@ -328,11 +327,6 @@ class Scheduler:
         for thread in self._threads:
             if thread.error is not None:
                 raise thread.error
-
-    @staticmethod
-    def _continue(thread: _Thread) -> None:
-        assert thread.greenlet is not None
-        thread.greenlet.switch()
 
     def _work(self, me: _Thread) -> None:
         try:

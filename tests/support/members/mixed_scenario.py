@@ -91,12 +91,6 @@ class Outcome:
     mixed: Record
     reference: Record | None
 
-    @property
-    def jvm(self) -> Record:
-        """The reference of a scenario that has one."""
-        assert self.reference is not None
-        return self.reference
-
 
 class Scenario:
     """One or two groups on the same topics; every step is applied to each."""
