@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.jars import find_java
@@ -58,7 +65,10 @@ def write(
 
 
 def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
-    """Return all messages in a partition's log, even aborted ones, as librdkafka reads them."""
+    """Return all messages in a partition's log, even aborted ones, as librdkafka reads them.
+
+    Raises KafkaException for every error of the broker except the one that `_log_start` describes.
+    """
     consumer = Consumer(
         {
             **client_settings(sandbox.zookeeper_connect),
@@ -69,17 +79,37 @@ def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
         }
     )
     try:
-        first, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_S)
+        first = _log_start(consumer, TopicPartition(topic, partition))
         consumer.assign([TopicPartition(topic, partition, first)])
         found: list[Message] = []
         while True:
             message = consumer.poll(REQUEST_S)
             assert message is not None, f"nothing more after {len(found)} messages"
-            if message.error():
-                return found  # Every error except the end of the log is a fault.
-            found.append(message)
+            error = message.error()
+            if error is None:
+                found.append(message)
+            elif error.name() == "_PARTITION_EOF":
+                return found
+            else:
+                raise KafkaException(error)
     finally:
         consumer.close()
+
+
+def _log_start(consumer: Consumer, partition: TopicPartition) -> int:
+    """Return the first offset of a log.
+
+    Brokers before 0.10.1 copy the list of segments without a lock (KafkaApis.fetchOffsetsBefore).
+    If the log cleaner removes a segment meanwhile, the copy ends with null, and the broker answers
+    with the code UNKNOWN. The next request succeeds.
+    """
+    for _ in range(10):
+        try:
+            return int(consumer.get_watermark_offsets(partition, REQUEST_S)[0])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN:
+                raise
+    raise AssertionError(f"the broker does not report where the log of {partition} begins")
 
 
 class StoredFormat(NamedTuple):
