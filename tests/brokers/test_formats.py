@@ -145,6 +145,17 @@ def test_gzip_in_a_group(group: Group, cluster: Sandbox, unique: Callable[[str],
     assert second.readers[0].offsets(1) == [2, 3, 4, 5]
 
 
+def test_a_topic_with_a_short_name(group: Group, cluster: Sandbox) -> None:
+    """A topic of one letter with one partition is read; librdkafka alone rejects its metadata."""
+    topic = group.topic = "s"
+    cluster.create_topic(topic)
+    write(cluster, topic, [(None, "1"), (None, "2")], partition=0, codec="none")
+    one = group.join()
+    one.read(2)
+    assert one.readers[0].offsets(0) == [0, 1]
+    assert [message.value() for message in contents(cluster, topic)] == [b"1", b"2"]
+
+
 def test_compressed_sets(group: Group, cluster: Sandbox, unique: Callable[[str], str]) -> None:
     """ZookeeperConsumerConnectorTest.testCompressionSetConsumption: 200 messages per partition."""
     topic = group.topic = unique("sets")

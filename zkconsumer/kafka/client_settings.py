@@ -137,6 +137,14 @@ PLAINTEXT: Final = "PLAINTEXT"
 # answer the request.
 _SILENT: Final = {1: "0.8.2.2", 2: "0.9.0.1"}
 
+# librdkafka (up to 2.16 at least) reserves four bytes of memory for each byte of the brokers'
+# metadata, and five if it has a rack. A topic with one partition needs up to 176 bytes; brokers up
+# to 0.10 describe it in 34 bytes and its name, so four times this is too little for a short name.
+# Then librdkafka rejects the metadata ("Bad message format"): with brokers 0.8 and 0.9 it cannot
+# read a topic `a` at all, and with later ones it cannot list twenty such topics. No broker has this
+# rack, so partitions are still read from their leaders.
+_RACK: Final = "zkconsumer-has-no-rack"
+
 
 class Brokers(tuple[Broker, ...]):
     """The registered brokers of a cluster, and the configuration for connections to them.
@@ -183,6 +191,7 @@ def broker_settings(brokers: Brokers) -> Settings:
         raise _no_listener(brokers)
     release = _SILENT.get(max(1, min((one.version for one in brokers), default=3)))
     settings: Settings = {
+        "client.rack": _RACK,
         **passed_on,
         "bootstrap.servers": ",".join(servers(brokers)),
         "api.version.request": release is None,
