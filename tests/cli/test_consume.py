@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -58,6 +60,22 @@ def test_everything_once(
     seen = Counter((first + second + third).splitlines())
     assert seen == Counter(map(str, range(5000)))
     assert committed(sandbox, topic) == 5000
+
+
+def test_messages_that_cannot_be_written_are_not_committed(
+    sandbox: Sandbox, topic: str, arguments: tuple[str, ...]
+) -> None:
+    """A full disk ends the command with one line, and the next run gets the same messages."""
+    sandbox.produce(topic, 10)
+    command = [sys.executable, "-m", "zkconsumer", *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert done.returncode == 1
+    fault = "zkconsumer: standard output cannot be written: No space left on device"
+    assert said(done.stderr) == [fault]
+    assert committed(sandbox, topic) == 0
 
 
 def test_an_idle_thread_leaves_the_budget_to_the_others(

@@ -215,3 +215,14 @@ def test_a_closed_pipe(world: World, tmp_path: Path) -> None:
             process.kill()
             process.wait()
     assert (tmp_path / "err").read_bytes() == b""
+
+
+def test_a_full_disk(world: World) -> None:
+    """If standard output cannot be written, one line says so."""
+    command = [sys.executable, "-m", "zkconsumer", "topics", "show", "-z", world.scene.connect]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert done.returncode == 1
+    assert done.stderr == "zkconsumer: standard output cannot be written: No space left on device\n"

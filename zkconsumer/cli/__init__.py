@@ -10,6 +10,7 @@ codes. If the reader of the pipe closes it (`| head`), the exit code is 0.
 from __future__ import annotations
 
 import _thread
+import errno
 import gc
 import importlib
 import logging
@@ -227,9 +228,16 @@ class _LazyGroup(TyperGroup):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:
+        except OSError as error:
+            if not is_of_stdout(error):
+                raise
             abandon_stdout()
-            raise typer.Exit(Exit.OK) from None
+            if isinstance(error, BrokenPipeError):
+                raise typer.Exit(Exit.OK) from None
+            from zkconsumer.cli.output import say
+
+            say(f"standard output cannot be written: {error.strerror}")
+            raise typer.Exit(Exit.FAILED) from error
         except ZkConsumerError as error:
             from zkconsumer.cli.output import error_text, say
 
@@ -382,6 +390,15 @@ def was_interrupted(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
+
+
+def is_of_stdout(error: OSError) -> bool:
+    """Return whether a write to standard output failed: its reader has gone, or its disk is full.
+
+    Other files raise these errors with a file name or as ZkConsumerError, and sockets raise others.
+    """
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return isinstance(error, BrokenPipeError) or (full and error.filename is None)
 
 
 def abandon_stdout() -> None:

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zkconsumer.admin.legacy import ZkUtils, forget
-from zkconsumer.cli import abandon_stdout
+from zkconsumer.cli import abandon_stdout, is_of_stdout
 from zkconsumer.cli.legacy.joptsimple import Option, OptionError, Options, Parser
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import Ended, Tool
@@ -593,7 +593,9 @@ def _consume(tool: Tool, request: _Request, group: str) -> _End:
         with _signals(), ConsumerConnector(config) as connector:
             (stream,) = connector.create_message_streams_by_filter(request.wanted, 1)
             messages.take(stream)
-    except BrokenPipeError:
+    except OSError as error:
+        if not is_of_stdout(error):
+            raise
         abandon_stdout()
         tool.err("Unable to write to standard out, closing consumer.")
         return _End(messages.count, 0 if tool.release.since(KafkaRelease.R0_10) else 1)
