@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 from support.members.group import SETTINGS, Group, MemberUnderTest
 from support.wait import LIMIT_S, eventually
+from support.zk.proxies import RawProxy
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.status import TROUBLE_S
@@ -246,10 +247,36 @@ def test_a_chroot_that_does_not_exist_is_an_error(
         ConsumerConnector(_config(f"{zookeeper.connect}/{chroot}"))
 
 
+# The servers' ticks take 0.1 s. The connection's time limit is the session timeout by default.
+TWO_TICKS = {"zookeeper_session_timeout_s": 0.2, "zookeeper_connection_timeout_s": LIMIT_S}
+
+
 def test_a_session_timeout_under_three_ticks_is_refused(zookeeper: ZooKeeperServer) -> None:
     """If the session timeout is under three ticks, too short for the lease, the error says so."""
     with pytest.raises(ConfigError, match="three ticks"):
-        ConsumerConnector(_config(zookeeper.connect, zookeeper_session_timeout_s=0.2))
+        ConsumerConnector(_config(zookeeper.connect, **TWO_TICKS))
+
+
+class _DeafOnce(RawProxy):
+    """Does not pass on the first question about the server's settings."""
+
+    asked = 0
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        first = self._receive(client)
+        if first == b"conf":
+            self.asked += 1
+        if self.asked != 1 or first != b"conf":
+            self._send(server, first)
+        super()._requests(client, server)
+
+
+def test_a_slow_answer_about_the_tick_is_requested_again(zookeeper: ZooKeeperServer) -> None:
+    """A busy server that does not answer within the session timeout is asked for its tick again."""
+    with _DeafOnce(zookeeper.connect) as proxy:
+        with pytest.raises(ConfigError, match="three ticks"):
+            ConsumerConnector(_config(proxy.address, **TWO_TICKS))
+        assert proxy.asked == 2
 
 
 def test_a_server_that_hides_its_tick_causes_a_warning(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.states import EventType, WatchedEvent
-from kazoo.retry import KazooRetry
+from kazoo.retry import ForceRetryError, KazooRetry
 
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import (
@@ -201,14 +201,18 @@ class ZooKeeperSession:
             )
         self._check_server(where)
 
-    def _check_server(self, where: str) -> None:
-        # The connection may break at once, so retry until the time limit.
-        retry = KazooRetry(
+    def _retry(self) -> KazooRetry:
+        """Return what repeats a request within `zookeeper.connection.timeout.ms`: the connection
+        may break at once."""
+        return KazooRetry(
             max_tries=-1,
             delay=0.05,
             max_delay=RECONNECT_DELAY_MAX_S,
             deadline=self._config.zookeeper_connection_timeout_s,
         )
+
+    def _check_server(self, where: str) -> None:
+        retry = self._retry()
         try:
             missing = retry(self._client.exists, "/") is None
             if not missing and isinstance(self._config, ConsumerConfig):
@@ -260,9 +264,19 @@ class ZooKeeperSession:
         return kazoo_transport.release_in("\n".join(self._ask("srvr")))
 
     def _ask(self, word: str) -> list[str]:
-        """Return the lines of the server's answer to a four-letter command."""
+        """Return the lines of the server's answer to a four-letter command; none if it fails.
+
+        A request that the session timeout ended is repeated. It can be too short for a busy server.
+        """
+
+        def command() -> str:
+            try:
+                return str(self._client.command(word.encode()))
+            except TimeoutError as error:
+                raise ForceRetryError from error
+
         try:
-            answer: str = self._client.command(word.encode())
+            answer: str = self._retry()(command)
         except (kz.KazooException, OSError, UnicodeDecodeError):
             return []
         return answer.splitlines()
