@@ -27,7 +27,7 @@ from zkconsumer.consumer.listener import Callbacks, RebalanceCallbacks
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.positions import ASK_S, OwnedPartition
 from zkconsumer.consumer.status import Status
-from zkconsumer.consumer.stream import ARROW_MESSAGES, BUFFER_MESSAGES, to_arrow
+from zkconsumer.consumer.stream import ARROW_MESSAGES, BUFFER_MESSAGES, check_count, to_arrow
 from zkconsumer.consumer.stream import Stream as CoreStream
 from zkconsumer.consumer.stream_partitions import Decoded
 from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
@@ -119,9 +119,11 @@ class Stream(Generic[K, V]):
         asks for the next batch.
 
         Raises:
+            ConfigError: `max_messages` is not an integer of at least 1.
             ConnectorClosedError: the connector was shut down.
             ZkConsumerError: as for an iteration, but without ConsumerTimeoutError.
         """
+        check_count(max_messages)
         if await self._wait(timeout_s):
             return self._stream.take(max_messages)
         if self._stream.closed:
@@ -132,6 +134,7 @@ class Stream(Generic[K, V]):
         self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float = 0.5
     ) -> pyarrow.RecordBatch:
         """Return the available messages as columns; see `zkconsumer.Stream.poll_arrow`."""
+        check_count(max_messages)
         to_arrow()
         if await self._wait(timeout_s, as_columns=self._stream.has_columns):
             return self._stream.take_arrow(max_messages)

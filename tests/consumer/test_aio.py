@@ -16,6 +16,7 @@ from support.wait import LIMIT_S, eventually, soon
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition, aio, white_list
 from zkconsumer.errors import (
+    ConfigError,
     ConnectorClosedError,
     ConsumerTimeoutError,
     MessageStreamsExistError,
@@ -104,6 +105,9 @@ def test_messages_come_in_order_and_are_finished_one_by_one(reader: Both) -> Non
                 break
         assert (await reader.aio.poll(timeout_s=0.05)).__len__() == 0
         assert reader.finished(0) == 3000
+        for poll in (reader.aio.poll, reader.aio.poll_arrow):
+            with pytest.raises(ConfigError, match="max_messages"):
+                await poll(max_messages=0)
 
     run(main())
 

@@ -20,6 +20,7 @@ from zkconsumer.consumer.messages import Batch, Message, TimestampType
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.consumer.stream_partitions import Codec
 from zkconsumer.errors import (
+    ConfigError,
     ConnectorClosedError,
     ConsumerTimeoutError,
     DecodeError,
@@ -320,6 +321,17 @@ def test_poll_returns_a_lazy_sequence(log: Log, reader: Reader) -> None:
             assert isinstance(batch[:2], Batch)
             assert [one.value for one in batch[:1]] == [str(batch[0].offset).encode()]
     assert seen == list(range(10))
+
+
+def test_a_wrong_number_of_messages_is_refused(log: Log, reader: Reader) -> None:
+    """`max_messages` must be at least 1. The refused call loses no message."""
+    log.append(0, ["m"])
+    reader.grant(0, 0)
+    for wrong in (0, -1, 2.5, None, "5"):
+        for poll in (reader.stream.poll, reader.stream.poll_arrow):
+            with pytest.raises(ConfigError, match="max_messages"):
+                poll(max_messages=wrong)  # type: ignore[arg-type]
+    assert [one.offset for one in reader.stream.poll(timeout_s=LIMIT_S)] == [0]
 
 
 def test_an_empty_poll_takes_its_time_and_no_more(log: Log, reader: Reader) -> None:

@@ -204,10 +204,12 @@ class Stream(Generic[K, V]):
         asks for the next batch.
 
         Raises:
+            ConfigError: `max_messages` is not an integer of at least 1.
             ConnectorClosedError: the connector was shut down.
             ZkConsumerError: as for an iteration, but without ConsumerTimeoutError. If an error
                 ended the member, every call raises that error.
         """
+        check_count(max_messages)
         try:
             self.as_columns = False
             if self.wait(timeout_s, max_messages):
@@ -228,10 +230,12 @@ class Stream(Generic[K, V]):
         out are fetched again.
 
         Raises:
-            ConfigError: pyarrow is not installed.
+            ConfigError: pyarrow is not installed, or `max_messages` is not an integer of at least
+                1.
             ConnectorClosedError: the connector was shut down.
             ZkConsumerError: the same errors as `poll`.
         """
+        check_count(max_messages)
         to_arrow()
         try:
             self.as_columns = self.has_columns
@@ -665,6 +669,16 @@ def seek(streams: Iterable[AnyStream], partition: TopicPartition, offset: int) -
     for stream, (tp,) in by_stream(streams, [partition]).items():
         if not stream.seek(tp, offset):
             raise _not_owned([tp])
+
+
+def check_count(max_messages: int) -> None:
+    """Raise ConfigError if `max_messages` is not an integer of at least 1."""
+    if type(max_messages) is not int or max_messages < 1:
+        raise ConfigError(
+            f"{max_messages!r} is not a number of messages",
+            where="max_messages",
+            remedy="give an integer of at least 1",
+        )
 
 
 def _not_owned(missing: Iterable[TopicPartition]) -> NotOwnedError:
