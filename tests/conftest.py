@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import lanes
 import pytest
 from lanes import Lane
@@ -36,6 +37,10 @@ pytest_plugins = ["support.zk.servers", "support.shared_servers", "support.brows
 _HOME = tempfile.TemporaryDirectory(prefix="zkconsumer-home-")
 for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
     os.environ[variable] = _HOME.name
+
+# On a busy machine any example can take long.
+hypothesis.settings.register_profile("without deadline", hypothesis.settings(deadline=None))
+hypothesis.settings.load_profile("without deadline")
 
 # Nearly all objects of the collection live until the end; see `pytest_collection_finish`.
 gc.disable()

@@ -56,7 +56,7 @@ def test_numbers_that_the_jvm_accepts() -> None:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(given_offsets=offsets, to=st.sampled_from(FileFormat))
 def test_offsets_are_read_back_unchanged(given_offsets: Offsets, to: FileFormat) -> None:
     """In each format, offsets that are written and read again are unchanged."""

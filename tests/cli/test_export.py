@@ -210,18 +210,20 @@ def test_killed_while_it_writes(
     """An export that is killed several times at any moment loses no message."""
     shown = ("-o", "parquet", "--file-seconds", "0.1")
     named: Counter[tuple[int, int]] = Counter()
-    for number in range(1, 4):
-        sandbox.produce(topic, 200)
+    for number in range(1, PARTITIONS + 1):
+        # Each partition gets messages, and so a file. Without a key, a producer may choose one.
+        for partition in range(PARTITIONS):
+            sandbox.produce(topic, 70, partition=partition)
         process = spawn(*export, *shown)
         seen = len(complete(tmp_path))
         eventually(lambda seen=seen, number=number: len(complete(tmp_path)) >= seen + number)
         process.kill()
         named += named_twice(process.communicate()[1].decode())
     sandbox.produce(topic, 30)
-    code, _, err = run(*export, *shown, *rest(sandbox, topic, 630))
+    code, _, err = run(*export, *shown, *rest(sandbox, topic, 660))
     assert code == 0, err
     found = read(tmp_path)
-    assert len(found) == 630 == committed(sandbox, topic)
+    assert len(found) == 660 == committed(sandbox, topic)
     assert {place for place, count in found.items() if count > 1} <= set(named + named_twice(err))
 
 

@@ -330,7 +330,7 @@ def test_a_wrong_number_of_messages_is_refused(log: Log, reader: Reader) -> None
     for wrong in (0, -1, 2.5, None, "5"):
         for poll in (reader.stream.poll, reader.stream.poll_arrow):
             with pytest.raises(ConfigError, match="max_messages"):
-                poll(max_messages=wrong)  # type: ignore[arg-type]
+                poll(max_messages=wrong)  # type: ignore[arg-type]  # the test's subject
     assert [one.offset for one in reader.stream.poll(timeout_s=LIMIT_S)] == [0]
 
 

@@ -270,7 +270,7 @@ def test_hostile_patterns_cost_little() -> None:
     assert ended > 5  # Only the time limit can stop these patterns.
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.text(alphabet="ab[]^-&\\(){}|?*+.,012:=!<>iuxQEpPLwdDSbckv#$\n\x00é", max_size=20))
 @example("\x00")
 @example("\\Q\\")
@@ -285,14 +285,12 @@ def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
         pytest.fail("a short pattern on short texts must not exceed the time limit")
 
 
-@settings(deadline=None)
 @given(st.text(max_size=20).filter(lambda text: "\\E" not in text and "\udfff" not in text))
 def test_quoted_text_matches_itself(text: str) -> None:
     r"""`\Q...\E` matches any text literally."""
     assert _matches(f"\\Q{text}\\E", text, text + "x", "x" + text) == [text]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["a", "b", "[ab]", "a*", "b?", "(a|bb)", "(?:ab)+", "."]), max_size=5),
     st.lists(st.text(alphabet="ab", max_size=6), max_size=10),

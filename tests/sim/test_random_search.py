@@ -72,7 +72,6 @@ def test_a_failure_shows_the_run_that_replays_it(tmp_path: Path) -> None:
 
 @settings(
     max_examples=20,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

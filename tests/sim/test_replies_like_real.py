@@ -139,7 +139,7 @@ def _plain(request: Any, value: Any, base: str, zxids: list[int], numbers: Seque
 
 # kazoo's threads draw jitter from `random` while a strategy draws; the strategies do not.
 @pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(story=st.lists(batches, min_size=5, max_size=15))
 def test_operations_are_answered_alike(
     real: Real, story: list[tuple[int, list[rq.Request]]]

@@ -389,7 +389,7 @@ def _started() -> SimZooKeeper:
     return sim
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(before=runs, left=runs, right=runs)
 def test_a_copy_is_independent(before: Any, left: Any, right: Any) -> None:
     """Changes to a copy do not affect the original, and vice versa."""
@@ -408,7 +408,7 @@ def test_a_copy_is_independent(before: Any, left: Any, right: Any) -> None:
     assert sim.key(0.0) == alone.key(0.0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(wasted=st.integers(0, 3), before=runs, after=runs)
 def test_equal_keys_behave_alike(wasted: int, before: Any, after: Any) -> None:
     """States whose zxids have the same order have equal keys, and afterwards behave alike."""

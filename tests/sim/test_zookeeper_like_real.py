@@ -251,7 +251,7 @@ def real(zookeeper: ZooKeeperServer) -> Iterator[Real]:
 def test_random_requests_are_answered_alike(real: Real, examples: int) -> None:
     """Results, refusals, stats and watch events are the same on both servers at each step."""
 
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(steps=stories)
     def compare(steps: list[tuple[int, tuple[Any, ...]]]) -> None:
         expected = Run(real).go(steps)

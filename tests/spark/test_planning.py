@@ -33,7 +33,7 @@ SIZES = st.dictionaries(
 )
 WANTED = st.none() | st.integers(1, 100)
 # There is no deadline, since a busy machine is slow.
-STURDY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+STURDY = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def ranges_of(sizes: dict[TopicPartition, int]) -> list[OffsetRange]:

@@ -159,7 +159,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_json_in_any_place(recorded: Recorder, data: st.DataObject) -> None:
     """Whatever JSON value a field has, the event is decoded, or Undecodable is raised."""

@@ -90,7 +90,7 @@ def some_records(draw: st.DrawFn) -> list[Record]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(some_records(), st.sampled_from(list(CODECS)), st.none() | TIMES)
 def test_a_batch_contains_what_was_written(
     records: list[Record], codec: str, append_time: int | None
@@ -102,7 +102,7 @@ def test_a_batch_contains_what_was_written(
         assert found == (expected(records, magic=2, append_time=append_time), "")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(some_records(), st.sampled_from((0, 1)), st.sampled_from(OLD_CODECS), st.none() | TIMES)
 def test_messages_of_old_formats(
     records: list[Record], magic: int, codec: str, append_time: int | None
