@@ -264,9 +264,8 @@ class _DeafOnce(RawProxy):
 
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         first = self._receive(client)
-        if first == b"conf":
-            self.asked += 1
-        if self.asked != 1 or first != b"conf":
+        self.asked += first == b"conf"
+        if first != b"conf" or self.asked > 1:
             self._send(server, first)
         super()._requests(client, server)
 

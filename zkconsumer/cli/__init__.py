@@ -395,7 +395,7 @@ def was_interrupted(error: BaseException | None) -> bool:
 def is_of_stdout(error: OSError) -> bool:
     """Return whether a write to standard output failed: its reader has gone, or its disk is full.
 
-    Other files raise these errors with a file name or as ZkConsumerError, and sockets raise others.
+    A command that cannot write another file raises ZkConsumerError instead.
     """
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     return isinstance(error, BrokenPipeError) or (full and error.filename is None)
