@@ -33,7 +33,9 @@ from zkconsumer.consumer.stream_partitions import (
     Decoded,
     Grant,
     GrantedPartition,
+    HasOffset,
     LeaseGate,
+    Place,
     StreamPartitions,
 )
 from zkconsumer.errors import (
@@ -359,13 +361,13 @@ class Stream(Generic[K, V]):
     def _hand_out_runs(self, runs: list[Fetched]) -> pyarrow.RecordBatch:
         """Hand out runs of messages, as `_hand_out` does with messages."""
         key_of = self._fetcher.key_of
-        first: dict[Hashable, Fetched] = {}
+        first: dict[Hashable, Place] = {}
         for run in runs:
-            first.setdefault(key_of(run), run)
+            first.setdefault(key_of(run), Place(run.offset()))
         held, gone = self._marked(first)
         for run in runs:
             if (key := key_of(run)) in held:
-                held[key].last = run.last
+                held[key].last = Place(run.last.offset())
         if gone:
             self._partitions.recheck_releases()
         kept = [(run, held[key].epoch) for run in runs if (key := key_of(run)) in held]
@@ -392,7 +394,7 @@ class Stream(Generic[K, V]):
         return Batch(raws, held, key_of)
 
     def _marked(
-        self, first: Mapping[Hashable, Fetched]
+        self, first: Mapping[Hashable, HasOffset]
     ) -> tuple[dict[Hashable, GrantedPartition], set[Hashable]]:
         """Mark the first message of each partition as unfinished.
 

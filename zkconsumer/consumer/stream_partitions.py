@@ -46,13 +46,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from zkconsumer.errors import ConfigError, ZkConsumerError
 from zkconsumer.protocol.model import Position, TopicPartition
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message as RawMessage
 
 Decoded: TypeAlias = Any
 """The return type of a user's decoder, if the types of the decoders are not known."""
@@ -121,12 +118,29 @@ class PartitionSink(Protocol):
     def end(self, error: ZkConsumerError) -> None: ...
 
 
+class HasOffset(Protocol):
+    """A message, or the place of one."""
+
+    def offset(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The offset of a message whose columns the stream does not keep."""
+
+    at: int
+
+    def offset(self) -> int:
+        return self.at
+
+
 class GrantedPartition:
     """One partition under one grant; a new grant makes a new object.
 
     `last` is the last message that was handed out. `unfinished` is the first message that the user
     has not finished. Both hold messages, not offsets: reading the offset of each message would cost
-    a tenth of the iterator's throughput. Before the first message, `start` is the next offset; None
+    a tenth of the iterator's throughput. For columns both are a `Place`, because one row keeps the
+    memory of its whole record batch. Before the first message, `start` is the next offset; None
     means that it is not known yet.
     """
 
@@ -138,8 +152,8 @@ class GrantedPartition:
         self.epoch = grant.epoch
         self.granted = True  # the coordinator sets it to False, once
         self.start = grant.offset
-        self.last: RawMessage | None = None
-        self.unfinished: RawMessage | None = None
+        self.last: HasOffset | None = None
+        self.unfinished: HasOffset | None = None
 
     @property
     def delivered(self) -> int | None:
