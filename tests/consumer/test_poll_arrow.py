@@ -8,11 +8,23 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from support.kafka.streams import ColumnLog, KafkaLog, Log, Reader, log_cases, opened
+from support.kafka.logs import REQUEST_S, producer
+from support.kafka.streams import (
+    ColumnLog,
+    KafkaLog,
+    Log,
+    Reader,
+    log_cases,
+    opened,
+    settings_for,
+)
 from support.wait import LIMIT_S
 
 from zkconsumer.consumer.arrow_batches import SCHEMA_WITH_TOKEN
 from zkconsumer.errors import ConnectorClosedError
+from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+from zkconsumer.kafka.columns.record_sets import plain_engine
+from zkconsumer.sandbox import Sandbox
 
 
 @pytest.fixture(params=log_cases("memory", "kafka", "columns"))
@@ -167,3 +179,45 @@ def test_pandas_follows(log: Log, reader: Reader) -> None:
     frame = pa.Table.from_batches(polled(reader, 2)).to_pandas()
     assert list(frame["value"]) == [b"a", b"b"]
     assert list(frame["offset"]) == [0, 1]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", [KafkaLog, ColumnLog])
+def test_a_time_that_columns_cannot_hold_is_no_time(
+    kind: type[KafkaLog], sandbox: Sandbox, unique: Callable[[str], str]
+) -> None:
+    """Nanoseconds are null in columns; a message has the value or None, but never 1970."""
+    log = kind(unique("nanoseconds"), sandbox)
+    sandbox.create_topic(log.topic)
+    one = producer(sandbox)
+    millis, nanos = 1_790_000_000_000, 1_790_000_000_000_000_000
+    for stamp in (millis, nanos):
+        one.produce(log.topic, "x", partition=0, timestamp=stamp)
+    assert one.flush(REQUEST_S) == 0
+    is_columns = kind is ColumnLog
+    reader = Reader(log, connect_columns=log.fetcher if is_columns else None)
+    reader.grant(0, 0)
+    messages = [next(reader.stream) for _ in range(2)]
+    assert [one.timestamp for one in messages] == [millis, None if is_columns else nanos]
+    reader.stream.seek(log.tp(0), 0)
+    found = rows(polled(reader, 2), 0, "timestamp")
+    assert found == [datetime(2026, 9, 21, 14, 13, 20, tzinfo=UTC), None]
+    reader.stream.close()
+
+
+@pytest.mark.server
+def test_a_stream_keeps_no_memory_of_a_dropped_batch(
+    sandbox: Sandbox, unique: Callable[[str], str]
+) -> None:
+    """The memory of a batch is free when the program drops it, even while it is unfinished."""
+    log = KafkaLog(unique("slabs"), sandbox)
+    sandbox.create_topic(log.topic)
+    log.append(0, ["v" * 1000] * 500)
+    engine = plain_engine.__wrapped__()
+    settings = settings_for(sandbox.bootstrap)
+    reader = Reader(log, connect_columns=lambda: ColumnFetcher(settings, engine=engine))
+    reader.grant(0, 0)
+    assert sum(one.num_rows for one in polled(reader, 500)) == 500
+    assert engine.pool.unused >= 1
+    assert reader.finished(0) is not None and reader.delivered(0) == 500
+    reader.stream.close()

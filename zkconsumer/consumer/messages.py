@@ -103,7 +103,10 @@ class Message(Generic[K, V]):
 
     @property
     def timestamp(self) -> int | None:
-        """The time in milliseconds since 1970; None from a broker before 0.10."""
+        """The time in milliseconds since 1970; None from a broker before 0.10.
+
+        With the columnar reader a time that does not fit into 64 bits as microseconds is None, too.
+        """
         kind, milliseconds = self._raw.timestamp()
         return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
 
@@ -190,7 +193,7 @@ class _Unpickled:
     at: TopicPartition
     position: int
     decoded: tuple[Decoded, Decoded]
-    time: tuple[int, int]
+    time: tuple[int, int | None]
     epoch: int | None
     fields: list[tuple[str, bytes | None]]
     size: int
@@ -210,7 +213,7 @@ class _Unpickled:
     def value(self) -> Decoded:
         return self.decoded[1]
 
-    def timestamp(self) -> tuple[int, int]:
+    def timestamp(self) -> tuple[int, int | None]:
         return self.time
 
     def leader_epoch(self) -> int | None:

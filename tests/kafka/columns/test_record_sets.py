@@ -346,6 +346,15 @@ def test_times_that_microseconds_cannot_hold_are_null(engine: Engine) -> None:
     assert [row[3] for row in found] == [0, None]
 
 
+def test_a_time_is_exact_although_another_one_does_not_fit(engine: Engine) -> None:
+    """A time of milliseconds is exact even if the batch begins with a time of nanoseconds."""
+    times = [1_790_000_000_000_000_000, 1_790_000_000_000, 1_790_000_000_000_000_000 - 5]
+    data = batch([Record(at, None, b"a", time) for at, time in enumerate(times)])
+    found, error = rows_of(data, engine)
+    assert not error
+    assert [row[3] for row in found] == [None, 1_790_000_000_000, None]
+
+
 def test_a_timestamp_is_a_time_in_utc(engine: Engine) -> None:
     """The column has microseconds in UTC, as in Spark's Kafka connector."""
     data = batch([Record(0, None, b"a", 1_500_000_000_123)])

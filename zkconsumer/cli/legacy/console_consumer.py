@@ -237,7 +237,8 @@ def _default(properties: Mapping[str, str], release: KafkaRelease) -> Formatter:
 
 def _time(message: Record) -> bytes:
     kind, milliseconds = message._raw.timestamp()
-    return f"{_TIMES[kind]}:{milliseconds}".encode() if kind in _TIMES else b"NO_TIMESTAMP"
+    is_known = kind in _TIMES and milliseconds is not None
+    return f"{_TIMES[kind]}:{milliseconds}".encode() if is_known else b"NO_TIMESTAMP"
 
 
 # ---- deserializers ------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ def _checksum(message: Record) -> int:
     Source: `Message.checksum`.
     """
     kind, milliseconds = message._raw.timestamp()
-    if kind not in _TIMES:
+    if kind not in _TIMES or milliseconds is None:
         return _checksum_0(message)
     return _crc(message, struct.pack(">bbq", 1, 8 if kind == 2 else 0, milliseconds))
 

@@ -678,7 +678,7 @@ class ColumnMessage:
 
     _key: bytes | None
     _value: bytes | None
-    _time: tuple[int, int]
+    _time: tuple[int, int | None]
 
     def __init__(self, tp: TopicPartition, row: tuple[Value, ...]) -> None:
         self.tp = tp
@@ -699,8 +699,11 @@ class ColumnMessage:
     def value(self) -> bytes | None:
         return self._value
 
-    def timestamp(self) -> tuple[int, int]:
-        """Return librdkafka's number of the timestamp type, and the time in ms."""
+    def timestamp(self) -> tuple[int, int | None]:
+        """Return librdkafka's number of the timestamp type, and the time in ms.
+
+        The time is None if the columns cannot hold it.
+        """
         return self._time
 
     def headers(self) -> list[tuple[str, bytes | None]]:
@@ -718,6 +721,8 @@ class ColumnMessage:
 
 # librdkafka's number of a timestamp type is Kafka's number plus one.
 _TYPE_ID: Final = TIMESTAMP_NOT_AVAILABLE + 1
+# With this type librdkafka returns the time 0.
+_NO_TIME: Final = parsers.NO_TIME
 
 
 def messages_of(run: Run) -> Iterator[ColumnMessage]:
@@ -728,7 +733,7 @@ def messages_of(run: Run) -> Iterator[ColumnMessage]:
     times = batch["timestamp"].cast(pa.int64()).to_pylist()
     types = batch["timestampType"].to_pylist()
     stamps = [
-        (kind + _TYPE_ID, 0 if time is None else time // 1000)
+        (kind + _TYPE_ID, time // 1000 if time is not None else 0 if kind == _NO_TIME else None)
         for kind, time in zip(types, times, strict=True)
     ]
     columns = (batch["offset"], batch["key"], batch["value"])

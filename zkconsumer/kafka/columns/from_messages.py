@@ -51,6 +51,10 @@ _SAMPLE: Final = 16
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
 _NULL: Final = pa.scalar(None, pa.int64())
 
+# The maximum time, in ms, that fits into 64 bits as microseconds. `parsers` has the same number;
+# importing it would load numba.
+_MAX_TIME: Final = pa.scalar(((1 << 63) - 1) // 1000, pa.int64())
+
 _key: Final[Callable[[Message], Value]] = Message.key
 _value: Final[Callable[[Message], Value]] = Message.value
 _offset: Final[Callable[[Message], Value]] = Message.offset
@@ -121,7 +125,12 @@ class _Rows:
         if TIMESTAMP_NOT_AVAILABLE in self._types:
             known = pa.array([one != TIMESTAMP_NOT_AVAILABLE for one, _ in stamps])
             millis = pc.if_else(known, millis, _NULL)
-        return pc.multiply(millis, _THOUSAND).view(TYPES["timestamp"])
+        try:
+            micros = pc.multiply_checked(millis, _THOUSAND)
+        except pa.ArrowInvalid:  # as the columnar reader, return null for too large times
+            fits = pc.less_equal(pc.abs(millis), _MAX_TIME)
+            micros = pc.multiply(pc.if_else(fits, millis, _NULL), _THOUSAND)
+        return micros.view(TYPES["timestamp"])
 
     def timestamp_type(self) -> pa.Array:
         if len(self._types) == 1:

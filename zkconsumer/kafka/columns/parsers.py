@@ -94,7 +94,7 @@ MAX_DELTA: Final = (1 << 31) - 1
 
 # The maximum time, in ms, that fits into 64 bits as microseconds. A later time becomes null.
 MAX_TIME: Final = ((1 << 63) - 1) // 1000
-# Represents a time difference that does not fit into 63 bits.
+# Represents a time difference that does not fit into 63 bits, and a time that becomes null.
 _FAR: Final = 1 << 62
 
 # Sizes in bytes. `_LEAST_MESSAGE` is an empty message of format v0 without its offset and size,
@@ -218,8 +218,7 @@ def _scan_batch(data: Array, at: int, stop: int, table: Array, rows: int) -> int
     table[row + FORMAT] = 2
     table[row + CODEC] = attributes & 7
     table[row + BASE] = base
-    time = int64(data, at + 35 if is_append else at + 27)
-    table[row + TIME] = max(-MAX_TIME - 1, min(MAX_TIME + 1, time))
+    table[row + TIME] = int64(data, at + 35 if is_append else at + 27)
     table[row + TIME_TYPE] = APPEND_TIME if is_append else CREATE_TIME
     table[row + COUNT] = count
     table[row + CHECKED] = at + 21
@@ -377,13 +376,24 @@ def _parse_batch(
             if not _has_room(out, cursor, key_size, value_size, after - rest):
                 status = FULL
                 break
-            known = time if time_type == APPEND_TIME else time + late
+            known = time if time_type == APPEND_TIME else _later(time, late)
             _add(data, key_at, key_size, value_at, value_size, rest, after - rest, cursor, out)
             _add_time(base + delta, known, time_type, cursor, out)
         at = after
         left -= 1
     cursor[AT], cursor[LEFT] = at, left
     return CORRUPT if status == DONE and at != end else status
+
+
+@_inlined
+def _later(time: int, late: int) -> int:
+    """Return `time + late`, or `_FAR` if the columns cannot hold the sum.
+
+    The sum of two numbers of 64 bits may overflow, so it is made only if it is small.
+    """
+    if late == _FAR or not -MAX_TIME - late <= time <= MAX_TIME - late:
+        return _FAR
+    return time + late
 
 
 @_inlined
