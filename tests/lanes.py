@@ -550,6 +550,18 @@ RULES: tuple[Rule, ...] = (
         "listener of a newer broker.",
         ("SASL_PLAINTEXT",),
     ),
+    Rule(
+        Lane.ALL,
+        "tests/security/test_two_readers.py",
+        "Takes 40 s, because librdkafka waits before it reports some refusals. "
+        "tests/security/test_brokers.py tests a revoked certificate and certificates from texts.",
+        only=("Fetcher",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/security/test_two_readers.py::test_a_keystore_makes_librdkafka_read_columns",
+        "Starts a broker with TLS. The quick lane tests that such a property is found.",
+    ),
     Rule(Lane.NORMAL, "tests/security/test_tools.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/sim/test_replicas_like_real.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/test_tools_connection.py", STARTS_SERVERS),

@@ -113,14 +113,48 @@ def test_columns_are_read_on_every_listener(secured: Secured, listener: str, top
             count += more
 
 
+@pytest.mark.parametrize("call", ["poll", "poll_arrow"])
+def test_a_revoked_broker_is_refused(
+    secured: Secured, call: str, topic: str, tmp_path: Path
+) -> None:
+    """Whichever reader a call uses, it refuses a broker whose certificate is revoked."""
+    server = filled(secured("SCRAM"), topic)
+    revoked = str(server.authority.revoke(tmp_path / "crl.pem", server.server))
+    given = server.settings("SCRAM")
+    given["kafka"]["ssl.crl.location"] = revoked
+    config = ConsumerConfig(group_id=topic, auto_offset_reset="smallest", **given)
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        with pytest.raises(BrokerAccessError, match="is not trusted") as caught:
+            eventually(lambda: len(getattr(stream, call)(timeout_s=1.0)))
+    assert caught.value.where.endswith(f"kafka.ssl.crl.location={revoked}")
+
+
+def test_columns_are_read_with_certificates_from_texts(secured: Secured, topic: str) -> None:
+    """The columnar reader takes the authority, the certificate and the key from properties."""
+    server = filled(secured("MTLS"), topic)
+    given = server.settings("MTLS")
+    given["kafka"] = {
+        "ssl.ca.pem": server.authority.file.read_text(),
+        "ssl.certificate.pem": server.client.read_text(),
+        "ssl.key.pem": server.client.with_suffix(".key").read_text(),
+    }
+    config = ConsumerConfig(
+        group_id=topic, auto_offset_reset="smallest", fetch_engine="columns", **given
+    )
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        assert stream.poll_arrow(timeout_s=LIMIT_S).num_rows
+
+
 def test_columns_refuse_a_mechanism_in_one_sentence(secured: Secured, topic: str) -> None:
     """With fetch.engine=columns, the error of an unsupported mechanism names the supported ones."""
     server = filled(secured("OAUTH"), topic)
     given = server.settings("OAUTH")
     told = "fetch.engine=columns does not support the SASL mechanism OAUTHBEARER.*use PLAIN, SCRAM"
     config = ConsumerConfig(group_id=topic, fetch_engine="columns", **given)
-    with ConsumerConnector(config) as connector, pytest.raises(ConfigError, match=told):
-        connector.create_message_streams({topic: 1})
+    with pytest.raises(ConfigError, match=told):
+        ConsumerConnector(config)
     settings = ReadSettings(client=given["kafka"], patience_s=1.0, engine="columns")
     with pytest.raises(SparkSourceError, match=told):
         list(read_ranges([OffsetRange(topic, 0, 0, 1)], ["value"], settings))
@@ -231,7 +265,7 @@ def test_kerberos_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kerberos_does_not_hide_other_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even with GSSAPI in the columnar reader, librdkafka checks the other properties."""
+    """Even with GSSAPI in the columnar reader, the other properties are checked."""
     monkeypatch.setattr(client_settings, "find_spec", lambda name: "found")
     config = ConsumerConfig(
         group_id="g",
@@ -239,7 +273,7 @@ def test_kerberos_does_not_hide_other_mistakes(monkeypatch: pytest.MonkeyPatch) 
         fetch_engine="columns",
         kafka={"sasl.mechanism": "GSSAPI", "ssl.ca.lokation": "x"},
     )
-    with pytest.raises(ConfigError, match="No such configuration property"):
+    with pytest.raises(ConfigError, match=r"does not honour kafka\.ssl\.ca\.lokation"):
         ConsumerConnector(config)
 
 

@@ -1,8 +1,16 @@
 """librdkafka's own properties, which a configuration contains under the prefix `kafka.`.
 
-`kafka.ssl.ca.location` becomes librdkafka's `ssl.ca.location`. zkconsumer refuses the properties
-that would break one of its guarantees; `REFUSED` gives the reason for each of these properties.
-librdkafka checks the names and values of all other properties when the first broker client is made.
+`kafka.ssl.ca.location` becomes librdkafka's `ssl.ca.location`. Each property of librdkafka is in
+one of three tables:
+
+- `BY_BOTH`: librdkafka and the columnar reader honour the property in the same way.
+- `BY_LIBRDKAFKA`: only librdkafka honours the property. With `fetch.engine=auto` librdkafka then
+  reads, and `fetch.engine=columns` refuses the property by its name.
+- `REFUSED`: zkconsumer refuses the property, because it would break a guarantee or has no effect on
+  a consumer.
+
+A property that is in none of the tables counts as one that only librdkafka honours: librdkafka
+checks its name and value when the first broker client is made.
 """
 
 from __future__ import annotations
@@ -34,6 +42,71 @@ def _each(names: str, reason: str, remedy: str) -> dict[str, Refusal]:
 def _own(name: str) -> Refusal:
     return Refusal("the old consumer has a property for it", f"set {name} instead")
 
+
+_BOOLEANS: Final = frozenset({"true", "t", "1", "false", "f", "0"})
+
+BY_BOTH: Final[Mapping[str, frozenset[str] | None]] = {
+    "security.protocol": None,
+    "ssl.ca.location": None,
+    "ssl.ca.pem": None,
+    "ssl.crl.location": None,
+    "ssl.certificate.location": None,
+    "ssl.certificate.pem": None,
+    "ssl.key.location": None,
+    "ssl.key.pem": None,
+    "ssl.key.password": None,
+    "ssl.cipher.suites": None,
+    "ssl.endpoint.identification.algorithm": frozenset({"https", "none"}),
+    "enable.ssl.certificate.verification": _BOOLEANS,
+    **dict.fromkeys(
+        ("sasl.mechanism", "sasl.mechanisms"),
+        frozenset({"plain", "scram-sha-256", "scram-sha-512", "gssapi"}),
+    ),
+    "sasl.username": None,
+    "sasl.password": None,
+    "sasl.kerberos.service.name": None,
+    "sasl.kerberos.principal": None,
+    "sasl.kerberos.keytab": None,
+    # The columnar reader sends no metrics, tries all addresses of a name, and sends small packets
+    # at once.
+    "enable.metrics.push": frozenset({"false", "f", "0"}),
+    "client.dns.lookup": frozenset({"use_all_dns_ips"}),
+    "broker.address.family": frozenset({"any"}),
+    "socket.nagle.disable": frozenset({"true", "t", "1"}),
+    "socket.keepalive.enable": _BOOLEANS,
+}
+"""librdkafka's property -> the values that the columnar reader also honours, in lower case; None:
+all values. Only librdkafka honours the other values."""
+
+BY_LIBRDKAFKA: Final = frozenset(
+    """
+    broker.address.ttl builtin.features client.rack connections.max.idle.ms debug
+    enable.random.seed enable.sasl.oauthbearer.unsecure.jwt https.ca.location https.ca.pem
+    log.connection.close log.queue log.thread.name log_level
+    max.in.flight max.in.flight.requests.per.connection
+    message.copy.max.bytes message.max.bytes
+    metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy
+    oauth_cb reconnect.backoff.max.ms reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms
+    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+    sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+    sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+    sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+    sasl.oauthbearer.assertion.jwt.template.file sasl.oauthbearer.assertion.private.key.file
+    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.private.key.pem
+    sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
+    sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.config
+    sasl.oauthbearer.extensions sasl.oauthbearer.grant.type
+    sasl.oauthbearer.metadata.authentication.type sasl.oauthbearer.method
+    sasl.oauthbearer.scope sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+    socket.connection.setup.timeout.ms socket.max.fails socket.send.buffer.bytes
+    ssl.ca.certificate.stores ssl.curves.list ssl.engine.id ssl.engine.location
+    ssl.keystore.location ssl.keystore.password ssl.providers ssl.sigalgs.list
+    statistics.interval.ms topic.blacklist topic.metadata.propagation.max.ms
+    topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
+    """.split()  # noqa: SIM905 - the lines are shorter
+)
+"""The properties that only librdkafka honours."""
 
 REFUSED: Final[Mapping[str, Refusal]] = {
     **_each(
@@ -94,6 +167,33 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         "the messages would come from a simulated cluster",
         "use zkconsumer.sandbox for tests",
     ),
+    **_each(
+        "acks batch.num.messages batch.size compression.codec compression.level compression.type "
+        "delivery.report.only.error delivery.timeout.ms enable.gapless.guarantee "
+        "enable.idempotence linger.ms message.send.max.retries message.timeout.ms partitioner "
+        "produce.offset.report queue.buffering.backpressure.threshold "
+        "queue.buffering.max.kbytes queue.buffering.max.messages queue.buffering.max.ms "
+        "queuing.strategy request.required.acks request.timeout.ms retries "
+        "sticky.partitioning.linger.ms transaction.timeout.ms transactional.id",
+        "it is a producer's property, and has no effect on a consumer",
+        "remove it",
+    ),
+    **_each(
+        "consume.callback.max.messages max.poll.records share.acknowledgement.mode",
+        "it belongs to an interface of librdkafka that zkconsumer does not use",
+        "remove it; poll(max_messages=...) limits a batch",
+    ),
+    **_each(
+        "reconnect.backoff.jitter.ms socket.blocking.max.ms topic.metadata.refresh.fast.cnt",
+        "librdkafka no longer uses it",
+        "remove it",
+    ),
+    **_each(
+        "default_topic_conf enabled_events interceptors internal.termination.signal msg_order_cmp "
+        "opaque ssl_ca ssl_certificate ssl_engine_callback_data ssl_key",
+        "only a C program can set it",
+        "remove it; ssl.ca.pem, ssl.certificate.pem and ssl.key.pem take texts",
+    ),
     "client.id": _own("client.id"),
     "socket.timeout.ms": _own("socket.timeout.ms"),
     "socket.receive.buffer.bytes": _own("socket.receive.buffer.bytes"),
@@ -107,6 +207,23 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 """librdkafka's property -> why a configuration with it is refused."""
 
 _CALLBACK: Final = Refusal("zkconsumer needs librdkafka's callbacks itself", "remove it")
+
+
+def only_for_librdkafka(properties: Mapping[str, object]) -> list[str]:
+    """Return the names of the properties that the columnar reader does not honour, in order."""
+    return sorted(name for name, value in properties.items() if not _by_both(name, value))
+
+
+def _by_both(name: str, value: object) -> bool:
+    if name not in BY_BOTH:
+        return False
+    allowed = BY_BOTH[name]
+    return allowed is None or str(value).lower() in allowed
+
+
+def is_true(value: object) -> bool:
+    """Return whether librdkafka reads the value of a property as true."""
+    return str(value).lower() in ("true", "t", "1")
 
 
 class KafkaProperties(Mapping[str, object]):

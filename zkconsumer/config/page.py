@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from itertools import groupby
 
-from zkconsumer.config.kafka_properties import PREFIX, REFUSED
+from zkconsumer.config.kafka_properties import BY_BOTH, BY_LIBRDKAFKA, PREFIX, REFUSED
 from zkconsumer.config.property_types import DerivedDefault, MillisOrNever, Required, Setting
 from zkconsumer.config.settings import EXEMPT, NO_EFFECT, SETTINGS
 
@@ -67,6 +69,20 @@ def _kafka_section() -> tuple[str, ...]:
         "If you set no `kafka.client.rack`, zkconsumer sets `client.rack` to a name that no broker",
         "has, because librdkafka without a rack cannot read short topic names from old brokers.",
         "",
+        "librdkafka and zkconsumer's columnar reader (`fetch.engine`) honour these properties in",
+        "the same way:",
+        "",
+        "| Property of librdkafka | Values that both readers honour |",
+        "|---|---|",
+        *(f"| `{name}` | {_values(allowed)} |" for name, allowed in sorted(BY_BOTH.items())),
+        "",
+        "Only librdkafka honours the following properties, other values of the properties above,",
+        "and properties that zkconsumer does not know. If one of them is set, `fetch.engine=auto`",
+        "reads through librdkafka, and a line of the log says so; `fetch.engine=columns` refuses",
+        "the property by its name.",
+        "",
+        *(f"- {', '.join(names)}" for names in _groups()),
+        "",
         "zkconsumer refuses these properties:",
         "",
         "| Property of librdkafka | Why it is refused | Instead |",
@@ -78,6 +94,16 @@ def _kafka_section() -> tuple[str, ...]:
         "| callbacks such as `error_cb`, except `oauth_cb` | zkconsumer needs librdkafka's"
         " callbacks itself | remove it |",
     )
+
+
+def _values(allowed: frozenset[str] | None) -> str:
+    return "all" if allowed is None else ", ".join(sorted(allowed))
+
+
+def _groups() -> Iterator[list[str]]:
+    """Yield the properties that only librdkafka honours, grouped by the first word of the name."""
+    for _, names in groupby(sorted(BY_LIBRDKAFKA), lambda name: name.partition(".")[0]):
+        yield [f"`{name}`" for name in names]
 
 
 def _default(row: Setting) -> str:

@@ -447,7 +447,8 @@ class ConsumerConfig(ConnectionConfig):
         "auto",
         "zkconsumer only. What fetches messages. librdkafka: always librdkafka. columns: always "
         "zkconsumer's own columnar reader. auto: the columnar reader for poll_arrow if the extra "
-        "fast is installed and the reader supports the SASL mechanism; otherwise librdkafka.",
+        "fast is installed and the reader honours all properties of librdkafka that are set "
+        "(see below); otherwise librdkafka.",
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
         "auto.offset.reset",

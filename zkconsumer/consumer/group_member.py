@@ -44,8 +44,8 @@ from zkconsumer.kafka.client_settings import (
     Brokers,
     broker_settings,
     fetch_settings,
-    mechanism_without_columns,
     servers,
+    without_columns,
 )
 from zkconsumer.kafka.client_settings import Settings as KafkaSettings
 from zkconsumer.kafka.fetcher import LOOKUP_S, AutoOffsetReset, Fetcher, KafkaFetcher
@@ -489,11 +489,11 @@ def engine(config: ConsumerConfig) -> Callable[[KafkaSettings], Fetcher] | None:
 
     The call imports no package, because the import of numba alone takes 0.15 s. Raises ConfigError
     if `fetch.engine=columns` is set and a package that it needs is missing, or if the columnar
-    reader does not support `kafka.sasl.mechanism`.
+    reader does not honour a `kafka.` property.
     """
     needed = (*_NEEDED, _COMPILER) if config.fetch_engine == "auto" else _NEEDED
     missing = [name for name in needed if find_spec(name) is None]
-    refused = mechanism_without_columns(config.kafka)
+    refused = without_columns(config.kafka)
     lacks = bool(missing) or refused is not None
     if config.fetch_engine == "librdkafka" or (lacks and config.fetch_engine == "auto"):
         return None

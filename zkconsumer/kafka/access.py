@@ -15,9 +15,11 @@ from typing import Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from zkconsumer.config.kafka_properties import is_true
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, ConfigError, FetchError
-from zkconsumer.kafka.client_settings import mechanism_of, mechanism_without_columns
+from zkconsumer.kafka.client_settings import mechanism_of, without_columns
+from zkconsumer.kafka.tls import TRUST_REMEDY, tls_context, trust_shown
 
 Client: TypeAlias = Any
 """A consumer or an admin client of librdkafka. The two classes have no common base class."""
@@ -31,33 +33,30 @@ _NO_PROVIDER: Final = "No provider for SASL mechanism GSSAPI"
 
 
 def check_properties(config: ConnectionConfig) -> None:
-    """Let librdkafka check the `kafka.` properties; log a warning for insecure ones.
+    """Check the `kafka.` properties, and the files that they name; log a warning for insecure ones.
 
-    librdkafka also reads the files that the properties name. If only the columnar reader connects
-    to the brokers, librdkafka may be a build without GSSAPI. Raises ConfigError.
+    librdkafka checks them, unless only the columnar reader connects to the brokers. Raises
+    ConfigError.
     """
     if not config.kafka:
         return
-    settings = {**config.kafka, "security.protocol": _expected_protocol(config)}
-    try:
-        _check(settings)
-    except (KafkaException, TypeError, ValueError) as error:
-        if _NO_PROVIDER not in str(error) or not _only_columns_log_in(config):
-            raise invalid(error) from error
-        if (lack := mechanism_without_columns(config.kafka)) is not None:
-            raise ConfigError(lack.what, where=lack.where, remedy=lack.remedy) from error
+    engine = config.fetch_engine if isinstance(config, ConsumerConfig) else "librdkafka"
+    refused = None if engine == "librdkafka" else without_columns(config.kafka)
+    if refused is not None:
+        if engine == "columns":
+            raise ConfigError(refused.what, where=refused.where, remedy=refused.remedy)
+        logger.info("columns are read through librdkafka, because %s", refused.what)
+    if _only_columns(config):
+        tls_context(config.kafka)
+    else:
         try:
-            _check({**settings, **_ANY_LOGIN})
-        except (KafkaException, TypeError, ValueError) as other:
-            raise invalid(other) from other
-    if str(config.kafka.get("enable.ssl.certificate.verification", "true")).lower() == "false":
+            _check({**config.kafka, "security.protocol": _expected_protocol(config)})
+        except (KafkaException, TypeError, ValueError) as error:
+            raise invalid(error) from error
+    if not is_true(config.kafka.get("enable.ssl.certificate.verification", True)):
         logger.warning("TLS to the brokers: no certificate is checked (insecure)")
-    elif config.kafka.get("ssl.endpoint.identification.algorithm") == "none":
+    elif str(config.kafka.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
         logger.warning("TLS to the brokers: the host name is not checked (insecure)")
-
-
-# A login that every build of librdkafka supports; with it, librdkafka checks the other properties.
-_ANY_LOGIN: Final = {"sasl.mechanism": "PLAIN", "sasl.username": "-", "sasl.password": "-"}
 
 
 def _check(settings: Mapping[str, object]) -> None:
@@ -65,12 +64,10 @@ def _check(settings: Mapping[str, object]) -> None:
     Consumer({**settings, **quiet}).close()
 
 
-def _only_columns_log_in(config: ConnectionConfig) -> bool:
-    """Return whether only the columnar reader connects to the brokers, and logs in with GSSAPI."""
-    return (
-        isinstance(config, ConsumerConfig)
-        and (config.fetch_engine, config.offsets_storage) == ("columns", "zookeeper")
-        and mechanism_of(config.kafka) == "GSSAPI"
+def _only_columns(config: ConnectionConfig) -> bool:
+    """Return whether only the columnar reader connects to the brokers."""
+    return isinstance(config, ConsumerConfig) and (
+        (config.fetch_engine, config.offsets_storage) == ("columns", "zookeeper")
     )
 
 
@@ -161,8 +158,8 @@ def refusal(error: KafkaError, settings: Mapping[str, object]) -> BrokerAccessEr
     if "certificate verify failed" in cause:
         return BrokerAccessError(
             f"the certificate of {broker} is not trusted, or is valid for another host",
-            where=f"kafka.ssl.ca.location={settings.get('ssl.ca.location', '')}",
-            remedy="set it to the file of the authority that issued the certificate",
+            where=trust_shown(settings),
+            remedy=TRUST_REMEDY,
         )
     return BrokerAccessError(
         f"no TLS connection to {broker}: {cause}",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, Final, Self, TypeAlias
 
+from zkconsumer.config.kafka_properties import BY_BOTH, only_for_librdkafka
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import FetchError
 from zkconsumer.protocol.paths import BROKER_IDS
@@ -102,6 +103,25 @@ _COLUMN_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"
 def mechanism_of(kafka: Mapping[str, object]) -> str:
     """Return the SASL mechanism that librdkafka's properties name; empty if they name none."""
     return str(kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "").upper()
+
+
+def without_columns(kafka: Mapping[str, object]) -> FetchError | None:
+    """Return why the columnar reader cannot honour these properties; None if it can.
+
+    `kafka` are the `kafka.` properties of a configuration, without zkconsumer's own settings.
+    """
+    if (refused := mechanism_without_columns(kafka)) is not None:
+        return refused
+    if not (names := only_for_librdkafka(kafka)):
+        return None
+    shown = [
+        f"kafka.{name}" + ("" if BY_BOTH.get(name) is None else f"={kafka[name]}") for name in names
+    ]
+    return FetchError(
+        f"fetch.engine=columns does not honour {' and '.join(shown)}",
+        where=", ".join(f"kafka.{name}" for name in names),
+        remedy="remove it, or set fetch.engine=librdkafka or auto",
+    )
 
 
 def mechanism_without_columns(kafka: Mapping[str, object]) -> FetchError | None:

@@ -35,6 +35,7 @@ from zkconsumer.kafka.client_settings import (
     broker_settings,
     fetch_settings,
     mechanism_without_columns,
+    without_columns,
 )
 from zkconsumer.kafka.fetcher import (
     AutoOffsetReset,
@@ -649,11 +650,17 @@ def warm_ups(
 
 
 def _settings(options: SourceOptions, brokers: Brokers) -> ReadSettings:
+    engine = options.config.fetch_engine
+    refused = without_columns(options.config.kafka)
+    if refused is not None and engine == "columns":
+        raise refused
+    if refused is not None and engine == "auto":
+        log_once(f"tasks read through librdkafka, which is slower, because {refused.what}")
     return ReadSettings(
         client=client_settings(options.config, brokers),
         patience_s=options.poll_timeout_s,
         fail_on_data_loss=options.fail_on_data_loss,
-        engine=options.config.fetch_engine,
+        engine=engine if refused is None else "librdkafka",
     )
 
 

@@ -25,6 +25,14 @@ from zkconsumer.sandbox.ports import HOST, free_port
 
 USER, PASSWORD = "alice", "canary-broker-77c1"
 STORE_PASSWORD = "canary-store"
+_PROTOCOLS = {
+    "SCRAM": "SASL_SSL",
+    "MTLS": "SSL",
+    "OAUTH": "SASL_PLAINTEXT",
+    "TLS": "SSL",
+    "TLS12": "SSL",
+    "OTHER": "SSL",
+}
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -32,7 +40,8 @@ class SecureBroker:
     """A ZooKeeper and a broker of one release with secured listeners; a context manager.
 
     0.9.0.1 has SSL, 0.10.2.2 has SASL_PLAINTEXT with PLAIN. 3.9.1 has the listeners SCRAM
-    (SASL_SSL), MTLS (SSL, with certificates of clients) and OAUTH (SASL_PLAINTEXT).
+    (SASL_SSL), MTLS (SSL, with certificates of clients), OAUTH (SASL_PLAINTEXT), TLS (SSL), TLS12
+    (only TLS 1.2 with one cipher suite) and OTHER (with a certificate for another address).
     """
 
     def __init__(self, directory: Path, *, release: str) -> None:
@@ -41,7 +50,9 @@ class SecureBroker:
         self.stranger = Authority(directory, "stranger")
         self.client = self.authority.issue("client")
         self.unknown_client = self.stranger.issue("unknown")
-        self._server = self.authority.issue("server", host=HOST)
+        self.server = self.authority.issue("server", host=HOST)
+        self.addresses: dict[str, str] = {}
+        self.other_server = self.authority.issue("other-server", host="127.0.0.9")
         self._directory = directory
         self.sandbox = Sandbox(directory / "servers", release=release, tick_time_s=0.1)
         port = free_port()
@@ -62,7 +73,7 @@ class SecureBroker:
         return {
             "listeners": f"PLAINTEXT://{HOST}:{port},SSL://{HOST}:{free_port()}",
             "ssl.keystore.type": "PKCS12",
-            "ssl.keystore.location": _pkcs12(self._server),
+            "ssl.keystore.location": pkcs12_of(self.server),
             "ssl.keystore.password": STORE_PASSWORD,
             "ssl.key.password": STORE_PASSWORD,
         }, {}
@@ -79,16 +90,18 @@ class SecureBroker:
         }, {"java.security.auth.login.config": jaas}
 
     def _modern(self, port: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        chain = self._directory / "server-chain.pem"
-        key = self._server.with_suffix(".key")
-        chain.write_bytes(key.read_bytes() + self._server.read_bytes())
-        names = {"PLAINTEXT": port, "SCRAM": free_port(), "MTLS": free_port(), "OAUTH": free_port()}
+        names = {"PLAINTEXT": port, **{name: free_port() for name in _PROTOCOLS}}
+        self.addresses = {name: f"{HOST}:{one}" for name, one in names.items()}
+        protocols = {"PLAINTEXT": "PLAINTEXT", **_PROTOCOLS}
         return {
             "listeners": ",".join(f"{name}://{HOST}:{one}" for name, one in names.items()),
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SCRAM:SASL_SSL,MTLS:SSL,"
-            "OAUTH:SASL_PLAINTEXT",
+            "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": chain,
+            "ssl.keystore.location": _with_key(self.server),
+            "listener.name.other.ssl.keystore.type": "PEM",
+            "listener.name.other.ssl.keystore.location": _with_key(self.other_server),
+            "listener.name.tls12.ssl.enabled.protocols": "TLSv1.2",
+            "listener.name.tls12.ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": self.authority.file,
             "listener.name.mtls.ssl.client.auth": "required",
@@ -106,7 +119,7 @@ class SecureBroker:
         login = {"sasl.username": USER, "sasl.password": PASSWORD}
         key = str(self.client.with_suffix(".key"))
         kafka: Mapping[str, Any] = {
-            "SSL": tls,
+            **dict.fromkeys(("SSL", "TLS", "TLS12", "OTHER"), tls),
             "SASL_PLAINTEXT": {"sasl.mechanism": "PLAIN", **login},
             "SCRAM": {"sasl.mechanism": "SCRAM-SHA-256", **login, **tls},
             "MTLS": {**tls, "ssl.certificate.location": str(self.client), "ssl.key.location": key},
@@ -148,7 +161,14 @@ class SecureBroker:
         self.sandbox.stop()
 
 
-def _pkcs12(certificate: Path) -> Path:
+def _with_key(certificate: Path) -> Path:
+    """Return a file with a certificate and its key."""
+    file = certificate.with_name(f"{certificate.stem}-chain.pem")
+    file.write_bytes(certificate.with_suffix(".key").read_bytes() + certificate.read_bytes())
+    return file
+
+
+def pkcs12_of(certificate: Path) -> Path:
     """Return a certificate and its key in the file format that JVMs before Kafka 2.7 read."""
     key: Any = serialization.load_pem_private_key(
         certificate.with_suffix(".key").read_bytes(), password=None

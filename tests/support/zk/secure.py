@@ -58,6 +58,23 @@ class Authority:
         )
         return file
 
+    def revoke(self, file: Path, *certificates: Path, days: int = 1) -> Path:
+        """Write the list of revoked certificates, which is valid for `days` from now; return it."""
+        now = datetime.datetime.now(datetime.UTC)
+        listed = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._name)
+            .last_update(now - 2 * _DAY)
+            .next_update(now + days * _DAY)
+        )
+        for one in certificates:
+            number = x509.load_pem_x509_certificate(one.read_bytes()).serial_number
+            revoked = x509.RevokedCertificateBuilder().serial_number(number)
+            listed = listed.add_revoked_certificate(revoked.revocation_date(now - _DAY).build())
+        signed = listed.sign(self._key, hashes.SHA256())
+        file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        return file
+
     def _certificate(self, subject: x509.Name, key: Any) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (

@@ -20,10 +20,12 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from zkconsumer.errors import BrokerAccessError
+from zkconsumer.config.kafka_properties import is_true
+from zkconsumer.errors import BrokerAccessError, ConfigError
 from zkconsumer.kafka.client_settings import Settings, mechanism_of, mechanism_without_columns
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.requests import MalformedError, Reader, Versions
+from zkconsumer.kafka.tls import TRUST_REMEDY, tls_context, trust_shown
 
 # Initial size, in bytes, of a response buffer; it grows to the size of the largest response.
 _SMALLEST_BUFFER: Final = 64 * 1024
@@ -220,6 +222,8 @@ def connect(address: tuple[str, int], settings: Settings, timeout_s: float) -> C
     raw = socket.create_connection(address, timeout_s)
     try:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if is_true(settings.get("socket.keepalive.enable", False)):
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if size := int(settings.get("socket.receive.buffer.bytes", 0)):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         if protocol.endswith("ssl"):
@@ -229,6 +233,12 @@ def connect(address: tuple[str, int], settings: Settings, timeout_s: float) -> C
         if protocol.startswith("sasl"):
             _log_in(found, address[0], settings, deadline)
         found.set_blocking(False)
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        raw.close()
+        raise  # the broker closed the connection, which another attempt may solve
+    except ssl.SSLError as error:
+        raw.close()
+        raise _refused_by_tls(address, error, settings) from error
     except BaseException:
         raw.close()
         raise
@@ -248,28 +258,40 @@ def _versions(connection: Connection, settings: Settings, deadline: float) -> Ve
 
 
 def _with_tls(raw: socket.socket, host: str, settings: Settings) -> ssl.SSLSocket:
-    context = ssl.create_default_context()
-    if ca := settings.get("ssl.ca.location"):
-        context = ssl.create_default_context(cafile=str(ca))
-    if str(settings.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
-        context.check_hostname = False
-    if str(settings.get("enable.ssl.certificate.verification", True)).lower() == "false":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if certificate := settings.get("ssl.certificate.location"):
-        key, password = settings.get("ssl.key.location"), settings.get("ssl.key.password")
-        context.load_cert_chain(
-            str(certificate), None if key is None else str(key), lambda: str(password or "")
-        )
     try:
-        return context.wrap_socket(raw, server_hostname=host)
-    except ssl.SSLCertVerificationError as error:
-        raise AuthenticationError(
-            f"the certificate of the broker {host} is not trusted: {error.verify_message}",
-            where=f"kafka.ssl.ca.location={settings.get('ssl.ca.location', '')}",
-            remedy="set it to the file of the authority that issued the certificate, "
-            "and check that the certificate names this host",
-        ) from error
+        context = tls_context(settings)
+    except ConfigError as error:
+        raise AuthenticationError(error.what, where=error.where, remedy=error.remedy) from error
+    return context.wrap_socket(raw, server_hostname=host)
+
+
+def _refused_by_tls(
+    address: tuple[str, int], error: ssl.SSLError, settings: Settings
+) -> AuthenticationError:
+    """Return the error of a connection that this client or the broker refuses.
+
+    `kafka.access.refusal` returns the same errors for librdkafka.
+    """
+    broker = f"the broker {address[0]}:{address[1]}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return AuthenticationError(
+            f"the certificate of {broker} is not trusted, or is valid for another host: "
+            f"{error.verify_message}",
+            where=trust_shown(settings),
+            remedy=TRUST_REMEDY,
+        )
+    cause = str(error)
+    if "alert" in cause:
+        return AuthenticationError(
+            f"{broker} refuses the certificate of this client: {cause}",
+            where=f"kafka.ssl.certificate.location={settings.get('ssl.certificate.location', '')}",
+            remedy="set it and kafka.ssl.key.location to a certificate that the broker trusts",
+        )
+    return AuthenticationError(
+        f"no TLS connection to {broker}: {cause}",
+        where=f"security protocol {settings.get('security.protocol', '')}",
+        remedy="set broker.listener to a listener that uses TLS",
+    )
 
 
 # ---- SASL ----------------------------------------------------------------------------------------
