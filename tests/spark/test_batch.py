@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 from support.kafka.logs import REQUEST_S, producer
 from support.kafka.streams import KafkaLog
+from support.wait import LIMIT_S
 
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.spark.batch import PushingBatchReader
+from zkconsumer.sandbox.topics import session
+from zkconsumer.spark.batch import BatchReader, PushingBatchReader
+from zkconsumer.spark.direct_stream import DirectStreamReader
+from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.task_reader import RangesPartition
 
@@ -102,6 +110,64 @@ def test_a_whole_topic(spark: SparkSession, sandbox: Sandbox, topic: str) -> Non
         )
         for partition, n in span(0, MESSAGES)
     ]
+
+
+@pytest.mark.parametrize("name", ["zkconsumer", "zkconsumer-groups", "zkconsumer-history"])
+def test_a_write_is_refused(spark: SparkSession, name: str) -> None:
+    """`write` fails with one sentence, even if the options lack what a read needs."""
+    with pytest.raises(AnalysisException, match="SparkSourceError: zkconsumer only reads"):
+        spark.range(1).write.format(name).mode("append").save()
+
+
+def test_a_stream_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
+    """`writeStream` fails with the same sentence."""
+    rows = spark.readStream.format("rate").load()
+    writer = rows.writeStream.format("zkconsumer").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(StreamingQueryException, match="SparkSourceError: zkconsumer only reads"):
+        writer.start().awaitTermination(LIMIT_S)
+
+
+MISTAKES = {
+    "no chroot": ({"zookeeper": "{connect}/nope"}, "ChrootMissingError: the chroot /nope does not"),
+    "another cluster": ({"zookeeper": "{connect}/empty"}, "SparkSourceError: no broker is regist"),
+    "a wrong port": (
+        {"zookeeper": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "500"},
+        "ZooKeeperUnreachableError: ",
+    ),
+    "JAAS": ({"kafka.sasl.jaas.config": "x"}, "ConfigError: librdkafka refuses the properties: Ja"),
+    "a truststore": (
+        {"kafka.ssl.truststore.location": "x.jks"},
+        "ConfigError: librdkafka refuses the properties: Java TrustStores are not supported",
+    ),
+    "a deserializer": (
+        {"kafka.value.deserializer": "x"},
+        'ConfigError: librdkafka refuses the properties: No such .*"value.deserializer"',
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mode", ["batch", "direct", "group"])
+def test_a_mistake_that_no_retry_corrects(sandbox: Sandbox, mistake: str, mode: str) -> None:
+    """Each use fails at its first request with the sentence that names the mistake."""
+    options, expected = MISTAKES[mistake]
+    with session(sandbox.zookeeper_connect) as client:
+        client.ensure_path("/empty")
+    given = {"zookeeper": "{connect}", "subscribe": "t", "zookeeper.session.timeout.ms": "6000"}
+    given |= options
+    given["zookeeper"] = given["zookeeper"].format(connect=sandbox.zookeeper_connect)
+    given |= {"mode": "group", "group.id": "g"} if mode == "group" else {}
+    parsed = SourceOptions.parse(given)
+    call: Callable[[], object]
+    if mode == "batch":
+        call = BatchReader(parsed.for_batch(), ("offset",)).partitions
+    else:
+        kind = GroupStreamReader if mode == "group" else DirectStreamReader
+        reader = kind(parsed.for_stream(), ("offset",))
+        call = partial(reader.latestOffset, {}, reader.getDefaultReadLimit())
+    with pytest.raises(ZkConsumerError) as caught:
+        call()
+    assert re.match(expected, f"{type(caught.value).__name__}: {caught.value}")
 
 
 @pytest.mark.parametrize(

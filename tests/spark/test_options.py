@@ -146,6 +146,17 @@ def test_a_bad_position_says_what_is_allowed(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "option",
+    ["startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions"],
+)
+def test_a_number_of_5000_digits(option: str) -> None:
+    """A number that is too long for Python's conversion is a ConfigError that names the option."""
+    error = refused({**NEEDED, option: "1" * 5000})
+    assert error.where == option
+    assert "set a whole number" in error.remedy
+
+
+@pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from support.internals import idle_consumers, let_another_thread_close
+from support.internals import broker_connections, idle_consumers, let_another_thread_close
 from support.kafka.logs import CODECS, REQUEST_S, producer, write
 from support.kafka.streams import KafkaLog
 from support.wait import LIMIT_S
@@ -26,6 +26,7 @@ from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.columns import from_messages, record_sets
 from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
@@ -377,6 +378,51 @@ def test_fetches_are_sized_to_the_range(
     for engine in ("librdkafka", "columns"):
         assert offsets(sandbox, long, has_backlog=True, engine=engine) == [*range(12_000)]
         assert offsets(sandbox, long, engine=engine) == [*range(12_000)]
+
+
+def test_a_consumer_is_closed_while_a_task_looks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task looks for a kept consumer although another thread closes unused ones meanwhile."""
+    client = {"fetch.message.max.bytes": 1 << 20, "api.version.request": True}
+    others = ({**client, "number": number, "engine": "_kafka_fetcher"} for number in range(3))
+    kept = dict.fromkeys((frozenset(one.items()) for one in others), (None, 0.0))
+
+    def closed(client: dict[str, Any], size: int) -> dict[str, Any]:
+        kept.clear()
+        return {**client, "size": size}
+
+    monkeypatch.setattr(task_reader, "_idle", {os.getpid(): kept})
+    monkeypatch.setattr(task_reader, "_message_bytes", {"t": 100.0})
+    monkeypatch.setattr(task_reader, "_with_fetches", closed)
+    settings = ReadSettings(client, 1.0, has_backlog=True)
+    assert "size" in task_reader._sized(settings, [OffsetRange("t", 0, 0, 1000)])
+    assert kept == {}
+
+
+def test_a_warm_up_connects_the_consumer_that_it_keeps(sandbox: Sandbox, hundred: str) -> None:
+    """The consumer kept by a warm-up task is connected to the leader, and the next task uses it."""
+    settings = settings_of(sandbox)
+    for kept, _ in idle_consumers().values():
+        kept.close()
+    idle_consumers().clear()
+    task_reader.warm_up(TopicPartition(hundred, 0), settings)
+    ((kept, _),) = idle_consumers().values()
+    connections = broker_connections(kept)
+    assert connections
+    assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
+    ((used, _),) = idle_consumers().values()
+    assert used is kept
+    assert broker_connections(used) == connections
+
+
+@pytest.mark.parametrize("engine", ["columns", "librdkafka"])
+def test_a_task_after_a_warm_up_reads_everything(
+    sandbox: Sandbox, hundred: str, engine: str
+) -> None:
+    """A warm-up leaves neither messages nor faults to the next task."""
+    settings = settings_of(sandbox, engine=engine)
+    task_reader.warm_up(TopicPartition(hundred, 0), settings)
+    found = offsets(sandbox, OffsetRange(hundred, 0, 0, 100), engine=engine)
+    assert found == [*range(100)]
 
 
 def test_an_executor_without_the_extra_logs_one_line(

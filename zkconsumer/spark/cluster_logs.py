@@ -13,7 +13,12 @@ from typing import Final
 
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import FetchError, SparkSourceError, ZkConsumerError
+from zkconsumer.errors import (
+    BrokersUnreachableError,
+    FetchError,
+    SparkSourceError,
+    ZkConsumerError,
+)
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import NO_BROKER, STALE_END_S, LogClient, LogRange
 from zkconsumer.protocol.model import TopicPartition
@@ -132,8 +137,11 @@ class IdleDelay:
 class ClusterLogs:
     """Topics and log ends, cached for a short time. Only one thread may use it at a time.
 
-    Brokers that do not answer cause no error. The last known values remain, `trouble` describes the
-    problem, and a warning is logged from time to time. `brokers` then looks up the brokers again.
+    Until the first answer of a broker, an error that a user must correct is raised: a wrong
+    address or chroot of ZooKeeper, no registered broker, a property that librdkafka refuses, or a
+    refused login. Brokers that do not answer cause no error, and neither does any problem after the
+    first answer. The last known values remain, `trouble` describes the problem, and a warning is
+    logged from time to time. `brokers` then looks up the brokers again.
     """
 
     def __init__(self, brokers: Callable[[], Brokers]) -> None:
@@ -159,7 +167,10 @@ class ClusterLogs:
         return time.monotonic() - self._ends_at < kept_s
 
     def topics(self) -> Mapping[str, tuple[int, ...]] | None:
-        """Return the partitions of all topics, or None if no broker has answered yet."""
+        """Return the partitions of all topics, or None if no broker has answered yet.
+
+        Raises ZkConsumerError until the first answer; see the class.
+        """
         if time.monotonic() - self._topics_at >= self._topics_s:
             self._refresh()
         return self._topics
@@ -253,8 +264,15 @@ class ClusterLogs:
                     "looking up the brokers failed; tasks connect to the brokers known before",
                     exc_info=True,
                 )
+        return self._registered()
+
+    def _registered(self) -> Brokers:
         if not self.brokers:
-            raise SparkSourceError(NO_BROKER, where=BROKER_IDS, remedy="start a broker")
+            raise SparkSourceError(
+                NO_BROKER,
+                where=BROKER_IDS,
+                remedy="start a broker, or correct the chroot in the option zookeeper",
+            )
         return self.brokers
 
     def _find_brokers(self) -> None:
@@ -265,7 +283,7 @@ class ClusterLogs:
         try:
             if self._client is None:
                 self._find_brokers()
-                self._client = LogClient(self.brokers, limit_s=ASK_S)
+                self._client = LogClient(self._registered(), limit_s=ASK_S)
             spent_s = time.process_time()
             self._topics = self._client.topics()
             self._partitions = frozenset(
@@ -275,10 +293,11 @@ class ClusterLogs:
             )
             self._topics_s = _kept_s(spent_s, TOPICS_S, TOPICS_IDLE_S)
             self._log_trouble("")
-        except FetchError as error:
-            self._client, self._topics_s = None, TOPICS_S
-            self._log_trouble(str(error))
         except ZkConsumerError as error:
+            if isinstance(error, FetchError):
+                self._client, self._topics_s = None, TOPICS_S
+            if self._topics is None and not isinstance(error, BrokersUnreachableError):
+                raise
             self._log_trouble(str(error))
         self._topics_at = time.monotonic()
 

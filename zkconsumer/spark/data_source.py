@@ -1,7 +1,7 @@
 """`format("zkconsumer")`: the data source object from which Spark gets a query's readers.
 
 Spark creates one instance per `load()` in a Python process of its own and pickles it. The
-constructor checks everything that needs no server, so that a wrong option fails at once. Parameter
+methods check everything that needs no server, so that a wrong option fails at once. Parameter
 names are Spark's, because Spark calls these methods by keyword
 (`pyspark.sql.datasource.DataSource`).
 """
@@ -12,7 +12,6 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from uuid import uuid4
 
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
@@ -25,17 +24,17 @@ from zkconsumer.spark.batch import batch_reader
 from zkconsumer.spark.direct_stream import DirectStreamReader
 from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.options import Mode, SourceOptions
-from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import errors_as_text
+from zkconsumer.spark.read_only import ReadOnlySource
 from zkconsumer.spark.schema import SCHEMA, columns_of
 
 
-class ZkConsumerSource(Pickled, DataSource):
+class ZkConsumerSource(ReadOnlySource):
     """Kafka topics of a legacy cluster, for batch reads and for streams in both modes."""
 
-    @errors_as_text()
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        self._parsed = SourceOptions.parse(options)
+        # The other methods parse the options, because a write fails whatever its options are.
+        self._options = options
         self._has_reader = False
         # All readers of one DataFrame share this id.
         self._frame = uuid4().hex
@@ -49,18 +48,25 @@ class ZkConsumerSource(Pickled, DataSource):
     def name(cls) -> str:
         return "zkconsumer"
 
+    @errors_as_text()
     def schema(self) -> StructType:
+        """Return the columns. Spark calls this method in `load()`, unless the query has a schema of
+        its own. Raises ConfigError for wrong options, so that they fail at once.
+        """
+        SourceOptions.parse(self._options)
         return SCHEMA
 
     @errors_as_text()
     def reader(self, schema: StructType) -> DataSourceReader:
         self._has_reader = True
-        return batch_reader(self._parsed.for_batch(), columns_of(schema))
+        options = SourceOptions.parse(self._options).for_batch()
+        return batch_reader(options, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self._has_reader = True
         try:
-            options, columns = self._parsed.for_stream(), columns_of(schema)
+            options = SourceOptions.parse(self._options).for_stream()
+            columns = columns_of(schema)
         except ZkConsumerError as error:
             return RefusingStreamReader(error)
         if options.mode is Mode.GROUP:

@@ -27,7 +27,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
@@ -60,6 +59,7 @@ from zkconsumer.spark.process_lifecycle import (
     log_to_stderr,
     skip_imports_in_collections,
 )
+from zkconsumer.spark.read_only import ReadOnlySource
 
 if TYPE_CHECKING:
     from zkconsumer.history.columns import ColumnDecoder
@@ -121,7 +121,7 @@ def _field(name: str, hint: Any) -> StructField:  # Any: a class, or a type with
     return StructField(name, _TYPES[hint])
 
 
-class HistorySource(Pickled, DataSource):
+class HistorySource(ReadOnlySource):
     """The data source; Spark creates it with the options of the query."""
 
     @classmethod

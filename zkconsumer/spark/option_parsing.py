@@ -132,13 +132,21 @@ def parse_positive_integer(given: Mapping[str, str], name: str, most: int) -> in
     text = given.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or not 0 < int(text) <= most:
+    if not _is_number(text) or not 0 < int(text) <= most:
         raise ConfigError(
             f"bad value {text[:80]!r} of {name}",
             where=name,
             remedy=f"set a whole number from 1 to {most}",
         )
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether `text` consists of 1 to 19 digits, as numbers up to Java's largest long do."""
+    return text.isascii() and text.isdigit() and len(text) <= len(str(_MAX))
+
+
+_MAX: Final = 2**63 - 1
 
 
 # ---- Where a query starts and where a batch read ends --------------------------------------------
@@ -148,8 +156,6 @@ def parse_positive_integer(given: Mapping[str, str], name: str, most: int) -> in
 # `KafkaOffsetRangeLimit.LATEST` and `EARLIEST`).
 LATEST: Final = -1
 EARLIEST: Final = -2
-
-_MAX: Final = 2**63 - 1
 
 
 class NamedPosition(Enum):
@@ -203,13 +209,14 @@ def parse_offsets(option: str, text: str) -> NamedPosition | AtOffsets:
 
 def parse_time(option: str, text: str) -> AtTime:
     """Parse a time in milliseconds since 1970. Raises ConfigError."""
-    if not (text.strip().isascii() and text.strip().isdigit()) or int(text) > _MAX:
+    digits = text.strip()
+    if not _is_number(digits) or int(digits) > _MAX:
         raise ConfigError(
             f"bad value {text[:80]!r} of {option}",
             where=option,
             remedy="set a whole number of milliseconds since 1970; it applies to all partitions",
         )
-    return AtTime(int(text))
+    return AtTime(int(digits))
 
 
 def parse_times(option: str, text: str) -> AtTimes:

@@ -86,6 +86,12 @@ QUEUE_BACKOFF_MS: Final = 1
 # never part of a cycle; Python's default of 700 would cost a fifth of the time.
 COLLECT_EVERY: Final = 1_000_000
 
+# A warm-up task waits at most this many seconds for the leader's answer.
+WARM_UP_S: Final = 1.0
+
+# No log has this offset.
+BEYOND_LOGS: Final = (1 << 62) - 1
+
 # Number of consumers that a worker process keeps for its next tasks, each for different brokers
 # or settings. If there are more, the least recently used one is closed.
 KEPT_CONSUMERS: Final = 3
@@ -196,7 +202,8 @@ def read_ranges(
 def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
     """Import what reading needs, and keep a consumer that is connected to the partition's leader.
 
-    A broker that does not answer causes no error here.
+    The consumer requests an offset beyond every log, so the leader answers without a message. A
+    broker that does not answer within `WARM_UP_S` causes no error here.
 
     Raises:
         SparkSourceError: pyarrow is missing.
@@ -204,7 +211,11 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
     _record_batches()
     make = _column_fetcher if _reads_columns(settings) else _kafka_fetcher
     fetcher = _take_consumer(settings.client, make)
-    fetcher.resolve([tp], AutoOffsetReset.LARGEST)
+    fetcher.assign({tp: BEYOND_LOGS})
+    deadline = time.monotonic() + WARM_UP_S
+    while not fetcher.faults and (left_s := deadline - time.monotonic()) > 0:
+        fetcher.consume(1, min(WAIT_S, left_s))
+    fetcher.unassign([tp])
     _keep_consumer(settings.client, make, fetcher)
 
 
@@ -541,7 +552,8 @@ def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
     if fetches > SIZED_FETCHES:
         return client
     least = max(SMALLEST_FETCH, needed / fetches + FETCH_SLACK)
-    for kept in map(dict, _idle.get(os.getpid(), {})):
+    # A copy of the keys, because another thread closes unused consumers.
+    for kept in map(dict, list(_idle.get(os.getpid(), {}))):
         if kept.pop("engine") != _kafka_fetcher.__name__:
             continue
         size = kept["fetch.message.max.bytes"]
@@ -591,8 +603,9 @@ def _keep_consumer(
         fetcher.close()
         return
     mine[key] = fetcher, time.monotonic()
-    while len(mine) > KEPT_CONSUMERS:
-        mine.pop(next(iter(mine)))[0].close()
+    for oldest in list(mine)[:-KEPT_CONSUMERS]:
+        if (found := mine.pop(oldest, None)) is not None:  # None: another thread has closed it
+            found[0].close()
     if os.getpid() not in _closing:
         _closing.add(os.getpid())
         threading.Thread(target=_close_idle, name="idle", daemon=True).start()
@@ -614,8 +627,8 @@ def _close_idle() -> None:
                 found = mine.pop(key, None)
                 if found is kept:
                     kept[0].close()
-                elif found is not None:
-                    mine[key] = found
+                elif found is not None and mine.setdefault(key, found) is not found:
+                    found[0].close()
 
 
 # ---- Tasks, as the driver plans them -------------------------------------------------------------

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
@@ -41,6 +40,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import end_on_sigterm, errors_as_text, log_to_stderr
+from zkconsumer.spark.read_only import ReadOnlySource
 from zkconsumer.spark.schema import columns_of
 from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import Key, State
@@ -190,7 +190,7 @@ answers would occupy a core.
 """
 
 
-class GroupsSource(Pickled, DataSource):
+class GroupsSource(ReadOnlySource):
     """The data source that Spark finds by its name. docs/spark.md describes its options and
     tables.
     """
