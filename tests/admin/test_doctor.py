@@ -121,13 +121,6 @@ PLANTS = [
         ["more"],
     ),
     Plant(
-        "foreign-owner",
-        Severity.ERROR,
-        False,
-        lambda scene: scene.owner("orders", 4, "g_a"),
-        ["kafka-node", "partition 4"],
-    ),
-    Plant(
         "no-owner",
         Severity.ERROR,
         False,

@@ -40,7 +40,7 @@ def test_partitions_without_owner(scene: Scene) -> None:
     assert (orders.partitions, orders.what) == ((1, 2, 5), "partitions 1-2, 5 without owner")
 
 
-@pytest.mark.parametrize("thread", ["g_gone-0", "g_a-2", "g_b", "x"])
+@pytest.mark.parametrize("thread", ["g_gone-0", "g_a-2", "g_gone", "x"])
 def test_an_owner_that_is_not_registered(scene: Scene, thread: str) -> None:
     """An owner must be a thread that a member has registered for the topic."""
     scene.settled(TWO, SIZES)
@@ -73,10 +73,33 @@ def test_an_unreadable_znode_is_a_finding(scene: Scene) -> None:
     ]
 
 
-def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:
-    """A group without members counts as settled; an unknown group is an error."""
-    scene.offset("orders", 0, 5)
+@pytest.mark.parametrize("thread", ["g_b", "g_a"])
+def test_an_owner_znode_with_a_bare_consumer_id(scene: Scene, thread: str) -> None:
+    """An owner znode may hold the bare id of a registered member, as kafka-node writes it."""
+    scene.settled(TWO, SIZES)
+    scene.owner("orders", 3, thread)
     assert findings(scene) == []
+
+
+def test_znodes_without_a_session(scene: Scene) -> None:
+    """A registration and an owner znode without a session are findings, and no member."""
+    scene.topic("t", 1)
+    payload = encode_registration(Registration({"t": 1}, Pattern.STATIC, 1))
+    scene.put(paths.member("g", "g_old"), payload)
+    scene.put(paths.owner("g", TopicPartition("t", 0)), b"g_old-0")
+    assert [(one.code, one.subject) for one in findings(scene)] == [
+        ("no-members", "g"),
+        ("persistent-registration", "g_old"),
+        ("persistent-owner", "t"),
+    ]
+
+
+def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:
+    """A group without members has not settled; an unknown group is an error."""
+    scene.offset("orders", 0, 5)
+    (one,) = findings(scene)
+    assert one.code == "no-members"
+    assert "written" in one.what and "ago" in one.what
     with ZooKeeperClient(scene.config()) as connection, pytest.raises(UnknownGroupError):
         verify(connection, "nobody")
 

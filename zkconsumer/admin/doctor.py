@@ -2,7 +2,8 @@
 
 `doctor` reads many groups at once, and runs the checks of `admin.checks` on each. A rebalance
 causes some findings temporarily. `doctor` examines such a group twice, and reports only what it
-finds both times.
+finds both times. It also examines a group twice if an offset that no member owns was written
+recently, because only a second reading shows a client that commits without a registration.
 
 `plan_fixes` makes a plan of the findings' fixes, which `apply` executes. A fix changes only
 persistent znodes, and only if they have not changed since their examination.
@@ -33,6 +34,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import RefusedError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_health import PATIENCE_S
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Node
 from zkconsumer.zk.client import ZooKeeperClient
@@ -48,7 +50,6 @@ TRANSIENT = frozenset(
         NO_OWNER,
         UNREGISTERED,
         owners.STALE,
-        owners.FOREIGN_OWNER,
         registrations.DISAGREEMENT,
         registrations.NO_BROKERS,
     }
@@ -58,15 +59,13 @@ TRANSIENT = frozenset(
 SLICE = 500
 """Number of groups that are read together, between two reports of the progress."""
 
-PATIENCE_S = 1.0
-"""Seconds between the two examinations. A rebalance of a healthy group is shorter."""
-
 ACCESS_DENIED = "access-denied"
 
 
 def examine(examined: ExaminedGroup) -> list[Finding]:
     """Return everything that is wrong with a group, most severe first. Performs no I/O."""
     found = [
+        *registrations.of_users(examined),
         *registrations.of_members(examined),
         *registrations.of_settings(examined),
         *owners.of_owners(examined),
@@ -87,6 +86,7 @@ def doctor(
     ask_logs: AskLogs | None = None,
     patience_s: float = PATIENCE_S,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_wait: Callable[[int, float], None] = lambda groups, left_s: None,
 ) -> list[Finding]:
     """Return what is wrong with groups; None means all groups. Changes nothing.
 
@@ -94,8 +94,11 @@ def doctor(
         settings: returns the settings of a group's members (retries, back-off, session timeout,
             strategy); None: the settings are not checked.
         ask_logs: returns the logs of partitions; None: offsets are not compared with logs.
-        patience_s: seconds after which a group with temporary findings is examined again.
+        patience_s: seconds after which a group is examined again, if it has temporary findings or
+            a recently written offset that no member owns.
         on_progress: called with the number of groups read so far and the total number.
+        on_wait: called with the number of groups that are examined again, and the seconds until
+            then.
 
     Raises:
         UnknownGroupError: one of `groups` does not exist.
@@ -112,22 +115,35 @@ def doctor(
         for name in names:
             if name not in by_name and all(one.group != name for one in denied):
                 raise unknown_group(name, connection)
+    read_at_s = time.monotonic()
     by_name = _with_logs(connection, by_name, ask_logs)
     found = {name: examine(examined) for name, examined in by_name.items()}
-    again = [name for name, all_of in found.items() if any(one.code in TRANSIENT for one in all_of)]
+    again = {name: one for name, one in by_name.items() if _is_uncertain(one, found[name])}
     if again:
-        time.sleep(patience_s)
-        second = _read_examined(connection, again, settings, denied)
-        for name in again:
-            first = {(one.code, one.subject) for one in found.pop(name)}
+        left_s = max(0.0, read_at_s + patience_s - time.monotonic())
+        on_wait(len(again), left_s)
+        time.sleep(left_s)
+        second = _read_examined(connection, list(again), settings, denied)
+        second = _with_logs(connection, second, ask_logs)
+        for name, first in again.items():
+            before = found.pop(name)
             if name in second:
-                examined = replace(second[name], logs=by_name[name].logs)
-                found[name] = [
-                    one
-                    for one in examine(examined)
-                    if one.code not in TRANSIENT or (one.code, one.subject) in first
-                ]
+                present = replace(second[name], earlier=first.image.reading)
+                found[name] = _confirmed(before, examine(present))
     return denied + [one for name in names for one in found.get(name, ())]
+
+
+def _is_uncertain(examined: ExaminedGroup, found: Iterable[Finding]) -> bool:
+    """Return whether a second reading of the group can change or add a finding."""
+    is_written = examined.health.write_age_s(time.time()) is not None
+    return is_written or any(one.code in TRANSIENT for one in found)
+
+
+def _confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of the second examination, the temporary ones only if the first one had
+    them, too."""
+    known = {(one.code, one.subject) for one in before}
+    return [one for one in now if one.code not in TRANSIENT or (one.code, one.subject) in known]
 
 
 def kafka_logs(limit_s: float) -> AskLogs:

@@ -6,6 +6,7 @@ Sources: `kafka.consumer.RangeAssignor` and `RoundRobinAssignor`, Kafka 0.8.2 to
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from zkconsumer.admin.groups import (
     read_groups,
     unknown_group,
 )
+from zkconsumer.admin.health import remarks
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol.assignors import RoundRobinRule, Strategy
 from zkconsumer.protocol.group_assignment import Failure
@@ -110,12 +112,15 @@ def explanation(examined: ExaminedGroup) -> Explanation:
 
 
 def _words(examined: ExaminedGroup, *, is_range: bool) -> Iterator[str]:
+    yield from (f"{one[:1].upper()}{one[1:]}." for one in remarks(examined.health, time.time()))
     count = len(examined.image.registrations)
     if not count:
-        yield "No member is registered, so no partition is assigned."
+        yield "Without a registration no partition is assigned."
         return
     if not examined.has_brokers:
         yield "No broker is registered, so members do not rebalance."
+    if examined.health.leftovers:
+        yield "Members assign partitions to registrations without a session, as to all others."
     members = "1 member is" if count == 1 else f"{count} members are"
     yield (
         f"{members} registered. Each computes the whole assignment for itself, by the rules of"

@@ -20,13 +20,12 @@ from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
     Failure,
     GroupInput,
-    MemberAssignment,
     RequestedTopics,
     requested_topics,
 )
+from zkconsumer.protocol.group_health import GroupHealth, GroupReading, group_health
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.protocol.paths import consumer_of
-from zkconsumer.protocol.release_detection import Rules, detect, nearest
+from zkconsumer.protocol.release_detection import Rules, detect, held_by_each, nearest
 from zkconsumer.protocol.releases import DEFAULT
 from zkconsumer.protocol.requests import Right
 
@@ -132,6 +131,7 @@ class ExaminedGroup:
             read.
         settings: the members' settings, if the user gave them.
         has_brokers: whether a broker is registered.
+        earlier: an earlier reading of the group, if it was read twice.
     """
 
     image: GroupImage
@@ -140,6 +140,12 @@ class ExaminedGroup:
     rights: Mapping[str, tuple[Right, ...] | AccessDeniedError] = field(default_factory=dict)
     settings: ConsumerConfig | None = None
     has_brokers: bool = True
+    earlier: GroupReading | None = None
+
+    @cached_property
+    def health(self) -> GroupHealth:
+        """Who uses the group."""
+        return group_health(self.image.reading, self.earlier)
 
     @property
     def group(self) -> str:
@@ -201,17 +207,9 @@ class ExaminedGroup:
             self.live, strategy=rules.strategy, exclude_internal=rules.exclude_internal
         )
         # If these rules explain every owner, only ambiguous registrations can still disagree.
-        left = {} if self._held == rules.parts else self.owners
+        held = held_by_each(self.image.registrations, self.owners)
+        left = {} if held == rules.parts else self.owners
         return detect(as_found, left, own=rules.profile if left else DEFAULT).disagreements
-
-    @property
-    def _held(self) -> dict[ConsumerId, MemberAssignment]:
-        held: dict[ConsumerId, MemberAssignment] = {
-            consumer: {} for consumer in self.image.registrations
-        }
-        for tp, thread in self.owners.items():
-            held.setdefault(consumer_of(thread), {})[tp] = thread
-        return held
 
     def session_of(self, path: str) -> int:
         """Return the session that holds a znode; 0 for a persistent znode."""

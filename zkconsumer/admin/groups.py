@@ -26,6 +26,14 @@ from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import GroupInput, RequestedTopics, requested_topics
+from zkconsumer.protocol.group_health import (
+    GroupHealth,
+    GroupReading,
+    GroupState,
+    OffsetWrite,
+    as_threads,
+    group_health,
+)
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import Kind, thread_ids
 from zkconsumer.protocol.payloads import (
@@ -99,8 +107,29 @@ class GroupImage:
 
     @cached_property
     def threads(self) -> dict[TopicPartition, ThreadId]:
-        """Partition -> the thread that owns it, sorted."""
-        return {tp: owner.thread for tp, owner in self.owners.items()}
+        """Partition -> the thread that owns it, sorted.
+
+        A member whose owner znode holds its bare consumer id has one thread, number 0.
+        """
+        held = {tp: owner.thread for tp, owner in self.owners.items()}
+        return as_threads(held, self.registrations)
+
+    @cached_property
+    def reading(self) -> GroupReading:
+        """The znodes that show who uses the group."""
+        writes = (
+            (TopicPartition(at.name, at.partition), node.stat) for at, node in self._of(Kind.OFFSET)
+        )
+        return GroupReading(
+            {at.name: node.stat.owner for at, node in self._of(Kind.MEMBER)},
+            self.owners,
+            {tp: OffsetWrite(stat.mzxid, stat.version, stat.mtime_ms) for tp, stat in writes},
+        )
+
+    @cached_property
+    def health(self) -> GroupHealth:
+        """Who uses the group, as far as one reading shows."""
+        return group_health(self.reading)
 
     def group_input(
         self,
@@ -329,12 +358,25 @@ def registered_brokers(connection: ZooKeeperClient) -> Brokers:
 class GroupSummary:
     """A group and its number of members.
 
-    `members` is None if the group has no `ids` znode, or if `fault` says why it is unknown.
+    Attributes:
+        members: registrations with a session; None if the group has no `ids` znode, or if `fault`
+            says why the number is unknown.
+        leftovers: registrations without a session, behind which nobody lives.
     """
 
     name: str
     members: int | None
     fault: str = ""
+    leftovers: int = 0
+
+    @property
+    def state(self) -> GroupState | None:
+        """The group's state, as far as its registrations show it; None if it is unknown."""
+        if self.fault:
+            return None
+        if self.members:
+            return GroupState.LIVE
+        return GroupState.LEFTOVER if self.leftovers else GroupState.IDLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +388,12 @@ class MemberReport:
         subscription: topic -> number of streams; for a filter, the key is its regex.
         threads: its consumer thread ids, of all topics.
         owned: thread -> number of partitions that it owns; threads that own none are left out.
-        session: the session of the registration; 0 if it is persistent.
+        session: the session of the registration; 0 if it is persistent, which is left over from a
+            copy of ZooKeeper.
         since_ms: time of the registration by the server's clock, in ms since 1970.
         fault: why the registration cannot be read.
+        is_other_client: whether its owner znodes hold the consumer id without a thread number, as
+            kafka-node and the Go library consumergroup write them.
     """
 
     group: str
@@ -360,6 +405,7 @@ class MemberReport:
     session: int
     since_ms: int
     fault: str = ""
+    is_other_client: bool = False
 
     @property
     def idle(self) -> tuple[ThreadId, ...]:
@@ -394,7 +440,15 @@ def groups(connection: ZooKeeperClient, *, topics: Selection | None = None) -> l
         having = _groups_with_selected_znodes(connection, names, topics)
         names = [name for name in names if name in having]
     found = connection.list_allowed(map(paths.ids, names))
-    return [_group_summary(name, found.get(paths.ids(name))) for name in names]
+    registered = [
+        f"{path}/{name}" for path, some in found.items() if isinstance(some, list) for name in some
+    ]
+    # A registration that this client may not read exists, and counts as a member's.
+    sessions = {
+        path: 1 if isinstance(stat, AccessDeniedError) else stat.owner
+        for path, stat in connection.stats_allowed(registered).items()
+    }
+    return [_group_summary(name, found.get(paths.ids(name)), sessions) for name in names]
 
 
 def _groups_with_selected_znodes(
@@ -419,10 +473,17 @@ def _groups_with_selected_znodes(
     return found
 
 
-def _group_summary(name: str, members: list[str] | AccessDeniedError | None) -> GroupSummary:
-    if isinstance(members, AccessDeniedError):
-        return GroupSummary(name, None, members.what)
-    return GroupSummary(name, None if members is None else len(members))
+def _group_summary(
+    name: str, listed: list[str] | AccessDeniedError | None, sessions: Mapping[str, int]
+) -> GroupSummary:
+    if isinstance(listed, AccessDeniedError):
+        return GroupSummary(name, None, listed.what)
+    if listed is None:
+        return GroupSummary(name, None)
+    # A registration that was deleted since the listing is in neither number.
+    found = [sessions[path] for one in listed if (path := paths.member(name, one)) in sessions]
+    members = sum(map(bool, found))
+    return GroupSummary(name, members, leftovers=len(found) - members)
 
 
 def members(
@@ -472,8 +533,8 @@ def read_topic_payloads(
 def member_reports(image: GroupImage, wanted: RequestedTopics) -> Iterator[MemberReport]:
     """Yield a report on each member of a group, sorted."""
     owned: dict[ThreadId, int] = {}
-    for owner in image.owners.values():
-        owned[owner.thread] = owned.get(owner.thread, 0) + 1
+    for thread in image.threads.values():
+        owned[thread] = owned.get(thread, 0) + 1
     for consumer, member in sorted(image.members.items()):
         stat = image.nodes[paths.member(image.name, consumer)].stat
         streams = max(wanted.counts.get(consumer, {}).values(), default=0)
@@ -490,6 +551,7 @@ def member_reports(image: GroupImage, wanted: RequestedTopics) -> Iterator[Membe
             stat.owner,
             stat.mtime_ms,
             fault.what if fault else "",
+            consumer in image.health.other_clients,
         )
 
 

@@ -39,7 +39,8 @@ from zkconsumer.kafka.access import is_for_columns
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import NO_KERBEROS, LogRange, committed_in_kafka, log_ends
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
-from zkconsumer.protocol.model import OffsetAndMetadata, ThreadId, TopicPartition
+from zkconsumer.protocol.group_health import owner_of
+from zkconsumer.protocol.model import ConsumerId, OffsetAndMetadata, ThreadId, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
 
 FromPrometheus: TypeAlias = Any
@@ -71,6 +72,7 @@ class PartitionLag:
         in_kafka: the offset in Kafka; None if there is none; a string if it is unknown.
         log: start and end of the log, or a string that says why they are unknown.
         fault: what is wrong with the owner znode, or "".
+        consumer: the consumer id that the owner znode names; None if there is no owner znode.
     """
 
     topic: str
@@ -82,6 +84,12 @@ class PartitionLag:
     in_kafka: OffsetAndMetadata | str | None
     log: LogRange | str
     fault: str = ""
+    consumer: ConsumerId | None = None
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether the partition has an owner with a session."""
+        return self.owner is not None and self.session != 0
 
     @property
     def committed(self) -> int | str | None:
@@ -266,6 +274,7 @@ def _lag(
         in_kafka,
         log,
         owner.fault if owner else "",
+        owner_of(owner.thread, image.registrations) if owner else None,
     )
 
 
@@ -301,7 +310,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Window:
-    """Window of the last commits of one partition; `add` records a reading."""
+    """Window of the last commits of one partition; `observe` records a reading."""
 
     commits: list[Commit] = field(default_factory=list)
     lag: int | None = None
@@ -325,6 +334,17 @@ class Window:
             return
         self.commits.append(Commit(now_s if committed_s is None else committed_s, offset, lag))
         del self.commits[:-WINDOW]
+
+    def observe(self, one: PartitionLag, now_s: float) -> None:
+        """Record a reading of the partition at `now_s`, in seconds since 1970."""
+        dated = one.source in (Source.ZOOKEEPER, Source.BOTH)
+        self.add(
+            now_s=now_s,
+            offset=one.committed if isinstance(one.committed, int) else None,
+            committed_s=one.written_ms / 1000 if dated else None,
+            lag=one.lag if isinstance(one.lag, int) else None,
+            is_owned=one.is_owned,
+        )
 
     def status(self, now_s: float, *, patience_s: float = PATIENCE_S) -> Status | None:
         """Return the status that follows from the commits so far; None if there are too few
@@ -403,7 +423,7 @@ def samples(
                 "lag": one.lag,
                 "offset": one.committed,
                 "log_end": one.log if isinstance(one.log, str) else one.log.end,
-                "owned": int(one.owner is not None),
+                "owned": int(one.is_owned),
             }
             for name, value in figures.items():
                 if isinstance(value, int):

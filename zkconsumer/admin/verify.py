@@ -1,5 +1,5 @@
-"""Check that a group has settled: every partition that its members subscribe to has a registered
-owner.
+"""Check that a group has settled: it has members, and every partition that they subscribe to has a
+registered owner.
 
 `kafka.tools.VerifyConsumerRebalance` intends the same check. In 0.8.2 and from 0.9.0 to 0.10.0.0 it
 reports "failed" for every group (KAFKA-3952). In all its releases it also demands owners for
@@ -9,7 +9,9 @@ filter.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 from zkconsumer.admin.findings import Finding, Severity, partitions_of
 from zkconsumer.admin.groups import (
@@ -18,6 +20,7 @@ from zkconsumer.admin.groups import (
     read_groups,
     unknown_group,
 )
+from zkconsumer.admin.health import last_write
 from zkconsumer.errors import Advice, RemedyOperation, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import RequestedTopics, requested_topics
@@ -27,13 +30,14 @@ from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.zk.client import ZooKeeperClient
 
 MALFORMED, NO_OWNER, UNREGISTERED = "malformed-registration", "no-owner", "unregistered-owner"
-MALFORMED_TOPIC = "malformed-topic"
+MALFORMED_TOPIC, NO_MEMBERS = "malformed-topic", "no-members"
+PERSISTENT_MEMBER, PERSISTENT_OWNER = "persistent-registration", "persistent-owner"
 
 
 def verify(
     connection: ZooKeeperClient, group: str, *, exclude_internal: bool = True
 ) -> list[Finding]:
-    """Return why a group has not settled; empty if it has settled, or has no members.
+    """Return why a group has not settled; empty if it has settled.
 
     The group is read once, so a group that is rebalancing has not settled. `exclude_internal` is
     the members' `exclude.internal.topics`. Raises UnknownGroupError, AccessDeniedError and
@@ -51,6 +55,7 @@ def unsettled(
 ) -> Iterator[Finding]:
     """Yield why a group has not settled; `topics` is topic -> payload of all topics."""
     wanted = requested_topics(image.members, topics, exclude_internal=exclude_internal)
+    yield from _nobody(image)
     for consumer, error in wanted.faults.items():
         yield Finding(
             Severity.ERROR,
@@ -86,7 +91,7 @@ def unsettled(
             missing,
             advice=Advice(RemedyOperation.EXPLAIN, image.name),
         )
-    for (topic, thread), numbers in unregistered(wanted, image.owners).items():
+    for (topic, thread), numbers in unregistered(wanted, image.threads).items():
         yield Finding(
             Severity.ERROR,
             UNREGISTERED,
@@ -95,6 +100,46 @@ def unsettled(
             f"{quoted(thread)}, the owner of {partitions_of(numbers)}, is not a thread that a"
             " member has registered for this topic",
             "no member of the group consumes them",
+            "examine the group",
+            numbers,
+            advice=Advice(RemedyOperation.EXAMINE, image.name),
+        )
+
+
+def _nobody(image: GroupImage) -> Iterator[Finding]:
+    """Yield that no member is registered, and which znodes are left over from members."""
+    health = image.health
+    if not health.live:
+        yield Finding(
+            Severity.WARNING,
+            NO_MEMBERS,
+            image.name,
+            image.name,
+            f"no member is registered{last_write(health, time.time())}",
+            "no member of the group consumes its partitions",
+            "start its members, or examine the group",
+            advice=Advice(RemedyOperation.EXAMINE, image.name),
+        )
+    for consumer in health.leftovers:
+        yield Finding(
+            Severity.ERROR,
+            PERSISTENT_MEMBER,
+            image.name,
+            consumer,
+            "its registration is persistent: no session expiry deletes it",
+            "partitions are assigned to it, and their messages are not consumed",
+            "examine the group",
+            advice=Advice(RemedyOperation.EXAMINE, image.name),
+        )
+    for topic, of_topic in groupby(health.leftover_owners, lambda tp: tp.topic):
+        numbers = tuple(tp.partition for tp in of_topic)
+        yield Finding(
+            Severity.ERROR,
+            PERSISTENT_OWNER,
+            image.name,
+            topic,
+            f"the owner znodes of {partitions_of(numbers)} are persistent",
+            "no member can claim the partitions",
             "examine the group",
             numbers,
             advice=Advice(RemedyOperation.EXAMINE, image.name),
@@ -113,20 +158,20 @@ def unowned(
 
 
 def unregistered(
-    wanted: RequestedTopics, owners: Mapping[TopicPartition, OwnerZnode]
+    wanted: RequestedTopics, owners: Mapping[TopicPartition, ThreadId]
 ) -> dict[tuple[str, ThreadId], tuple[int, ...]]:
     """Return (topic, owner) -> partitions whose owner is not a thread registered for the topic.
 
-    Topics without a subscriber are left out, and so are threads of members whose registration
-    cannot be read.
+    `owners` is `GroupImage.threads`, or a part of it. Topics without a subscriber are left out, and
+    so are threads of members whose registration cannot be read.
     """
     known = {topic: frozenset(threads) for topic, threads in wanted.threads.items()}
     there = {topic: frozenset(numbers) for topic, numbers in wanted.partitions.items()}
     found: dict[tuple[str, ThreadId], list[int]] = {}
-    for tp, node in owners.items():
+    for tp, thread in owners.items():
         if tp.topic not in known or tp.partition not in there[tp.topic]:
             continue
-        if node.thread in known[tp.topic] or consumer_of(node.thread) in wanted.faults:
+        if thread in known[tp.topic] or consumer_of(thread) in wanted.faults:
             continue
-        found.setdefault((tp.topic, node.thread), []).append(tp.partition)
+        found.setdefault((tp.topic, thread), []).append(tp.partition)
     return {key: tuple(numbers) for key, numbers in found.items()}

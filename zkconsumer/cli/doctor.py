@@ -91,7 +91,7 @@ def doctor(
     group: Groups = None,
     all_groups: AllGroups = False,
     logs: Logs = True,
-    patience: Patience = 1.0,
+    patience: Patience = 5.0,
     fix: Fix = False,
     watch_: Watch = False,
     interval: Interval = 30.0,
@@ -134,6 +134,7 @@ def doctor(
                     ask_logs=ask,
                     patience_s=patience,
                     on_progress=progress.advanced,
+                    on_wait=_say_wait,
                 )
 
         if watch_:
@@ -154,6 +155,14 @@ def doctor(
         say(f"{_counted(problems, 'problem')}, of which --fix can fix {fixable}")
         raise typer.Exit(Exit.FOUND)
     say("no problem found")
+
+
+def _say_wait(count: int, left_s: float) -> None:
+    if left_s > 1:
+        say(
+            f"{_counted(count, 'group')} will be read again in {left_s:.0f} s, to tell a fault from"
+            " a running rebalance, and a stopped member from a client without a registration"
+        )
 
 
 def _fix(common: Common, connection: ZooKeeperClient, found: list[Finding], how: Changing) -> None:

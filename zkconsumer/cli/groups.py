@@ -10,7 +10,7 @@ from zkconsumer.cli import completion
 from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing, with_kafka_notes
 from zkconsumer.cli.lag import COLUMNS, group_notes, partition_rows
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
-from zkconsumer.cli.members import member_row, member_words
+from zkconsumer.cli.members import member_faults, member_row
 from zkconsumer.cli.options import Common, OneGroup, OnlyOption, Topics, operator, topics_of
 from zkconsumer.cli.output import (
     SECTIONS,
@@ -152,7 +152,8 @@ def list_(
     """List the groups in ZooKeeper with their number of members. Changes nothing.
 
     With --topic, only groups are listed that have offsets or owner znodes of one of the
-    partitions. The state of a group is live if a member is registered now, and idle otherwise.
+    partitions. The state of a group is live if a member is registered, leftover if it only has
+    registrations without a session, as copies of ZooKeeper contain, and idle otherwise.
 
     Example: zkconsumer groups list -z zk1:2181/kafka --topic orders
     """
@@ -174,7 +175,7 @@ def _summary_row(group: GroupSummary) -> Row:
     if group.fault:
         unknown = Unknown(group.fault)
         return {"group": group.name, "members": unknown, "state": unknown}
-    state = "live" if group.members else "idle"
+    state = group.state.value if group.state else None
     return {"group": group.name, "members": group.members or 0, "state": state}
 
 
@@ -200,14 +201,14 @@ def show(
             "partitions": Table(list(partition_rows([found])), COLUMNS),
         }
     )
-    say_all([*member_words(found.members), *group_notes(found)])
+    say_all([*member_faults(found.members), *group_notes(found)])
 
 
 def _picture(group: GroupLag) -> Reading:
     members = group.members
     threads = sum(len(one.threads) for one in members)
     title = f"{group.name}: {len(members)} members, {threads} threads"
-    words = [*member_words(members), *group_notes(group)]
+    words = [*member_faults(members), *group_notes(group)]
     return title, Table(list(partition_rows([group])), COLUMNS), words
 
 

@@ -29,6 +29,7 @@ from zkconsumer.protocol.paths import consumer_of
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import Selection
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Status, Window
+    from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
 
 
@@ -106,13 +107,15 @@ def partition_rows(
             yield row
 
 
-def group_notes(group: GroupLag) -> Iterator[str]:
-    """Yield the notes below a group's table: on missing members, offsets and owners, and idle
-    threads."""
+def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[str]:
+    """Yield the notes below a group's table: on its users, on missing offsets and owners, and on
+    idle threads. `health` is the answer of several readings; None: of this reading."""
     from zkconsumer.admin.groups import idle_by_design
+    from zkconsumer.admin.health import remarks
 
-    if not group.image.registrations:
-        yield f"group {group.name}: no member is registered"
+    health = group.image.health if health is None else health
+    for remark in remarks(health, time.time()):
+        yield f"group {group.name}: {remark}"
     if not group.image.offsets and not any(one.source for one in group.partitions):
         yield f"group {group.name}: no offset is committed, in ZooKeeper or in Kafka"
     for why in idle_by_design(group.requested_topics):
@@ -131,7 +134,7 @@ def group_notes(group: GroupLag) -> Iterator[str]:
             f" {_some(different)}; Kafka's are shown (`zkconsumer offsets get` shows both)"
         )
     unowned = [f"{one.topic}-{one.partition}" for one in group.partitions if one.owner is None]
-    if unowned and group.image.registrations:
+    if unowned and health.live:
         yield f"group {group.name}: {_some(unowned)} without owner"
     yield from _outside_the_log(group)
 
@@ -296,20 +299,13 @@ class Reader:
 
     def observe(self) -> list[GroupLag]:
         """Read the groups, and add the reading to the windows. Raises what `read` raises."""
-        from zkconsumer.admin.lag import Source, Window
+        from zkconsumer.admin.lag import Window
 
         groups, now_s = self.read(), time.time()
         for group in groups:
             for one in group.partitions:
                 key = (group.name, one.topic, one.partition)
-                dated = one.source in (Source.ZOOKEEPER, Source.BOTH)
-                self._windows.setdefault(key, Window()).add(
-                    now_s=now_s,
-                    offset=one.committed if isinstance(one.committed, int) else None,
-                    committed_s=one.written_ms / 1000 if dated else None,
-                    lag=one.lag if isinstance(one.lag, int) else None,
-                    is_owned=one.owner is not None,
-                )
+                self._windows.setdefault(key, Window()).observe(one, now_s)
         return groups
 
     def status(self, group: str, one: PartitionLag) -> Status | None:

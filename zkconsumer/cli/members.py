@@ -57,20 +57,31 @@ def member_row(member: MemberReport) -> Row:
         "threads": len(member.threads),
         "owned": sum(member.owned.values()),
         "idle": len(member.idle),
-        "session": f"0x{member.session:x}",
+        "session": f"0x{member.session:x}" if member.session else None,
         "since": of_time(member.since_ms),
     }
 
 
-def member_words(members: Iterable[MemberReport]) -> Iterable[str]:
-    """Yield what is wrong with members, one line per problem."""
+def member_faults(members: Iterable[MemberReport]) -> Iterable[str]:
+    """Yield why registrations cannot be read, one line per member."""
     for member in members:
         if member.fault:
             yield f"member {member.consumer}: {member.fault}"
+
+
+def _member_words(members: Iterable[MemberReport]) -> Iterable[str]:
+    """Yield what is unusual about members, one line per fact."""
+    yield from member_faults(members)
+    for member in members:
         if not member.session:
             yield (
-                f"member {member.consumer}: its registration is not ephemeral, so no session"
-                " expiry deletes it"
+                f"member {member.consumer}: its registration has no session, so nobody lives there,"
+                " and no session expiry deletes it"
+            )
+        if member.is_other_client:
+            yield (
+                f"member {member.consumer} is another client, such as kafka-node: its owner znodes"
+                " hold the consumer id without a thread number"
             )
 
 
@@ -122,7 +133,7 @@ def _read(connection: ZooKeeperClient, names: list[str] | None, denied: list[str
         if name not in found:
             raise admin.unknown_group(name)
     reports = [one for _, of_group in found.values() for one in of_group]
-    words = [*member_words(reports)]
+    words = [*_member_words(reports)]
     words += [
         f"group {name}: {why}"
         for name, (requested, _) in found.items()

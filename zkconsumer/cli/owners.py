@@ -21,8 +21,8 @@ from zkconsumer.cli.output import (
     safe,
     say,
 )
-from zkconsumer.protocol.model import Json, JsonObject
-from zkconsumer.protocol.paths import consumer_of
+from zkconsumer.protocol.group_health import owner_of
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 
 if TYPE_CHECKING:
     from zkconsumer.zk.observer import Change, GroupSnapshot
@@ -120,7 +120,7 @@ def _rows(snapshot: GroupSnapshot) -> Iterator[JsonObject]:
             "topic": tp.topic,
             "partition": tp.partition,
             "owner": thread,
-            "consumer": thread and consumer_of(thread),
+            "consumer": thread and owner_of(thread, snapshot.members),
             "session": f"0x{owner.session:x}" if owner else None,
             "offset": offset if isinstance(offset, int) else None,
             "fault": (owner.fault if owner else "") or (offset if isinstance(offset, str) else ""),
@@ -135,11 +135,16 @@ def _members(snapshot: GroupSnapshot) -> JsonObject:
 
 
 def _shown(row: Row, snapshot: GroupSnapshot) -> Row:
-    gone = row["consumer"] and row["consumer"] not in snapshot.members
+    owner = snapshot.owners.get(TopicPartition(row["topic"], row["partition"]))
+    remark = ""
+    if row["consumer"] and row["consumer"] not in snapshot.members:
+        remark = " (not registered)"
+    elif owner is not None and not owner.session:
+        remark = " (no session)"
     return {
         **row,
         "owner": row["owner"] or None,
-        "consumer": (row["consumer"] or "-") + (" (not registered)" if gone else ""),
+        "consumer": (row["consumer"] or "-") + remark,
     }
 
 

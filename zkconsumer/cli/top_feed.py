@@ -86,19 +86,12 @@ class History:
 
     def observe(self, group: str, one: PartitionLag) -> tuple[float | None, Status | None]:
         """Record a reading of a partition; return its rate and its status."""
-        from zkconsumer.admin.lag import Source, Window
+        from zkconsumer.admin.lag import Window
 
         key, now_s = (group, one.topic, one.partition), time.time()
         offset = one.committed if isinstance(one.committed, int) else None
-        dated = one.source in (Source.ZOOKEEPER, Source.BOTH)
         window = self.windows.setdefault(key, Window())
-        window.add(
-            now_s=now_s,
-            offset=offset,
-            committed_s=one.written_ms / 1000 if dated else None,
-            lag=one.lag if isinstance(one.lag, int) else None,
-            is_owned=one.owner is not None,
-        )
+        window.observe(one, now_s)
         rate = None
         if offset is not None:
             before_s, before = self.offsets.get(key, (now_s, offset))

@@ -32,6 +32,7 @@ from zkconsumer.protocol.group_assignment import (
     MemberAssignment,
     assign_each_member,
 )
+from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind, ParsedPath, consumer_of, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset, owner_znode
@@ -551,7 +552,7 @@ class GroupHistory:
             topic=tp.topic,
             partition=tp.partition,
             thread=escaped(znode.thread),
-            consumer=escaped(consumer_of(znode.thread)),
+            consumer=escaped(owner_of(znode.thread, group.members)),
             session=session,
             czxid=self._zxid,
             gap_ms=None if lost is None else self._time_ms - lost,

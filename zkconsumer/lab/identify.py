@@ -29,6 +29,7 @@ from zkconsumer.admin.findings import ExaminedGroup
 from zkconsumer.admin.groups import MEMBERS, OWNERS, read_all_topic_payloads, read_groups
 from zkconsumer.errors import ConfigError, escaped_and_cut
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import ConsumerId, TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import (
@@ -153,7 +154,7 @@ def _created_together(
     """Return partitions whose owner znodes one transaction of this member created; or none."""
     of_transaction: dict[int, list[TopicPartition]] = {}
     for tp, znode in owners.items():
-        if znode.session == session and paths.consumer_of(znode.thread) == name:
+        if znode.session == session and owner_of(znode.thread, (name,)) == name:
             of_transaction.setdefault(znode.czxid, []).append(tp)
     most = max(of_transaction.values(), key=len, default=[])
     return most if session and len(most) > 1 else []

@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 from zkconsumer.admin.api import Admin
 from zkconsumer.admin.findings import Finding
-from zkconsumer.admin.lag import PartitionLag, Source, Status, Window
+from zkconsumer.admin.lag import PartitionLag, Status, Window
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError, escaped_and_cut
 from zkconsumer.lab.camera import NOBODY, STRANGER
 from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.identify import NOT_READ, Identity, Program, read_identities
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
-from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.zk.client import ZooKeeperClient
@@ -75,13 +75,7 @@ def flow_of(one: PartitionLag, window: Window, now_s: float) -> Flow | None:
     """Record a reading of a partition in its window, and return its flow; None if it is unknown."""
     if isinstance(one.log, str) or not isinstance(one.lag, int):
         return None
-    window.add(
-        now_s=now_s,
-        offset=one.committed if isinstance(one.committed, int) else None,
-        committed_s=one.written_ms / 1000 if one.source is Source.ZOOKEEPER else None,
-        lag=one.lag,
-        is_owned=one.owner is not None,
-    )
+    window.observe(one, now_s)
     commits, rate = window.commits, 0.0
     if commits and now_s > commits[0].at_s:
         rate = max(0.0, (commits[-1].offset - commits[0].offset) / (now_s - commits[0].at_s))
@@ -246,7 +240,7 @@ class GroupPicture:
             text, node = f"{row[0]} has no owner", None
         else:
             assert isinstance(after, OwnerZnode)
-            name = consumer_of(after.thread) if after.thread else ""
+            name = owner_of(after.thread, self._of) if after.thread else ""
             row[1] = self._column(name) if name else STRANGER
             self.moved += self._last_owner.get(number, row[1]) != row[1]
             self._last_owner[number] = row[1]

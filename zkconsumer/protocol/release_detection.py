@@ -8,7 +8,7 @@ zkconsumer cannot detect the release of such a group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -21,6 +21,7 @@ from zkconsumer.protocol.group_assignment import (
     MemberAssignment,
     assign_each_member,
 )
+from zkconsumer.protocol.group_health import as_threads
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
@@ -88,9 +89,7 @@ def detect(
     payloads = group.registrations
     registered = {one: _read(payload, DEFAULT.parser) for one, payload in payloads.items()}
     disagreements = {one: why for one, payload in payloads.items() if (why := _ambiguity(payload))}
-    held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in registered}
-    for tp, thread in owners.items():
-        held.setdefault(consumer_of(thread), {})[tp] = thread
+    held = held_by_each(registered, owners)
     if not owners:
         unknown = "no member owns a partition yet"
     elif None in registered.values():
@@ -109,9 +108,7 @@ def nearest(group: GroupInput, owners: Mapping[TopicPartition, ThreadId]) -> Rul
     If several rules are equally good, the function returns the first of them. The rules in `group`
     with the DEFAULT release come first.
     """
-    held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in group.registrations}
-    for tp, thread in owners.items():
-        held.setdefault(consumer_of(thread), {})[tp] = thread
+    held = held_by_each(group.registrations, owners)
     registered = (_read(payload, DEFAULT.parser) for payload in group.registrations.values())
     has_patterns = any(one and one.pattern is not Pattern.STATIC for one in registered)
     best, most = None, -1
@@ -123,6 +120,16 @@ def nearest(group: GroupInput, owners: Mapping[TopicPartition, ThreadId]) -> Rul
             break
     assert best is not None, "there are always rules"
     return best
+
+
+def held_by_each(
+    registered: Collection[ConsumerId], owners: Mapping[TopicPartition, ThreadId]
+) -> dict[ConsumerId, MemberAssignment]:
+    """Return consumer id -> the partitions that it owns, with an entry for each registered id."""
+    held: dict[ConsumerId, MemberAssignment] = {consumer: {} for consumer in registered}
+    for tp, thread in as_threads(owners, registered).items():
+        held.setdefault(consumer_of(thread), {})[tp] = thread
+    return held
 
 
 def _candidates(own: Profile) -> Sequence[Profile]:

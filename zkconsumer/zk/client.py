@@ -110,6 +110,11 @@ class ZooKeeperClient:
         found = self._present(Exists(path) for path in paths)
         return {path: stat for path, stat in found if stat is not None}
 
+    def stats_allowed(self, paths: Iterable[str]) -> dict[str, Stat | AccessDeniedError]:
+        """Return stats as `stats` does; the value of a forbidden znode is the error."""
+        found = self._allowed(Exists(path) for path in paths)
+        return {path: stat for path, stat in found.items() if stat is not None}
+
     def rights(self, paths: Iterable[str]) -> dict[str, tuple[Right, ...] | AccessDeniedError]:
         """Return the access control list of each existing znode, or the error.
 

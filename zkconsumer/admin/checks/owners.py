@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, partitions_of
-from zkconsumer.admin.verify import NO_OWNER, UNREGISTERED, unowned, unregistered
+from zkconsumer.admin.verify import NO_OWNER, PERSISTENT_OWNER, UNREGISTERED, unowned, unregistered
 from zkconsumer.errors import Advice, RemedyOperation, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
@@ -14,8 +14,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import OwnerZnode
 
-PERSISTENT_OWNER, STALE = "persistent-owner", "stale-owner"
-OWNER_OF_NOTHING, FOREIGN_OWNER = "owner-of-nothing", "foreign-owner"
+STALE, OWNER_OF_NOTHING = "stale-owner", "owner-of-nothing"
 
 
 def of_owners(examined: ExaminedGroup) -> Iterator[Finding]:
@@ -91,22 +90,14 @@ def _unregistered(
     for (topic, thread), numbers in _unknown(examined, left).items():
         sessions = {left[TopicPartition(topic, number)].session for number in numbers}
         consumer = consumer_of(thread)
-        if thread in members:
-            code = FOREIGN_OWNER
-            why = (
-                "it is a consumer id without a thread number, as kafka-node writes; JVM members and"
-                " tools know no such thread, and no member can claim before the znode is deleted"
-            )
-        else:
-            code = UNREGISTERED
-            why = (
-                f"member {consumer} has not registered that thread for this topic"
-                if consumer in members
-                else "no member of that name is registered"
-            ) + ", so perhaps no member consumes the partition"
+        why = (
+            f"member {consumer} has not registered that thread for this topic"
+            if consumer in members
+            else "no member of that name is registered"
+        ) + ", so perhaps no member consumes the partition"
         yield Finding(
             Severity.ERROR,
-            code,
+            UNREGISTERED,
             examined.group,
             topic,
             f"{partitions_of(numbers)}: the owner is {quoted(thread)}, which no member registered",
@@ -117,7 +108,7 @@ def _unregistered(
     registered_in = {one: examined.session_of(paths.member(examined.group, one)) for one in members}
     held: dict[str, list[TopicPartition]] = {}
     for tp, node in left.items():
-        consumer = consumer_of(node.thread)
+        consumer = consumer_of(examined.owners[tp])
         if consumer in registered_in and node.session != registered_in[consumer]:
             held.setdefault(consumer, []).append(tp)
     for consumer, old in held.items():
@@ -145,12 +136,13 @@ def _unknown(
 
     Unlike `unregistered` this includes topics to which no member subscribes.
     """
-    found = unregistered(examined.wanted, left)
+    threads = {tp: examined.owners[tp] for tp in left}
+    found = unregistered(examined.wanted, threads)
     others: dict[tuple[str, str], list[int]] = {}
-    for tp, node in left.items():
-        consumer = consumer_of(node.thread)
+    for tp, thread in threads.items():
+        consumer = consumer_of(thread)
         if tp.topic not in examined.wanted.threads and consumer not in examined.wanted.faults:
-            others.setdefault((tp.topic, node.thread), []).append(tp.partition)
+            others.setdefault((tp.topic, thread), []).append(tp.partition)
     return found | {key: tuple(numbers) for key, numbers in others.items()}
 
 

@@ -6,10 +6,12 @@ This module also finds znodes of other clients' layouts, which JVM members ignor
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
-from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity
-from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC
+from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, partitions_of
+from zkconsumer.admin.health import last_write
+from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC, NO_MEMBERS, PERSISTENT_MEMBER
 from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.paths import Kind
@@ -112,8 +114,54 @@ def _stop_of(examined: ExaminedGroup, roots: list[str]) -> str:
 # ---- members -------------------------------------------------------------------------------------
 
 
-PERSISTENT_MEMBER, DISAGREEMENT = "persistent-registration", "disagreement"
-NO_BROKERS, SHORT_RETRIES = "no-brokers", "short-retries"
+UNREGISTERED_WRITER = "unregistered-writer"
+DISAGREEMENT, NO_BROKERS, SHORT_RETRIES = "disagreement", "no-brokers", "short-retries"
+
+
+def of_users(examined: ExaminedGroup) -> Iterator[Finding]:
+    """Yield clients that commit without a registration, and lag that no member reads."""
+    health = examined.health
+    by_topic: dict[str, dict[int, int]] = {}
+    for tp, count in health.writers.items():
+        by_topic.setdefault(tp.topic, {})[tp.partition] = count
+    for topic, counts in by_topic.items():
+        count = sum(counts.values())
+        yield Finding(
+            Severity.WARNING,
+            UNREGISTERED_WRITER,
+            examined.group,
+            topic,
+            f"a client without a registration commits offsets of {partitions_of(counts)}"
+            f" ({count} write{'' if count == 1 else 's'} between two readings)",
+            "a direct Spark job, Flink, Storm, or kafka-python up to 0.9.5 does this; it overwrites"
+            " offsets that a tool sets, and members that join read the same messages",
+            "stop that client before you change the group's offsets or start members",
+            tuple(counts),
+        )
+    waiting = _lag(examined)
+    if not health.live and not health.writers and waiting:
+        yield Finding(
+            Severity.WARNING,
+            NO_MEMBERS,
+            examined.group,
+            examined.group,
+            f"no member is registered, and {waiting} message{'' if waiting == 1 else 's'} wait"
+            f"{'s' if waiting == 1 else ''}{last_write(health, time.time())}",
+            "no member of the group consumes them",
+            "start its members, or delete the group if it is not needed",
+        )
+
+
+def _lag(examined: ExaminedGroup) -> int:
+    """Return the messages from the offsets in ZooKeeper to the ends of the logs that are known."""
+    return sum(
+        max(0, log.end - node.value)
+        for tp, node in examined.image.offsets.items()
+        if (log := examined.logs.get(tp)) is not None
+        and not isinstance(log, str)
+        and node.value is not None
+        and node.value >= 0
+    )
 
 
 def of_members(examined: ExaminedGroup) -> Iterator[Finding]:

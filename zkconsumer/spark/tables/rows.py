@@ -40,8 +40,8 @@ from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogClient, are_times_exact, committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
+from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import marked
 from zkconsumer.protocol.requests import Stat
 from zkconsumer.spark.tables.options import GroupsOptions, Table
@@ -200,14 +200,15 @@ class Reader:
                 }
 
     def _owners(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
-        images = read_groups(self._connection, groups, directories=(OWNERS,), topics=topics)
+        directories = (MEMBERS, OWNERS) if "member" in self._columns else (OWNERS,)
+        images = read_groups(self._connection, groups, directories=directories, topics=topics)
         for image in images.values():
             for tp, node in image.owners.items():
                 stat = image.nodes[paths.owner(image.name, tp)].stat
                 yield {
                     **_partition(image, tp),
                     "owner": node.thread or None,
-                    "member": _member(node.thread),
+                    "member": owner_of(node.thread, image.registrations) or None,
                     "session": node.session,
                     "since": instant(stat.mtime_ms),
                     "zxid": stat.mzxid,
@@ -306,10 +307,6 @@ def _partition(image: GroupImage, at: TopicPartition | PartitionLag) -> Row:
     return {"group": image.name, "topic": at.topic, "partition": at.partition}
 
 
-def _member(thread: str | None) -> str | None:
-    return consumer_of(thread) or None if thread else None
-
-
 def _host(group: str, consumer: str) -> str | None:
     """Return the host in a generated consumer id, or None if the id was configured."""
     found = _GENERATED.fullmatch(consumer.removeprefix(group))
@@ -322,7 +319,7 @@ def _lag(one: PartitionLag, *, is_asked: bool) -> Row:
     known = None if isinstance(log, str) else log
     return {
         "owner": one.owner or None,
-        "member": _member(one.owner),
+        "member": one.consumer or None,
         "session": None if one.owner is None else one.session,
         "offset": committed if isinstance(committed, int) else None,
         "storage": one.source.value if one.source else None,

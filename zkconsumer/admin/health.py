@@ -1,0 +1,208 @@
+"""Who uses a group, for tools: two readings for a plan, repeated readings, and sentences.
+
+`protocol.group_health` decides; this module reads the groups. A `Watch` takes the two readings that
+a plan needs. A `Memory` compares the readings of a tool that reads repeatedly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Final
+
+from zkconsumer.admin.findings import ranges
+from zkconsumer.admin.groups import GroupImage, read_groups
+from zkconsumer.errors import quoted
+from zkconsumer.protocol.group_health import PATIENCE_S, GroupHealth, GroupReading, group_health
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.zk.client import ZooKeeperClient
+
+# ---- sentences -----------------------------------------------------------------------------------
+
+_NAMED = 5  # the maximum number of members that a sentence names
+
+
+def last_write(health: GroupHealth, now_s: float) -> str:
+    """Return a clause on a recent write to an offset that no member owns, or "".
+
+    One reading cannot tell a member that has stopped from a client that never registers.
+    """
+    age_s = health.write_age_s(now_s)
+    if age_s is None:
+        return ""
+    return (
+        f"; the last offset was written {age(age_s)} ago, by a member that has stopped or by a"
+        " client without a registration"
+    )
+
+
+def age(seconds: float) -> str:
+    """Return a duration with its unit, such as `3 s`, `12 min`, `5 h` or `40 d`."""
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def remarks(health: GroupHealth, now_s: float) -> Iterator[str]:
+    """Yield sentences on who uses a group, besides registered members as JVM consumers are."""
+    if health.writers:
+        yield written(health)
+    elif not health.live:
+        yield f"no member is registered{last_write(health, now_s)}"
+    if health.leftovers:
+        count = len(health.leftovers)
+        yield (
+            f"{count} registration{' has' if count == 1 else 's have'} no session, so nobody lives"
+            f" there, and no session expiry deletes {'it' if count == 1 else 'them'}:"
+            f" {_some(health.leftovers)}"
+        )
+    if health.leftover_owners:
+        yield f"owner znodes without a session block {listed(health.leftover_owners)}"
+    if health.other_clients:
+        count = len(health.other_clients)
+        yield (
+            f"{_some(sorted(health.other_clients))} own{'s' if count == 1 else ''} partitions under"
+            " the consumer id without a thread number, as kafka-node and the Go library"
+            " consumergroup do"
+        )
+
+
+def written(health: GroupHealth) -> str:
+    """Return the sentence on the unregistered writers of a group that has some."""
+    count = sum(health.writers.values())
+    return (
+        f"a client without a registration commits offsets of {listed(health.writers)}"
+        f" ({count} write{'' if count == 1 else 's'} between two readings)"
+    )
+
+
+def listed(partitions: Collection[TopicPartition]) -> str:
+    """Return partitions by topic, such as `orders 0-3, 7; logs 0`."""
+    return "; ".join(
+        f"{topic} {ranges(tp.partition for tp in of_topic)}"
+        for topic, of_topic in groupby(sorted(partitions), lambda tp: tp.topic)
+    )
+
+
+def _some(names: Collection[str]) -> str:
+    found = [quoted(name) for name in names]
+    more = len(found) - _NAMED
+    return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+# ---- two readings for a plan ---------------------------------------------------------------------
+
+OnWait = Callable[[Collection[str], float], None]
+"""Called while a `Watch` waits: the groups that it watches, and the seconds that remain."""
+
+_TICK_S: Final = 0.5
+"""Seconds between two reports of the remaining time."""
+
+
+class Watch:
+    """Watches groups between two readings, to find clients that commit without a registration.
+
+    Create it before the plan is computed, so that the computation is part of the time between the
+    readings. Groups in which no offset was written recently are not watched.
+
+    Args:
+        groups: the groups that will be changed; groups that do not exist are left out.
+        patience_s: seconds between the readings.
+        on_wait: called about twice a second while `writers` waits.
+    """
+
+    def __init__(
+        self,
+        connection: ZooKeeperClient,
+        groups: Iterable[str],
+        *,
+        patience_s: float = PATIENCE_S,
+        on_wait: OnWait = lambda groups, left_s: None,
+    ) -> None:
+        self._connection, self._on_wait = connection, on_wait
+        self._first: dict[str, GroupReading] = {}
+        self._due_at = 0.0
+        self._patience_s = patience_s
+        self.watch(groups)
+
+    def watch(self, groups: Iterable[str]) -> None:
+        """Take the first reading of more groups."""
+        new = [name for name in groups if name not in self._first]
+        if not new:
+            return
+        self._due_at = time.monotonic() + self._patience_s
+        images = read_groups(self._connection, new)
+        self._first |= {name: image.reading for name, image in images.items()}
+
+    def suspects(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
+        """Return the groups with a recent write to an offset that no member owned.
+
+        Only the first reading is needed.
+        """
+        now_s = time.time()
+        found = {name: group_health(self._first[name]) for name in groups if name in self._first}
+        return {name: one for name, one in found.items() if one.write_age_s(now_s) is not None}
+
+    def so_far(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
+        """Read the suspects again at once; return group -> its health from both readings."""
+        suspects = list(self.suspects(groups))
+        images = read_groups(self._connection, suspects) if suspects else {}
+        return {
+            name: group_health(image.reading, self._first[name]) for name, image in images.items()
+        }
+
+    def writers(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
+        """Wait until the second reading is due; return the groups with unregistered writers.
+
+        The wait ends early once each suspect is known to have a writer.
+        """
+        wanted = list(self.suspects(groups))
+        while True:
+            left_s = self._due_at - time.monotonic()
+            found = {name: one for name, one in self.so_far(wanted).items() if one.writers}
+            if left_s <= 0 or len(found) == len(wanted):
+                return found
+            self._on_wait(wanted, left_s)
+            time.sleep(min(_TICK_S, left_s))
+
+
+# ---- repeated readings ---------------------------------------------------------------------------
+
+
+@dataclass
+class Memory:
+    """Compares the readings of a tool that reads groups repeatedly.
+
+    An unregistered writer is remembered for `patience_s` seconds after a reading that showed a
+    write, so that a client that commits once a minute does not seem to come and go.
+    """
+
+    patience_s: float
+    _readings: dict[str, GroupReading] = field(default_factory=dict)
+    _written: dict[str, dict[TopicPartition, tuple[float, int]]] = field(default_factory=dict)
+
+    def observe(self, image: GroupImage, now_s: float) -> GroupHealth:
+        """Record a reading at `now_s` (any clock, in seconds), and return who uses the group."""
+        name, reading = image.name, image.reading
+        health = group_health(reading, self._readings.get(name))
+        self._readings[name] = reading
+        known = self._written.get(name, {}) | {
+            tp: (now_s, count) for tp, count in health.writers.items()
+        }
+        known = {
+            tp: (at_s, count)
+            for tp, (at_s, count) in known.items()
+            if now_s - at_s <= self.patience_s and tp not in health.owned and tp in reading.writes
+        }
+        self._written[name] = known
+        return replace(health, writers={tp: count for tp, (_, count) in known.items()})
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget all other groups."""
+        wanted = set(names)
+        for known in (self._readings, self._written):
+            for name in known.keys() - wanted:
+                del known[name]
