@@ -1,4 +1,7 @@
-"""Apply a plan: the only module of the operators' tools that writes to ZooKeeper.
+"""Apply a plan to ZooKeeper.
+
+Among the operators' tools, only this module and `admin.legacy`, which imitates Kafka's old tools,
+write to ZooKeeper.
 
 Before the first write `apply` reads all znodes of the plan again, checks that the groups have no
 members, and saves the plan as a backup. Then it writes the changes in transactions of bounded size,

@@ -170,7 +170,7 @@ class Stream(Generic[K, V]):
     # ---- called by the user ----------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Message[K, V]]:
-        """Iterate the messages; this is the fastest way to read them.
+        """Iterate the messages.
 
         The iteration ends when the connector is shut down. If an error ends the member, the
         iteration raises it once and then ends. It raises ConsumerTimeoutError after
