@@ -16,7 +16,12 @@ from typing import Any
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from support.internals import broker_connections, idle_consumers, let_another_thread_close
+from support.internals import (
+    broker_connections,
+    fetch_settings_of,
+    idle_consumers,
+    let_another_thread_close,
+)
 from support.kafka.logs import CODECS, REQUEST_S, producer, write
 from support.kafka.streams import KafkaLog
 from support.wait import LIMIT_S
@@ -394,7 +399,7 @@ def test_a_consumer_is_closed_while_a_task_looks_for_one(monkeypatch: pytest.Mon
     monkeypatch.setattr(task_reader, "_message_bytes", {"t": 100.0})
     monkeypatch.setattr(task_reader, "_with_fetches", closed)
     settings = ReadSettings(client, 1.0, has_backlog=True)
-    assert "size" in task_reader._sized(settings, [OffsetRange("t", 0, 0, 1000)])
+    assert "size" in fetch_settings_of(settings, [OffsetRange("t", 0, 0, 1000)])
     assert kept == {}
 
 
