@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Run, Spawn
+from kazoo.client import KazooClient
 
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import Observer
 
@@ -76,6 +79,23 @@ def test_messages_that_cannot_be_written_are_not_committed(
     fault = "zkconsumer: standard output cannot be written: No space left on device"
     assert said(done.stderr) == [fault]
     assert committed(sandbox, topic) == 0
+
+
+def test_a_malformed_offset_does_not_stop_the_other_partitions(
+    sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run
+) -> None:
+    """One malformed offset is reported, and the other partitions and an empty offset are read."""
+    for partition in range(PARTITIONS):
+        sandbox.produce(topic, 10, partition=partition)
+    malformed, empty = (paths.offset(topic, TopicPartition(topic, number)) for number in (0, 1))
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start()
+    client.create(malformed, b"ten", makepath=True)
+    client.create(empty, b"")
+    client.stop()
+    code, out, err = run(*arguments, "--idle-timeout", "6")
+    assert (code, len(out.splitlines())) == (0, 30)
+    assert any(line.startswith("zkconsumer: ") and malformed in line for line in err.splitlines())
 
 
 def test_an_idle_thread_leaves_the_budget_to_the_others(

@@ -64,7 +64,7 @@ def test_hostile_registrations_are_named_and_harmless(group: Group) -> None:
     eventually(lambda: one.status.malformed_peers.keys() == HOSTILE.keys())
     one.settled(0, 1, 2, 3)
     # Each notice is counted separately, so wait until all are counted.
-    eventually(lambda: one.counted["malformed_peer"] == len(HOSTILE))
+    eventually(lambda: one.counted.get("malformed_peer") == len(HOSTILE))
     assert all(why for why in one.status.malformed_peers.values())
     group.sandbox.produce(group.topic, 1, partition=2)
     one.read(41)
@@ -83,6 +83,19 @@ def test_a_repaired_registration_joins_the_assignment(group: Group) -> None:
     sound = encode_registration(Registration({group.topic: 1}, timestamp_ms=1))
     group.admin.create(path, sound, ephemeral=True)
     one.settled(0, 1)
+
+
+def test_a_registration_without_a_payload_gets_its_share_when_it_has_one(group: Group) -> None:
+    """kafka-node registers empty and writes the payload with a second request; no refresh waits."""
+    one = group.join(zookeeper_session_timeout_s=LIMIT_S)
+    one.settled(0, 1, 2, 3)
+    path = paths.member(group.name, "aaa")
+    group.admin.create(path, None, ephemeral=True)
+    eventually(lambda: "aaa" in one.status.malformed_peers)
+    payload = encode_registration(Registration({group.topic: 1}, timestamp_ms=1))
+    group.admin.set(path, payload)
+    one.settled(2, 3)
+    assert not one.status.malformed_peers
 
 
 # ---- topics, owners, offsets --------------------------------------------------------------------
@@ -131,7 +144,7 @@ def test_an_unreadable_owner_node_blocks_its_partition(group: Group) -> None:
     one.read(40)
 
 
-@pytest.mark.parametrize("payload", [b"", b"3\n", b"9" * 30, b"x" * 9999])
+@pytest.mark.parametrize("payload", [b"3\n", b"9" * 30, b"x" * 9999])
 def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -> None:
     """If a stored offset is malformed, the partition is claimed but not fetched before a repair."""
     group.write(1, payload)
@@ -147,7 +160,6 @@ def test_a_malformed_offset_is_reported_and_left(group: Group, payload: bytes) -
     assert one.status.unreadable_offsets == {group.tp(1)}
     assert group.admin.get(group.offset(1))[0] == payload
     group.write(1, b"4")
-    group.admin.create(paths.member(group.name, "passing"), b"{", ephemeral=True)  # a rebalance
     eventually(lambda: one.readers[0].offsets(1) == list(range(4, 10)))
     assert one.status.unreadable_offsets == frozenset()
 

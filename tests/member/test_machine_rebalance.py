@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from support.members.machine import (
     LATER,
@@ -24,6 +26,7 @@ from zkconsumer.member import events as ev
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.rebalance import MAX_POSTPONED_READS, RECHECK_S
 from zkconsumer.member.state import replace
+from zkconsumer.member.unreadable import REPORT_S
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import (
@@ -607,7 +610,8 @@ def test_a_malformed_topic_is_named_as_malformed() -> None:
     """If JVM members cannot parse a topic znode, the member reports it and keeps its partitions."""
     member = member_in(Phase.SETTLED)
     group = view(topics={}, malformed_topics={"t": "no payload"})
-    notice = one(joined(member, group), cmd.Notice)
+    assert not of(joined(member, group), cmd.Notice)
+    notice = one(member.wait(REPORT_S), cmd.Notice)
     assert (notice.kind, notice.where) == (cmd.NoticeKind.MALFORMED_TOPIC, "t")
     assert member.state.serving == tps(0, 1, 2, 3)
 
@@ -616,10 +620,57 @@ def test_a_malformed_peer_is_skipped_and_named_once() -> None:
     """A registration that JVM members cannot parse gets no partitions, and is reported once."""
     member = member_in(Phase.SETTLED)
     group = view(malformed={"g_bad": "not JSON"})
-    assert one(joined(member, group), cmd.Notice).kind is cmd.NoticeKind.MALFORMED_PEER
+    joined(member, group)
     member.drive(group)
-    assert not of(joined(member, group), cmd.Notice)
+    assert one(member.wait(REPORT_S), cmd.Notice).kind is cmd.NoticeKind.MALFORMED_PEER
+    joined(member, group)
+    member.drive(group)
+    assert not of(member.wait(2 * REPORT_S), cmd.Notice)
     assert member.state.owned.keys() == tps(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("kind", ["registration", "topic", "broker"])
+def test_what_can_be_read_within_a_second_is_not_reported(kind: str) -> None:
+    """If a client writes a znode's payload with a second request, nothing is reported."""
+    member = member_in(Phase.SETTLED)
+    unread = {
+        "registration": view(malformed={"g_new": "no payload"}),
+        "topic": view(topics={}, malformed_topics={"t": "no payload"}),
+        "broker": dataclasses.replace(view(), malformed_brokers={"1": "no payload"}),
+    }
+    joined(member, unread[kind])
+    member.drive(unread[kind])
+    assert not of(member.wait(0.9 * REPORT_S), cmd.Notice)
+    member.send(ev.Triggered, trigger=ev.Trigger.REGISTRATION, subject="g_new")
+    member.drive(view())
+    assert not of(member.wait(2 * REPORT_S), cmd.Notice)
+
+
+def test_an_unreadable_broker_is_reported_after_a_second() -> None:
+    """A broker whose registration cannot be read is reported, but not if it changes in time."""
+    member = member_in(Phase.SETTLED)
+    unread = dataclasses.replace(view(), malformed_brokers={"1": "no payload"})
+    joined(member, unread)
+    member.drive(unread)
+    member.send(ev.Triggered, trigger=ev.Trigger.BROKERS, subject="1")
+    assert not of(member.wait(2 * REPORT_S), cmd.Notice)
+    joined(member, unread)
+    member.drive(unread)
+    notice = one(member.wait(REPORT_S), cmd.Notice)
+    assert (notice.kind, notice.where) == (cmd.NoticeKind.MALFORMED_BROKER, "/brokers/ids/1")
+
+
+def test_a_lost_connection_postpones_the_report() -> None:
+    """A report waits until the member has read the group again after a reconnect."""
+    member = member_in(Phase.SETTLED)
+    group = view(malformed={"g_bad": "not JSON"})
+    joined(member, group)
+    member.drive(group)
+    member.send(ev.Suspended)
+    assert not of(member.wait(2 * REPORT_S), cmd.Notice)
+    member.connect()
+    member.drive(view())
+    assert not of(member.wait(2 * REPORT_S), cmd.Notice)
 
 
 def test_a_deleted_topic_is_no_longer_fetched() -> None:
@@ -673,9 +724,51 @@ def test_a_malformed_offset_is_owned_but_not_fetched() -> None:
     done = member.answer(
         ev.OffsetsLoaded(offsets | {T3: StoredOffset(None, 1, error="'x' is not an offset")})
     )
-    assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSET_MALFORMED
     assert one(done, cmd.StartFetching).grants.keys() == tps(0, 1, 2)
+    member.drive()
+    assert one(member.wait(REPORT_S), cmd.Notice).kind is cmd.NoticeKind.OFFSET_MALFORMED
     assert member.state.owned.keys() == tps(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("when", ["at rest", "while it is read"])
+def test_an_offset_that_changes_is_read_again(when: str) -> None:
+    """When an unreadable offset's znode changes, the member reads it again, and reports nothing."""
+    member = member_in(Phase.LOADING)
+    bad = StoredOffset(None, 1, error="'x' is not an offset")
+    if when == "while it is read":
+        member.send(ev.OffsetNodeChanged, partition=T3)
+    member.answer(ev.OffsetsLoaded({**dict.fromkeys(tps(0, 1, 2), StoredOffset(5, 1)), T3: bad}))
+    if when == "at rest":
+        member.drive()
+        assert member.state.serving == tps(0, 1, 2)
+        member.send(ev.OffsetNodeChanged, partition=T3)
+    member.drive()
+    assert member.state.serving == tps(0, 1, 2, 3)
+    assert not of(member.wait(2 * REPORT_S), cmd.Notice)
+
+
+def test_an_offset_that_may_not_be_read_is_read_again_after_the_back_off() -> None:
+    """No watch reports new rights, so the member reads a refused offset after each back-off."""
+    member = member_in(Phase.LOADING)
+    shut = StoredOffset(None, None, error="forbidden")
+    member.answer(ev.OffsetsLoaded({**dict.fromkeys(tps(0, 1, 2), StoredOffset(5, 1)), T3: shut}))
+    member.drive()
+    assert (member.state.phase, member.state.refused.keys()) == (Phase.WAITING, {T3})
+    member.wait(member.state.settings.backoff_s)
+    member.drive()
+    assert (member.state.phase, member.state.serving) == (Phase.SETTLED, tps(0, 1, 2, 3))
+
+
+def test_an_owner_that_changes_is_read_again() -> None:
+    """When the payload of a blocking owner znode changes, the member reads the owner again."""
+    member = member_in(Phase.CLAIMING)
+    member.claim(T3)
+    member.drive()
+    assert member.state.phase is Phase.WAITING
+    member.now += member.state.settings.backoff_s
+    done = member.send(ev.OwnerNodeChanged, partition=T3)
+    claim = one(done, cmd.Claim)
+    assert (claim.known, claim.ask) == ({}, {T3})
 
 
 def test_a_mended_offset_is_fetched_with_the_next_rebalance() -> None:
@@ -684,9 +777,11 @@ def test_a_mended_offset_is_fetched_with_the_next_rebalance() -> None:
     bad = StoredOffset(None, 1, error="'x' is not an offset")
     member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), bad)))
     member.verify()
+    assert len(of(member.wait(REPORT_S), cmd.Notice)) == 4
     joined(member, view())
-    assert not of(member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), bad))), cmd.Notice)
+    member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), bad)))
     member.drive()
+    assert not of(member.wait(2 * REPORT_S), cmd.Notice)
     joined(member, view())
     member.load(7)
     assert member.state.serving == tps(0, 1, 2, 3)

@@ -72,7 +72,13 @@ def test_every_cause_is_an_event_that_the_machine_handles() -> None:
 def test_every_deadline_is_a_cause_or_changes_no_phase() -> None:
     """Every deadline causes a phase change, except the deadlines of background work."""
     causes = {cause for _, cause in CHANGES if isinstance(cause, Deadline)}
-    beside = {Deadline.RECREATE, Deadline.LEASE, Deadline.AUTO_COMMIT, Deadline.PEERS}
+    beside = {
+        Deadline.RECREATE,
+        Deadline.LEASE,
+        Deadline.AUTO_COMMIT,
+        Deadline.PEERS,
+        Deadline.REPORT,
+    }
     assert causes == set(Deadline) - beside
 
 

@@ -202,6 +202,14 @@ def test_an_offset_is_decoded_to_the_same_value(offset: int) -> None:
     assert payloads.decode_offset(payloads.encode_offset(offset), where=WHERE) == offset
 
 
+def test_an_empty_offset_znode_holds_no_offset() -> None:
+    """An empty payload and a negative number mean no offset; any other text is malformed."""
+    found = [payloads.stored_offset(one, where=WHERE) for one in (None, b"", b"-1", b"7")]
+    assert found == [None, None, None, 7]
+    with pytest.raises(MalformedZnodeError):
+        payloads.stored_offset(b" ", where=WHERE)
+
+
 # ---- hostile input ------------------------------------------------------------------------------
 
 

@@ -11,6 +11,8 @@ from support.zk.client import CLOSED, READ_ONLY, Client, peer_of, tps
 from zkconsumer.member import operations, read_group
 from zkconsumer.member import operations as ops
 from zkconsumer.member.events import (
+    Claimed,
+    Committed,
     Denied,
     IdTaken,
     MemberNodeGone,
@@ -20,6 +22,7 @@ from zkconsumer.member.events import (
     Verified,
     ViewRead,
 )
+from zkconsumer.member.offset_ledger import CommitPlan
 from zkconsumer.member.operations import claim
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_snapshot import Known
@@ -27,6 +30,7 @@ from zkconsumer.protocol.model import Blocker, Storage, StoredOffset, TopicParti
 from zkconsumer.sandbox import ZooKeeperServer
 
 T0, T1, T2 = tps(0, 1, 2)
+SOUND = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 
 
 def owning(client: Client, *partitions: TopicPartition) -> None:
@@ -184,11 +188,11 @@ def test_a_second_reading_reads_only_new_registrations(client: Client) -> None:
     """After joins and departures, only the listing and the new registrations are read."""
     names = [paths.member(client.group, f"g_{name}") for name in ("stays", "goes", "comes")]
     for path in names[:2]:
-        client.peer.create(path, b"{}", ephemeral=True)
+        client.peer.create(path, SOUND, ephemeral=True)
     first = client.run(read_group.read_view(client.me))
     assert isinstance(first, ViewRead)
     client.peer.delete(names[1])
-    client.peer.create(names[2], b'{"version":1', ephemeral=True)
+    client.peer.create(names[2], SOUND, ephemeral=True)
     second = read_again(client, first)
     assert client.reads.count(names[2]) == 1
     assert not {client.me.path, *names[:2]} & {*client.reads}
@@ -208,6 +212,83 @@ def test_a_registration_that_was_created_again_is_read_again(client: Client) -> 
     assert set(second.view.malformed) == {"g_again"}
     assert path in client.reads
     assert client.me.path in client.reads
+
+
+def test_a_registration_that_is_filled_by_a_second_request(client: Client) -> None:
+    """An empty registration is watched, and a payload that comes during the read is not missed."""
+    path = paths.member(client.group, "g_node")
+    client.peer.create(path, b"", ephemeral=True)
+    first = client.run(read_group.read_view(client.me))
+    assert isinstance(first, ViewRead)
+    assert set(first.view.malformed) == {"g_node"}
+    client.peer.set(path, SOUND)
+    second = read_again(client, first)
+    assert set(second.view.members) == {"g_m", "g_node"}
+    assert ("CHANGED", path) in client.watches
+    client.peer.set(path, b"")
+    # Batch 2 reads the empty registration again.
+    filled = {2: lambda: client.peer.set(path, SOUND)}
+    third = client.run(read_group.read_view(client.me), before=filled)
+    assert isinstance(third, ViewRead)
+    assert (set(third.view.members), third.view.malformed) == ({"g_m", "g_node"}, {})
+
+
+def test_a_pattern_that_is_corrected(client: Client) -> None:
+    """A registration with an invalid regular expression is watched as well."""
+    path = paths.member(client.group, "g_regex")
+    bad = b'{"version":1,"subscription":{"(":1},"pattern":"white_list","timestamp":"1"}'
+    client.peer.create(path, bad, ephemeral=True)
+    first = client.run(read_group.read_view(client.me))
+    assert isinstance(first, ViewRead)
+    assert set(first.view.malformed) == {"g_regex"}
+    client.peer.set(path, bad.replace(b"(", b"t"))
+    assert "g_regex" in read_again(client, first).view.members
+    assert ("CHANGED", path) in client.watches
+
+
+def test_a_broker_that_is_filled_by_a_second_request(client: Client) -> None:
+    """An empty registration of a broker is named, and watched."""
+    path = paths.broker(f"{client.group}-7".encode().hex())
+    client.peer.create(path, b"", ephemeral=True, makepath=True)
+    outcome = client.run(read_group.read_view(client.me))
+    assert isinstance(outcome, ViewRead)
+    assert set(outcome.view.malformed_brokers) == {path.rpartition("/")[2]}
+    client.peer.set(path, b'{"version":1,"host":"h","port":1,"jmx_port":-1,"timestamp":"1"}')
+    outcome = client.run(read_group.read_view(client.me))
+    assert isinstance(outcome, ViewRead)
+    assert not outcome.view.malformed_brokers
+    assert ("CHANGED", path) in client.watches
+    client.peer.delete(path)
+
+
+def test_an_offset_and_an_owner_that_are_filled_by_a_second_request(client: Client) -> None:
+    """An unreadable offset and an owner znode without a payload are watched."""
+    offset, owner = paths.offset(client.group, T0), paths.owner(client.group, T0)
+    client.peer.create(offset, b"?", makepath=True)
+    client.peer.create(owner, b"", ephemeral=True, makepath=True)
+    loaded = client.run(operations.load(client.me, [T0], Storage.ZOOKEEPER))
+    assert isinstance(loaded, OffsetsLoaded)
+    assert loaded.offsets[T0].error
+    asked = frozenset({T0})
+    claim_it = claim(client.me, {T0: client.thread}, {}, ask=asked, all_or_nothing=False)
+    blocked = client.run(claim_it)
+    assert isinstance(blocked, Claimed)
+    assert blocked.blocked[T0].thread == "an unreadable owner"
+    client.peer.set(offset, b"7")
+    client.peer.set(owner, b"g_node-0")
+    client.run(operations.verify(client.me, {T0: client.thread}))  # its reply follows the events
+    assert {("CHANGED", offset), ("CHANGED", owner)} <= {*client.watches}
+
+
+def test_an_empty_offset_znode_is_no_offset(client: Client) -> None:
+    """An offset znode without data, as Curator creates it, has no offset, and can be written."""
+    client.peer.create(paths.offset(client.group, T0), b"", makepath=True)
+    loaded = client.run(operations.load(client.me, [T0], Storage.ZOOKEEPER))
+    assert isinstance(loaded, OffsetsLoaded)
+    stored = loaded.offsets[T0]
+    assert (stored.value, stored.version, stored.error) == (None, 0, "")
+    plan = CommitPlan({T0: (5, 0)}, {})
+    assert client.run(operations.commit(client.me, plan)) == Committed({T0: 1}, {}, frozenset(), {})
 
 
 def test_a_malformed_registration_is_named(client: Client) -> None:

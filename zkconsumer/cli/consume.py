@@ -27,7 +27,7 @@ import typer
 from zkconsumer.cli.message_lines import json_lines, raw_lines
 from zkconsumer.cli.options import Connection, OneGroup, Topics, operator, whole_topics
 from zkconsumer.cli.output import Progress, say
-from zkconsumer.errors import ConfigError, RebalanceBlockedError
+from zkconsumer.errors import ConfigError, MalformedZnodeError, RebalanceBlockedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -527,8 +527,9 @@ class Run:
         used = 0
         try:
             used = self._sink.turn(stream, taken)
-        except RebalanceBlockedError as error:
-            typer.echo(f"zkconsumer: {error}", err=True)  # the member retries by itself
+        except (RebalanceBlockedError, MalformedZnodeError) as error:
+            # The member tries again by itself, and the other partitions are delivered.
+            typer.echo(f"zkconsumer: {error}", err=True)
         finally:
             self._budget.settle(taken, used)
         if used:

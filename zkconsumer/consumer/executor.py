@@ -8,13 +8,11 @@ simulated session.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from zkconsumer.consumer.topic_matcher import match_topics
-from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.member import commands, events, operations, read_group
 from zkconsumer.member.events import Event, Interrupted, Outcome, Synced, Trigger
 from zkconsumer.member.operations import MemberIdentity
@@ -33,8 +31,6 @@ from zkconsumer.protocol.requests import (
     Reply,
     SyncLeader,
 )
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +217,7 @@ def operation(
         case commands.Register(op, wall_ms):
             return op, operations.register(me, wall_ms)
         case commands.ReadView(op, known):
-            return op, read_group.read_view(me, known, log_broker)
+            return op, read_group.read_view(me, known)
         case commands.Verify(op, partitions):
             return op, operations.verify(me, partitions)
         case commands.Release(op, partitions, watched):
@@ -241,11 +237,6 @@ def operation(
         case commands.RearmTopic() | commands.Diagnose():
             return 0, _unawaited(command, me)
     raise TypeError(f"not a command for ZooKeeper: {command!r}")
-
-
-def log_broker(error: MalformedZnodeError) -> None:
-    """Log a broker registration that cannot be read."""
-    logger.warning("%s", error)
 
 
 def _sync(me: MemberIdentity, sent_at: float) -> Generator[Batch, Sequence[Reply], Outcome]:
@@ -275,6 +266,8 @@ def event_of_watch(fired: WatchFired, settings: Settings, now: float) -> Event |
             return events.Triggered(now=now, trigger=Trigger.MEMBERS)
         case Kind.MEMBER if at.name == settings.consumer and fired.kind != WATCH_CREATED:
             return events.Triggered(now=now, trigger=Trigger.OWN_MEMBER_NODE)
+        case Kind.MEMBER if fired.kind not in (WATCH_CREATED, WATCH_DELETED):
+            return events.Triggered(now=now, trigger=Trigger.REGISTRATION, subject=at.name)
         case Kind.TOPIC if deleted:
             return events.TopicDeleted(now=now, topic=at.name)
         case Kind.TOPIC:
@@ -283,9 +276,14 @@ def event_of_watch(fired: WatchFired, settings: Settings, now: float) -> Event |
             return events.Triggered(now=now, trigger=Trigger.TOPICS)
         case Kind.BROKER_IDS:
             return events.Triggered(now=now, trigger=Trigger.BROKERS)
+        case Kind.BROKER:
+            return events.Triggered(now=now, trigger=Trigger.BROKERS, subject=at.name)
         case Kind.OWNER if fired.kind != WATCH_CREATED:
             partition = TopicPartition(at.name, at.partition)
             return events.OwnerNodeChanged(now=now, partition=partition)
+        case Kind.OFFSET:
+            partition = TopicPartition(at.name, at.partition)
+            return events.OffsetNodeChanged(now=now, partition=partition)
         case Kind.OWNERS_OF:
             return events.OwnersChanged(now=now, topic=at.name)
     return None

@@ -19,7 +19,6 @@ from typing import Final, TypeVar
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.coordinator import Coordinator
-from zkconsumer.consumer.executor import log_broker
 from zkconsumer.consumer.listener import Callbacks, ConsumerRebalanceListener
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream import Stream
@@ -58,7 +57,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_snapshot import GroupView
 from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Session, Storage, ThreadId
-from zkconsumer.protocol.payloads import Broker
+from zkconsumer.protocol.payloads import Broker, readable_brokers
 from zkconsumer.protocol.registrations import Registration, validate_registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile, profile
@@ -260,7 +259,8 @@ def list_and_read_brokers() -> Generator[Batch, Sequence[Reply], tuple[Broker, .
     """Read the brokers that are registered now; an operation for `ask_zookeeper`."""
     (listing,) = yield [rq.Children(paths.BROKER_IDS)]
     ids = listing.value if listing.code is Code.OK else ()
-    return (yield from read_brokers(ids, log_broker))
+    found = yield from read_brokers(ids)
+    return tuple(readable_brokers(found))
 
 
 # ---- settings and streams ------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from zkconsumer.errors import ConfigError, escaped_and_cut
-from zkconsumer.member import peers, rebalance
+from zkconsumer.member import peers, rebalance, unreadable
 from zkconsumer.member.commands import Command, Notice, NoticeKind
 from zkconsumer.member.events import ViewRead
 from zkconsumer.member.state import State, Step, own_topics, replace, then
@@ -28,7 +28,8 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     in a way that zkconsumer cannot evaluate.
     """
     view, settings = outcome.view, state.settings
-    notices = _malformed_peers(state.view, view)
+    notices: tuple[Command, ...] = ()
+    malformed = [*_malformed_peers(view), *_malformed_brokers(view)]
     again = recreated(state.topics, view)
     changed = view != state.view
     state = replace(
@@ -70,12 +71,12 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         )
         for topic in sorted(again)
     )
-    if waiting_for and waiting_for != state.waiting_for:
-        kind = NoticeKind.WAITING
-        if subject:
-            topic = subject in view.malformed_topics
-            kind = NoticeKind.MALFORMED_TOPIC if topic else NoticeKind.UNSUPPORTED_PEER
+    if subject in view.malformed_topics:
+        malformed.append(Notice(NoticeKind.MALFORMED_TOPIC, subject, waiting_for))
+    elif waiting_for and waiting_for != state.waiting_for:
+        kind = NoticeKind.UNSUPPORTED_PEER if subject else NoticeKind.WAITING
         notices += (Notice(kind, subject, waiting_for),)
+    state = unreadable.found(state, unreadable.OF_VIEW, malformed, now)
     state = replace(state, assigned=assigned, waiting_for=waiting_for, reassign=reassign)
     state = state if assigned is held else rebalance.learn_assignment(state)
     state, unblocked = peers.drop_cleared_blockers(state)
@@ -146,16 +147,21 @@ def _absent_topics(state: State, view: GroupView) -> str:
     return f"topic {', '.join(empty)} has no partitions" if empty else ""
 
 
-def _malformed_peers(before: GroupView | None, view: GroupView) -> tuple[Command, ...]:
-    """Report unreadable registrations that this member has not reported before."""
-    known = before.malformed if before else {}
-    return tuple(
-        Notice(
+def _malformed_peers(view: GroupView) -> Iterator[Notice]:
+    for consumer, reason in sorted(view.malformed.items()):
+        yield Notice(
             NoticeKind.MALFORMED_PEER,
             f"ids/{escaped_and_cut(consumer)}",
             f"this registration fails every JVM member of the group: {reason}",
             "stop that consumer, or delete its id znode",
         )
-        for consumer, reason in sorted(view.malformed.items())
-        if known.get(consumer) != reason
-    )
+
+
+def _malformed_brokers(view: GroupView) -> Iterator[Notice]:
+    for number, reason in sorted(view.malformed_brokers.items()):
+        yield Notice(
+            NoticeKind.MALFORMED_BROKER,
+            paths.broker(escaped_and_cut(number)),
+            reason,
+            "the broker writes this znode when it starts: restart it",
+        )

@@ -195,6 +195,7 @@ class NoticeKind(Enum):
     OWNERSHIP_LOST = "ownership_lost"
     MALFORMED_PEER = "malformed_peer"
     MALFORMED_TOPIC = "malformed_topic"
+    MALFORMED_BROKER = "malformed_broker"
     UNSUPPORTED_PEER = "unsupported_peer"
     WAITING = "waiting"
     TOPIC_DELETED = "topic_deleted"

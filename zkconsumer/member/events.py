@@ -30,6 +30,7 @@ class Trigger(Enum):
     """The reason for a rebalance; each trigger makes the member read the group again."""
 
     MEMBERS = "children of ids changed"
+    REGISTRATION = "a registration that could not be read changed"
     TOPIC = "data of a topic changed"
     TOPICS = "the list of topics changed"
     BROKERS = "the list of brokers changed"
@@ -226,7 +227,7 @@ class Finished(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triggered(Event):
     trigger: Trigger
-    subject: str = ""  # the topic or the partition, for the log
+    subject: str = ""  # the topic, the consumer or the broker, for the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +237,17 @@ class TopicDeleted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerNodeChanged(Event):
-    """The znode `owners/<topic>/<partition>`, which this member owns, was deleted or replaced."""
+    """The znode `owners/<topic>/<partition>` was deleted, replaced or written.
+
+    This member owns the znode, or another session owns it and its payload could not be read.
+    """
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetNodeChanged(Event):
+    """The znode `offsets/<topic>/<partition>`, which could not be read, has changed."""
 
     partition: TopicPartition
 

@@ -14,7 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from zkconsumer.member import assignment, commits, events, peers, phases, rebalance, session
+from zkconsumer.member import (
+    assignment,
+    commits,
+    events,
+    peers,
+    phases,
+    rebalance,
+    session,
+    unreadable,
+)
 from zkconsumer.member.commands import CollectPositions, Notice, NoticeKind, Withdraw
 from zkconsumer.member.events import Event, Finished, Interrupted
 from zkconsumer.member.phases import Cause, Deadline, Phase
@@ -86,6 +95,8 @@ def deadlines(state: State) -> tuple[tuple[Deadline, float | None], ...]:
         (Deadline.REFRESH, state.refresh_at if connected and settled else None),
         (Deadline.PEERS, state.idle_peers.look_at if settled else None),
         (Deadline.RETRY, state.retry_at if connected else None),
+        # In a resting phase, the member has read again every znode whose watch has fired.
+        (Deadline.REPORT, unreadable.next_report(state) if resting else None),
     )
 
 
@@ -159,7 +170,12 @@ def _tick(state: State, event: events.Tick) -> Step:
     result = then(result, lambda s: _auto_commit(s, event.now))
     result = then(result, lambda s: commits.due(s, event.now))
     result = then(result, lambda s: rebalance.after_commit(s, event.now))
+    result = then(result, lambda s: _report_unreadable(s, event.now))
     return then(result, lambda s: _phase_tick(s, event.now))
+
+
+def _report_unreadable(state: State, now: float) -> Step:
+    return unreadable.report(state, now) if Deadline.REPORT in _due(state, now) else (state, ())
 
 
 def _auto_commit(state: State, now: float) -> Step:
@@ -288,6 +304,7 @@ HANDLERS: dict[tuple[Phase | None, type[Event]], Handler] = {
     (None, events.Tick): _tick,
     (None, events.Triggered): rebalance.triggered,
     (None, events.OwnerNodeChanged): rebalance.owner_node_changed,
+    (None, events.OffsetNodeChanged): rebalance.offset_node_changed,
     (None, events.OwnersChanged): rebalance.owners_changed,
     (None, events.TopicDeleted): rebalance.topic_deleted,
     (None, events.ReleaseReady): _release_ready,
@@ -298,6 +315,7 @@ HANDLERS: dict[tuple[Phase | None, type[Event]], Handler] = {
     (None, events.CloseRequested): _close_requested,
     (Phase.LEAVING, events.Triggered): lambda s, _: (s, ()),
     (Phase.LEAVING, events.OwnerNodeChanged): lambda s, _: (s, ()),
+    (Phase.LEAVING, events.OffsetNodeChanged): lambda s, _: (s, ()),
     (Phase.LEAVING, events.OwnersChanged): lambda s, _: (s, ()),
     (Phase.LEAVING, events.CloseRequested): lambda s, _: (s, ()),
     (Phase.OFFLINE, events.Triggered): lambda s, _: (s, ()),

@@ -229,31 +229,44 @@ def read_owners(
     """Return two mappings: the partitions that this session owns for the given threads, and the
     other partitions.
 
-    The second mapping contains the owner of each partition, or None if it has no owner znode.
+    The second mapping contains the owner of each partition, or None if it has no owner znode. An
+    owner that cannot be read is watched, because its client may write the payload with a second
+    request.
     """
     held: dict[TopicPartition, Ownership] = {}
     other: dict[TopicPartition, Blocker | None] = {}
     replies = yield [read(paths.owner(member.group, tp)) for tp in partitions]
-    for (tp, thread), reply in zip(partitions.items(), replies, strict=True):
+    found = dict(zip(partitions, replies, strict=True))
+    unread = [
+        tp
+        for tp, reply in found.items()
+        if reply.code is Code.OK and _thread_of(reply.value.data) is None
+    ]
+    if unread:
+        replies = yield [get_watched(paths.owner(member.group, tp)) for tp in unread]
+        found |= zip(unread, replies, strict=True)
+    for tp, reply in found.items():
         if reply.code is Code.NO_NODE:
             other[tp] = None
         elif reply.code is not Code.OK:
             other[tp] = Blocker(f"an unknown client ({reason(reply)})", 0)
         else:
             data, stat = reply.value
-            found = _thread_of(data)
-            if stat.owner == member.session and found == thread:
-                held[tp] = Ownership(thread, stat.czxid)
+            thread = _thread_of(data)
+            if stat.owner == member.session and thread == partitions[tp]:
+                held[tp] = Ownership(partitions[tp], stat.czxid)
             else:
-                other[tp] = Blocker(escaped_and_cut(found), stat.owner)
+                name = "an unreadable owner" if thread is None else escaped_and_cut(thread)
+                other[tp] = Blocker(name, stat.owner)
     return held, other
 
 
-def _thread_of(data: bytes | None) -> str:
+def _thread_of(data: bytes | None) -> ThreadId | None:
+    """Return the thread id in an owner znode; None if the payload is empty or malformed."""
     try:
-        return payloads.decode_owner(data, where="")
-    except MalformedZnodeError as error:
-        return f"an unreadable owner ({error.what})"
+        return payloads.decode_owner(data, where="") or None
+    except MalformedZnodeError:
+        return None
 
 
 def release(
@@ -299,11 +312,27 @@ def read_offsets(
     group: str, partitions: Sequence[TopicPartition]
 ) -> Generator[Batch, Replies, dict[TopicPartition, StoredOffset]]:
     """Read the group's offset znodes."""
-    replies = yield [rq.Get(paths.offset(group, tp)) for tp in partitions]
+    return (yield from _read_offsets(group, partitions, rq.Get))
+
+
+def _read_offsets(
+    group: str, partitions: Sequence[TopicPartition], read: Callable[[str], rq.Get]
+) -> Generator[Batch, Replies, dict[TopicPartition, StoredOffset]]:
+    replies = yield [read(paths.offset(group, tp)) for tp in partitions]
     return {
         tp: _stored(reply, paths.offset(group, tp))
         for tp, reply in zip(partitions, replies, strict=True)
     }
+
+
+def _read_and_watch_offsets(
+    group: str, partitions: Sequence[TopicPartition]
+) -> Generator[Batch, Replies, dict[TopicPartition, StoredOffset]]:
+    """Read the group's offset znodes; watch those that cannot be read."""
+    found = yield from read_offsets(group, partitions)
+    if unread := [tp for tp, one in found.items() if one.error]:
+        found |= yield from _read_offsets(group, unread, get_watched)
+    return found
 
 
 def _stored(reply: Reply, path: str) -> StoredOffset:
@@ -313,10 +342,10 @@ def _stored(reply: Reply, path: str) -> StoredOffset:
         return StoredOffset(None, None, error=f"{path}: {reason(reply)}")
     data, stat = reply.value
     try:
-        value = payloads.decode_offset(data, where=path)
+        value = payloads.stored_offset(data, where=path)
     except MalformedZnodeError as error:
         return StoredOffset(None, stat.version, stat.mzxid, error=str(error))
-    return StoredOffset(value if value >= 0 else None, stat.version, stat.mzxid)
+    return StoredOffset(value, stat.version, stat.mzxid)
 
 
 # ---- transactions -------------------------------------------------------------------------------
@@ -594,7 +623,7 @@ def load(
         if reply.code is not Code.OK:
             return StoreUnavailable(reply.value)
         kafka = reply.value
-    stored = yield from read_offsets(member.group, asked)
+    stored = yield from _read_and_watch_offsets(member.group, asked)
     return OffsetsLoaded(stored, kafka)
 
 

@@ -29,6 +29,7 @@ from zkconsumer.member.events import (
     Event,
     ListenerReturned,
     MemberNodeGone,
+    OffsetNodeChanged,
     OffsetsLoaded,
     Outcome,
     OwnerNodeChanged,
@@ -79,6 +80,7 @@ class Deadline(Enum):
     REFRESH = "refresh_at"
     PEERS = "idle_peers.look_at"
     RETRY = "retry_at"
+    REPORT = "unreadable.report_at"
 
 
 Cause = type[Event] | type[Outcome] | Deadline
@@ -124,8 +126,8 @@ FINISHED = (ReleaseReady, Deadline.GRACE)
 RETURNED = (ListenerReturned, Deadline.GRACE)
 """The listener has returned, or the grace period is over."""
 
-NEWS = (Triggered, OwnerNodeChanged)
-"""The group or an owner znode of this member has changed."""
+NEWS = (Triggered, OwnerNodeChanged, OffsetNodeChanged)
+"""The group, or an owner znode or offset znode of this member, has changed."""
 
 ALIVE = frozenset(Phase) - {Phase.CLOSED}
 STAYING = ALIVE - {Phase.LEAVING}
@@ -168,7 +170,12 @@ MAIN_PATH: tuple[Row, ...] = (
     _row(Phase.LOADING, OffsetsLoaded, "VERIFYING", "new owner znodes are not watched yet"),
     _row(Phase.VERIFYING, Verified, "SETTLED", "all assigned partitions are delivered"),
     _row(Phase.VERIFYING, Verified, "WAITING", "a partition is missing"),
-    _row(Phase.WAITING, OwnersChanged, "CLAIMING", "a missing partition may be free"),
+    _row(
+        Phase.WAITING,
+        (OwnersChanged, OwnerNodeChanged),
+        "CLAIMING",
+        "a missing partition may be free",
+    ),
     _row(
         Phase.WAITING,
         (*NEWS, Deadline.RETRY),

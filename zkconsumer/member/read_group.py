@@ -28,15 +28,12 @@ Found: TypeAlias = Any
 
 Reading = Generator[Batch, Replies, Found]
 
-Report = Callable[[MalformedZnodeError], None]
-
-
-def ignore(error: MalformedZnodeError) -> None:
-    """Ignore a broker registration that is malformed."""
+Brokers = tuple[tuple[payloads.Broker, ...], dict[str, str]]
+"""The brokers that can be read, and broker id -> why its registration cannot be read."""
 
 
 def read_view(
-    member: MemberIdentity, known: Known | None = None, report: Report = ignore
+    member: MemberIdentity, known: Known | None = None
 ) -> Generator[Batch | MatchTopics, Replies, Outcome]:
     """Read the group, and watch everything that the assignment depends on.
 
@@ -45,9 +42,11 @@ def read_view(
     member reads one listing and the new registrations only, so a join costs a group of n members 2n
     reads, not n x n. The JVM reads every registration at every rebalance.
 
+    A registration that cannot be decoded is read a second time, with a watch, because another
+    client may write its payload with a second request.
+
     Args:
         known: what an earlier read in the same connection found; None: read everything.
-        report: called with each broker registration that cannot be read.
     """
     ids, own, brokers = yield from together(
         _ask(rq.Listing(paths.ids(member.group), watch=True)),
@@ -64,17 +63,19 @@ def read_view(
         return MemberNodeGone()
     static = member.pattern is Pattern.STATIC
     mine = member.subscription if static else {}
-    cluster, listed, (topics, bad) = yield from together(
-        _read_cluster(brokers, known, report),
+    (readable, unreadable), listed, (topics, bad) = yield from together(
+        _read_cluster(brokers, known),
         _read_members(member, ids.value.names, known),
         _read_topics(sorted(mine), member.profile, known),
     )
     if isinstance(listed, Denied):
         return listed
     members, malformed = listed
-    view = GroupView(members, malformed, {}, {}, cluster)
-    if any(one.pattern is not Pattern.STATIC for one in members.values()):
-        view = yield from _expand(view, (yield from _list_topics()), member.internal)
+    view = GroupView(members, malformed, {}, {}, readable, malformed_brokers=unreadable)
+    expanded = yield from _expand_and_watch(member, view)
+    if isinstance(expanded, Denied):
+        return expanded
+    view = expanded
     mine = mine or view.matched.get(member.consumer, {})
     needed = needed_topics(view.counts().values(), mine, member.strategy)
     others = [name for name in needed if not static or name not in mine]
@@ -134,21 +135,35 @@ def together(*running: Reading) -> Generator[Batch, Replies, list[Found]]:
     return results
 
 
+Registrations = tuple[dict[str, Registration], dict[str, str]]
+"""The registrations that can be decoded, and consumer id -> why its registration cannot be."""
+
+
 def _read_members(
     member: MemberIdentity, consumers: Sequence[str], known: Known | None
-) -> Generator[Batch, Replies, Denied | tuple[dict[str, Registration], dict[str, str]]]:
-    """Return the readable registrations, and the reason for each unreadable registration."""
+) -> Generator[Batch, Replies, Denied | Registrations]:
+    """Return the registrations; those that were readable before are not read again."""
     before = known.view.members if known else {}
     members = {one: before[one] for one in consumers if one in before}
-    bad_before = known.view.malformed if known else {}
-    malformed = {one: bad_before[one] for one in consumers if one in bad_before}
-    new = [one for one in consumers if one not in members and one not in malformed]
-    replies = (yield [rq.Get(paths.member(member.group, one)) for one in new]) if new else ()
-    for consumer, reply in zip(new, replies, strict=True):
+    new = [rq.Get(paths.member(member.group, one)) for one in consumers if one not in members]
+    found = yield from _read_registrations(member, new)
+    if isinstance(found, Denied):
+        return found
+    return members | found[0], found[1]
+
+
+def _read_registrations(
+    member: MemberIdentity, requests: Sequence[rq.Get]
+) -> Generator[Batch, Replies, Denied | Registrations]:
+    members: dict[str, Registration] = {}
+    malformed: dict[str, str] = {}
+    replies = (yield requests) if requests else ()
+    for request, reply in zip(requests, replies, strict=True):
+        consumer = request.path.rpartition("/")[2]
         if reply.code is Code.NO_NODE:
             continue  # the member left after the listing; a watch reports the departure
         if reply.code is not Code.OK:
-            return Denied(paths.member(member.group, consumer), reason(reply))
+            return Denied(request.path, reason(reply))
         try:
             members[consumer] = decode_registration(
                 reply.value.data, where=consumer, profile=member.profile
@@ -156,6 +171,34 @@ def _read_members(
         except MalformedZnodeError as error:
             malformed[consumer] = error.what
     return members, malformed
+
+
+def _expand_and_watch(
+    member: MemberIdentity, view: GroupView
+) -> Generator[Batch | MatchTopics, Replies, Denied | GroupView]:
+    """Return the view with the topics of each pattern, and watch the malformed registrations.
+
+    A malformed registration is read again with a watch. So the member does not overlook a payload
+    that another client has written since the first read.
+    """
+    topics: Sequence[str] | None = None
+    watched: set[str] = set()
+    while True:
+        if any(one.pattern is not Pattern.STATIC for one in view.members.values()):
+            topics = (yield from _list_topics()) if topics is None else topics
+            view = yield from _expand(view, topics, member.internal)
+        again = sorted(view.malformed.keys() - watched)
+        if not again:
+            return view
+        watched.update(again)
+        requests = [rq.Get(paths.member(member.group, one), watch=True) for one in again]
+        found = yield from _read_registrations(member, requests)
+        if isinstance(found, Denied):
+            return found
+        kept = {one: why for one, why in view.malformed.items() if one not in again}
+        view = replace(view, members={**view.members, **found[0]}, malformed=kept | found[1])
+        if not found[0]:
+            return view
 
 
 def _expand(
@@ -199,14 +242,26 @@ def _list_topics() -> Generator[Batch, Replies, list[str]]:
     return []
 
 
-def _read_cluster(
-    ids: Reply | None, known: Known | None, report: Report
-) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
+def _read_cluster(ids: Reply | None, known: Known | None) -> Generator[Batch, Replies, Brokers]:
     """Return the brokers; if no listed broker exists, list the brokers again with a watch."""
     if ids is None and known is not None:
-        return known.view.brokers
-    found = yield from read_brokers((ids.value if ids else None) or (), report)
-    return found or (yield from read_brokers((yield from _watch_brokers()), report))
+        return known.view.brokers, dict(known.view.malformed_brokers)
+    found = yield from _read_and_watch_brokers((ids.value if ids else None) or ())
+    if found[0]:
+        return found
+    return (yield from _read_and_watch_brokers((yield from _watch_brokers())))
+
+
+def _read_and_watch_brokers(ids: Sequence[str]) -> Generator[Batch, Replies, Brokers]:
+    """Return the brokers; watch those whose registration cannot be read."""
+    found = yield from read_brokers(ids)
+    malformed = [number for number, one in found.items() if isinstance(one, MalformedZnodeError)]
+    if malformed:
+        found |= yield from read_brokers(malformed, watch=True)
+    why = {
+        number: one.what for number, one in found.items() if not isinstance(one, payloads.Broker)
+    }
+    return tuple(payloads.readable_brokers(dict(sorted(found.items())))), why
 
 
 def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
@@ -219,25 +274,21 @@ def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
 
 
 def read_brokers(
-    ids: Sequence[str], report: Report = ignore
-) -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
-    """Return the listed brokers whose registration exists and is readable.
+    ids: Sequence[str], *, watch: bool = False
+) -> Generator[Batch, Replies, dict[str, payloads.Broker | MalformedZnodeError]]:
+    """Return the listed brokers whose registration exists, or the error of each malformed one.
 
     The JVM also reads the brokers' registrations at every rebalance.
     """
     numbers = sorted(ids)
-    replies = yield [rq.Get(paths.broker(number)) for number in numbers]
-    found = payloads.decode_brokers(
+    replies = yield [rq.Get(paths.broker(number), watch=watch) for number in numbers]
+    return payloads.decode_brokers(
         {
             number: reply.value.data
             for number, reply in zip(numbers, replies, strict=True)
             if reply.code is Code.OK
         }
     )
-    for one in found.values():
-        if isinstance(one, MalformedZnodeError):
-            report(one)
-    return tuple(payloads.readable_brokers(found))
 
 
 def _read_topics(

@@ -18,7 +18,7 @@ import dataclasses
 import zlib
 from collections.abc import Mapping, Sequence
 
-from zkconsumer.member import commits, events, peers
+from zkconsumer.member import commits, events, peers, unreadable
 from zkconsumer.member.commands import (
     AskRelease,
     Callback,
@@ -305,6 +305,7 @@ def released(state: State, outcome: Released, now: float) -> Step:
         revoking=frozenset(),
         finished=frozenset(),
     )
+    state = unreadable.forget_offsets(state, gone)
     notices = tuple(
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")
         for tp, reason in sorted(outcome.denied.items())
@@ -476,26 +477,37 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
     The offsets are read after the claim, so the last commit of the previous owner is included.
     """
     offsets, grants, malformed = dict(state.offsets), {}, {}
-    reported: set[TopicPartition] = set()
     for tp, stored in outcome.offsets.items():
         mine = state.owned.get(tp)
         if mine is None:
             continue
-        known, kafka = offsets.get(tp), outcome.kafka.get(tp)
+        kafka = outcome.kafka.get(tp)
         offsets[tp], start = starting_offset(state.settings.storage, stored, kafka, mine.epoch)
         if error := offsets[tp].error:
             malformed[tp] = error
-            reported |= {tp} if known is not None and known.error == error else set()
         else:
             grants[tp] = (mine, start)
+    # A watch reports the repair of an offset, but not that of an access control list.
+    refused = {tp: why for tp, why in malformed.items() if outcome.offsets[tp].version is None}
     state = replace(
         state,
         offsets=offsets,
         serving=state.serving.union(grants),
         malformed=state.malformed.union(malformed),
+        refused={**state.refused, **refused},
     )
+    state = _note_malformed(state, outcome, malformed, now)
     commands: tuple[Command, ...] = (StartFetching(grants),) if grants else ()
-    commands += tuple(
+    starts = {tp: at for tp, (_, at) in grants.items() if at is not None}
+    commands += _migrated(state, starts, outcome)
+    return then((state, commands), lambda s: advance(s, now))
+
+
+def _note_malformed(
+    state: State, outcome: OffsetsLoaded, malformed: Mapping[TopicPartition, str], now: float
+) -> State:
+    """Record the partitions that are owned but not fetched, because their offset is malformed."""
+    notices = [
         Notice(
             NoticeKind.OFFSET_MALFORMED,
             str(tp),
@@ -503,11 +515,10 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
             "correct or delete the offset znode",
         )
         for tp, reason in malformed.items()
-        if tp not in reported
-    )
-    starts = {tp: at for tp, (_, at) in grants.items() if at is not None}
-    commands += _migrated(state, starts, outcome)
-    return then((state, commands), lambda s: advance(s, now))
+    ]
+    among = {str(tp) for tp in outcome.offsets}
+    kinds = {NoticeKind.OFFSET_MALFORMED}
+    return unreadable.found(state, kinds, notices, now, among=among)
 
 
 def _migrated(
@@ -592,7 +603,7 @@ def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
     """Drop lost partitions and their positions, and stop their delivery now."""
     served = lost & state.serving
     state = replace(
-        state,
+        unreadable.forget_offsets(state, lost),
         owned=drop_from(state.owned, lost),
         serving=state.serving - lost,
         malformed=state.malformed - lost,
@@ -613,6 +624,7 @@ def triggered(state: State, event: events.Triggered) -> Step:
         state = forget(state, paths.topic(event.subject))
     elif event.trigger is Trigger.BROKERS:
         state = forget(state, paths.BROKER_IDS)
+        state = unreadable.forget(state, NoticeKind.MALFORMED_BROKER)
         if state.view is not None and state.view.brokers:
             return state, ()  # as in the JVM, the death of a broker causes no rebalance
     state = replace(state, read_again=True)
@@ -672,7 +684,7 @@ def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
         fired = state.fired | {paths.owner(state.settings.group, tp)}
         return replace(state, read_again=True, fired=fired), ()
     if tp not in state.owned:
-        return state, ()
+        return _blocker_changed(state, event)
     if tp in state.revoking:  # A release that starts after this event reads the owner first.
         return replace(state, unwatched=state.unwatched | {tp}), ()
     state, commands = drop_ownership(state, frozenset({tp}))
@@ -684,6 +696,28 @@ def owner_node_changed(state: State, event: events.OwnerNodeChanged) -> Step:
     state = replace(state, read_again=True, claim_due=True)
     result: Step = (state, (*commands, notice))
     return then(result, read) if state.phase in RESTING else result
+
+
+def _blocker_changed(state: State, event: events.OwnerNodeChanged) -> Step:
+    """Claim again, which reads the owner, because an owner that could not be read has changed."""
+    tp = event.partition
+    if tp not in state.blocked.partitions:
+        return state, ()
+    partitions = {**state.blocked.partitions, tp: UNKNOWN_BLOCKER}
+    state = replace(state, blocked=replace(state.blocked, partitions=partitions), claim_due=True)
+    return advance(state, event.now) if state.phase is Phase.WAITING else (state, ())
+
+
+def offset_node_changed(state: State, event: events.OffsetNodeChanged) -> Step:
+    """Read an offset again that could not be read, now or after the current phase.
+
+    The next read of the group reads the malformed offsets again.
+    """
+    tp = event.partition
+    if tp not in state.owned or tp in state.serving:
+        return state, ()
+    state = replace(state, read_again=True)
+    return read(state) if state.phase in RESTING else (state, ())
 
 
 def owners_changed(state: State, event: events.OwnersChanged) -> Step:

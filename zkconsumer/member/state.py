@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from zkconsumer.member.commands import Callback, Command
+from zkconsumer.member.commands import Callback, Command, Notice
 from zkconsumer.member.offset_ledger import CommitPlan, Ledger
 from zkconsumer.member.phases import Phase
 from zkconsumer.protocol.assignors import Strategy
@@ -235,6 +235,19 @@ class IdlePeers:
     nudge_op: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A znode that the member could not read.
+
+    Attributes:
+        notice: the report of it.
+        report_at: when the member reports it, unless it can be read by then; None: it is reported.
+    """
+
+    notice: Notice
+    report_at: float | None
+
+
 @dataclass(frozen=True)
 class Commits:
     """The commits, in any phase; none starts in RELEASING.
@@ -281,13 +294,16 @@ class State:
         assignment: the known partitions of every member; None if there is no listener.
         last_callback: the listener's last call for this assignment; None: not called yet.
         idle_peers: see the class `IdlePeers`.
+        unreadable: the znodes of the group, and the offset znodes of owned partitions, that could
+            not be read at the last attempt.
 
     From the first Claimed on, ownership:
         owned: the owner znodes of this session.
         serving: the owned partitions that streams fetch.
         offsets: the stored offset of each owned partition whose offset was loaded.
         unconfirmed_claims: claims without a reply; the member reads them back after a reconnect.
-        refused: partition -> why ZooKeeper refuses its claim or release. The next view clears it.
+        refused: partition -> why ZooKeeper refuses its claim or release, or the read of its offset.
+            The next view clears it.
         malformed: owned partitions that are not fetched, because their offset znode is malformed.
         unverified: partitions that were owned before this rebalance and are not yet read back.
         unwatched: owned partitions whose owner znode is not watched; a read-back watches it.
@@ -339,6 +355,7 @@ class State:
     assignment: Mapping[TopicPartition, ThreadId] | None = None
     last_callback: Callback | None = None
     idle_peers: IdlePeers = field(default_factory=IdlePeers)
+    unreadable: tuple[Unreadable, ...] = ()
 
     owned: Mapping[TopicPartition, Ownership] = field(default_factory=dict)
     serving: frozenset[TopicPartition] = frozenset()

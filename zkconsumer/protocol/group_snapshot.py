@@ -37,6 +37,7 @@ class GroupView:
         matched: for every member that subscribes with a pattern, the matching topics, each with
             its number of streams.
         unevaluated: member -> why zkconsumer cannot evaluate its pattern, although the JVM can.
+        malformed_brokers: broker id -> why its registration cannot be read.
     """
 
     members: Mapping[ConsumerId, Registration]
@@ -46,6 +47,7 @@ class GroupView:
     brokers: tuple[Broker, ...]
     matched: Mapping[ConsumerId, Mapping[str, int]] = field(default_factory=dict)
     unevaluated: Mapping[ConsumerId, str] = field(default_factory=dict)
+    malformed_brokers: Mapping[str, str] = field(default_factory=dict)
 
     def counts(self) -> dict[ConsumerId, Mapping[str, int]]:
         """Return every member's topics with their numbers of streams, with patterns expanded."""
@@ -59,9 +61,10 @@ class GroupView:
 class Known:
     """The result of an earlier read of the group, parts of which the next read can reuse.
 
-    A registration is written once. If the listing's `cversion` has grown by exactly the number of
-    added and removed names, no registration was re-created, and the known registrations are still
-    valid.
+    If the listing's `cversion` has grown by exactly the number of added and removed names, no
+    registration was re-created, and the registrations that could be read are still valid. A
+    malformed registration is read again, because some clients write the payload with a second
+    request.
 
     Attributes:
         view: the result of the earlier read.

@@ -73,7 +73,7 @@ Most owners release within milliseconds, so the member reads the owner only afte
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """The contents of an offset znode; `value` is None for a missing znode or a negative number.
+    """The contents of an offset znode; `value` is None if the znode is missing or has no offset.
 
     `version` is None if the znode does not exist. `error` says why its payload is malformed. The
     member never fetches such a partition, and never overwrites the znode.

@@ -333,6 +333,20 @@ def decode_offset(payload: bytes | None, *, where: str) -> int:
         raise raw.malformed(f"{quoted(text)} is not an offset", JvmException.NUMBER) from error
 
 
+def stored_offset(payload: bytes | None, *, where: str) -> int | None:
+    """Return the offset in an offset znode, or None if the znode holds no offset.
+
+    A negative number means no offset, as in the JVM. An empty znode also has no offset, although a
+    JVM member fails on it: Curator creates the znode empty before it reads it (Flink's
+    `ZookeeperOffsetHandler`). Any other payload that `decode_offset` rejects raises
+    MalformedZnodeError.
+    """
+    if not payload:
+        return None
+    offset = decode_offset(payload, where=where)
+    return offset if offset >= 0 else None
+
+
 # ---- edit marks ---------------------------------------------------------------------------------
 
 

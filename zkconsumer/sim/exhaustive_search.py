@@ -59,6 +59,7 @@ MOMENTS = frozenset(
         "since",
         "black_hole_at",
         "recreate_at",
+        "report_at",
     }
 )
 ZXIDS = frozenset({"epoch", "czxid", "mzxid"})

@@ -29,7 +29,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.payloads import decode_offset, encode_offset
+from zkconsumer.protocol.payloads import encode_offset, stored_offset
 from zkconsumer.protocol.requests import MAX_MULTI_WRITES, Code, Create, SetData
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -174,7 +174,8 @@ class OffsetMirror:
                 self._stored[tp] = _Stored(-1, None)
                 continue
             try:
-                self._stored[tp] = _Stored(decode_offset(node.data, where=path), node.stat.version)
+                stored = stored_offset(node.data, where=path)
+                self._stored[tp] = _Stored(-1 if stored is None else stored, node.stat.version)
             except MalformedZnodeError as error:
                 self._malformed.add(tp)
                 _log.warning(

@@ -22,7 +22,7 @@ from zkconsumer.kafka.logs import LogRange, are_times_exact, committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import matching
 from zkconsumer.protocol.model import Storage, TopicPartition
-from zkconsumer.protocol.payloads import decode_offset
+from zkconsumer.protocol.payloads import stored_offset
 from zkconsumer.protocol.releases import DEFAULT, profile
 from zkconsumer.spark.cluster_logs import ASK_S, ClusterLogs
 from zkconsumer.spark.offset_ranges import OffsetRange
@@ -265,8 +265,8 @@ def stored_offsets(
         if where is not Storage.KAFKA:
             nodes = {paths.offset(config.group_id, tp): tp for tp in partitions}
             for path, node in connection.read(nodes).items():
-                offset = decode_offset(node.data, where=path)
-                if offset >= 0:
+                offset = stored_offset(node.data, where=path)
+                if offset is not None:
                     found[nodes[path]] = offset
     if where is Storage.ZOOKEEPER:
         return found

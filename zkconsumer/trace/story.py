@@ -36,8 +36,10 @@ def cause(event: Value) -> str:
             return f"{trigger}: {subject}" if subject else str(trigger)
         case {"is": "TopicDeleted", "topic": topic}:
             return f"topic {topic} is deleted"
-        case {"is": "OwnerNodeChanged", "partition": partition}:
-            return f"the owner znode of {partition} has changed"
+        case {"is": "OwnerNodeChanged" | "OffsetNodeChanged" as kind, "partition": partition}:
+            return (
+                f"the {kind.removesuffix('NodeChanged').lower()} znode of {partition} has changed"
+            )
         case {"is": "OwnersChanged", "topic": topic}:
             return f"something changed among the owners of {topic}"
         case {"is": "ReleaseReady", "partitions": partitions}:
