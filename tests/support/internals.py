@@ -107,18 +107,6 @@ def idle_consumers() -> dict[Any, Any]:
     return task_reader._idle.setdefault(os.getpid(), {})
 
 
-def fetch_settings_of(settings: Any, ranges: list[Any]) -> Any:
-    """Return the client settings with which a Spark task reads these ranges."""
-    from zkconsumer.spark import task_reader  # noqa: PLC0415 - only Spark's tests have pyarrow
-
-    return task_reader._sized(settings, ranges)
-
-
-def broker_connections(fetcher: Any) -> list[Any]:
-    """Return the connections with which a columnar fetcher fetches messages."""
-    return [one.connection for one in fetcher._brokers.values() if one.connection is not None]
-
-
 def let_another_thread_close(patch: pytest.MonkeyPatch) -> None:
     """Let the next task start a thread that closes idle consumers with the present settings."""
     from zkconsumer.spark import task_reader  # noqa: PLC0415 - only Spark's tests have pyarrow
