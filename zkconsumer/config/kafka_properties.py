@@ -135,7 +135,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     ),
     **_each(
         "enable.partition.eof",
-        "the end of a log would be reported as an error",
+        "zkconsumer sets it itself, so that positions move over transaction markers",
         "remove it; connector.lag() says how far the end is",
     ),
     **_each(

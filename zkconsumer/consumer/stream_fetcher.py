@@ -205,6 +205,9 @@ class StreamFetcher:
         # topic -> bytes.
         self.fetched_bytes: dict[str, float] = defaultdict(float)
         self._ends_due = 0.0
+        # The offsets at which logs end after the messages in the buffer. The position moves there
+        # when all these messages were handed out.
+        self._ends_after_buffer: dict[TopicPartition, int] = {}
         # The log ends that the last check found, and when the next check is due.
         self._log_ends: dict[TopicPartition, int] = {}
         self._check_due = self._clock() + SILENT_S
@@ -259,6 +262,8 @@ class StreamFetcher:
         """Stop fetching these partitions, and discard their messages that were not handed out."""
         keys = {self._key(tp) for tp in tps}
         self._log_ends, self._checking = {}, None
+        for tp in tps:
+            self._ends_after_buffer.pop(tp, None)
         self.buffer = iter([raw for raw in self.buffer if self.key_of(raw) not in keys])
         if self._client is not None:
             self._client.unassign(tps)
@@ -270,6 +275,7 @@ class StreamFetcher:
         """
         now = self._clock()
         limit = math.inf if left is None else now + left
+        self._move_to_ends()
         self._take_answers(now)
         due = [tp for tp, one in self.not_fetched.items() if one.due <= now]
         if due:
@@ -295,9 +301,22 @@ class StreamFetcher:
             faults = self._client.faults
             while faults:
                 self._on_fault(faults.popleft())
+            if not messages:
+                self._move_to_ends()
             if not messages and now >= self._check_due and self._client is not None:
                 self._check_due = now + SILENT_S + self._client.wait_s
                 self._check_progress(self._client)
+
+    def _move_to_ends(self) -> None:
+        """Move positions over transaction markers and compacted messages at the ends of logs.
+
+        The user has finished all messages before them.
+        """
+        for tp, end in self._ends_after_buffer.items():
+            at = self.states[tp].delivered
+            if at is not None and at < end:
+                self.states[tp].start_at(end)
+        self._ends_after_buffer.clear()
 
     def _consume(self, client: Fetcher, max_messages: int, turn_s: float) -> list[Fetched]:
         """Return fetched messages or runs, and count their bytes."""
@@ -467,6 +486,9 @@ class StreamFetcher:
         if tp is not None:
             if tp not in self.states or tp in self.not_fetched:
                 return  # the partition was withdrawn, or is already not fetched
+            if fault.kind is FetchFaultKind.END:
+                self._ends_after_buffer[tp] = fault.offset
+                return
             where = f"{tp}, next offset {self.states[tp].delivered}"
             self._set_aside(tp, fault)
         if fault.kind is FetchFaultKind.PERMANENT:
@@ -487,6 +509,7 @@ class StreamFetcher:
         """
         assert self._client is not None
         self._client.unassign([tp])
+        self._ends_after_buffer.pop(tp, None)
         if fault.kind is FetchFaultKind.OUT_OF_RANGE:
             self.states[tp].start_at(None)
         pause_s = FAILED_S if fault.kind is FetchFaultKind.PERMANENT else 0.0
@@ -519,6 +542,7 @@ class StreamFetcher:
     def _forget(self) -> Fetcher | None:
         """Discard the buffer, all running calls and the client; return the client, still open."""
         self.buffer, self._log_ends = iter([]), {}
+        self._ends_after_buffer.clear()
         self._resolving, self._checking, self._moving = [], None, None
         connecting, self._connecting = self._connecting, None
         if connecting is not None:

@@ -55,7 +55,8 @@ def fetch_settings(config: ConsumerConfig) -> Settings:
         "group.id": config.group_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "enable.partition.eof": False,
+        # A fetcher reports the ends of logs, so that positions move over transaction markers.
+        "enable.partition.eof": True,
         # zkconsumer resets the offset itself, so that it knows the new position and can commit it.
         "auto.offset.reset": "error",
         # Like the JVM's fetch (version 3), read all messages up to the high watermark, including

@@ -132,7 +132,7 @@ class FetchFaultKind(Enum):
     REFUSED = "the brokers refuse the connection; librdkafka retries; reports are rate-limited"
     RETRIED = "any other error; librdkafka retries; reports are rate-limited"
     LOST = "all brokers have been down; this fetcher may never reconnect, a new one may"
-    END = "everything up to `offset`, the log's end, was fetched; needs `enable.partition.eof`"
+    END = "no message is left before `offset`, the log's end; needs `enable.partition.eof`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,9 @@ class FetchFault:
     concerns all brokers.
 
     `error` is the exception that the streams raise, if the reporter of the fault has one. `text`
-    describes the fault.
+    describes the fault. The end of a log comes after the messages that the fetcher has returned so
+    far, and `offset` may be higher than the offset after the last of them: transaction markers and
+    messages that compaction has removed have offsets, too.
     """
 
     kind: FetchFaultKind
@@ -149,6 +151,17 @@ class FetchFault:
     text: str
     offset: int = -1
     error: FetchError | None = None
+
+
+def drop_faults(faults: deque[FetchFault], tps: Collection[TopicPartition]) -> None:
+    """Remove the faults of partitions that are no longer fetched.
+
+    Otherwise a stream could apply the fault to a later assignment of the partition.
+    """
+    if faults:
+        kept = [one for one in faults if one.tp not in tps]
+        faults.clear()
+        faults.extend(kept)
 
 
 Answers = dict[TopicPartition, int | str]
@@ -176,7 +189,7 @@ class Fetcher(Protocol):
     def unassign(self, tps: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions; no later `consume` returns their messages.
 
-        Partitions that are not assigned are ignored.
+        Partitions that are not assigned are ignored. The faults of these partitions are dropped.
         """
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
@@ -288,6 +301,7 @@ class KafkaFetcher:
             return
         self._assigned -= gone
         self._backlog = [one for one in self._backlog if _tp(one) not in gone]
+        drop_faults(self.faults, gone)
         self._consumer.incremental_unassign([Raw(*tp) for tp in gone])
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
@@ -308,7 +322,7 @@ class KafkaFetcher:
                     FetchFault(FetchFaultKind.LOST, None, "all brokers have been down")
                 )
         if next(filter(_error, messages), None) is not None:
-            return self._up_to_error(messages)
+            return self._without_errors(messages)
         return messages
 
     def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
@@ -348,28 +362,34 @@ class KafkaFetcher:
             return []
         return [tp for tp in tps if tp not in self._known]
 
-    def _up_to_error(self, messages: list[Message]) -> list[Message]:
-        """Return the messages before the first error; turn an error at the start into a fault."""
-        first = next(i for i, one in enumerate(messages) if one.error() is not None)
-        if first:
-            self._backlog = messages[first:]
-            return messages[:first]
-        self._backlog = messages[1:]
-        error, tp = messages[0].error(), _tp(messages[0])
-        assert error is not None
+    def _without_errors(self, messages: list[Message]) -> list[Message]:
+        """Return the messages before the first error. Turn an error at the start, and the ends of
+        logs, into faults."""
+        found: list[Message] = []
+        for number, one in enumerate(messages):
+            error = one.error()
+            if error is None:
+                found.append(one)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                end = one.offset()
+                assert end is not None
+                self.faults.append(FetchFault(FetchFaultKind.END, _tp(one), error.str(), end))
+            else:
+                self._backlog = messages[number + (not found) :]
+                if not found:
+                    self._take_error(error, _tp(one))
+                break
+        return found
+
+    def _take_error(self, error: KafkaError, tp: TopicPartition | None) -> None:
         if error.code() in _OUT_OF_RANGE:
             self.faults.append(FetchFault(FetchFaultKind.OUT_OF_RANGE, tp, error.str()))
         elif error.code() == KafkaError._LOG_TRUNCATION:
             self.faults.append(FetchFault(FetchFaultKind.TRUNCATED, tp, error.str()))
         elif error.code() in _PERMANENT:
             self.faults.append(FetchFault(FetchFaultKind.PERMANENT, tp, error.str()))
-        elif error.code() == KafkaError._PARTITION_EOF:
-            end = messages[0].offset()
-            assert end is not None
-            self.faults.append(FetchFault(FetchFaultKind.END, tp, error.str(), end))
         else:
             self._errors.passing(error, tp)
-        return []
 
 
 _OffsetQuery = tuple[list[TopicPartition], AutoOffsetReset, Future[Answers]]

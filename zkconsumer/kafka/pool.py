@@ -57,7 +57,14 @@ from typing import Final, Protocol
 from confluent_kafka import Message
 
 from zkconsumer.errors import FetchError, ZkConsumerError
-from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset, Fetcher, FetchFault, FetchFaultKind
+from zkconsumer.kafka.fetcher import (
+    Answers,
+    AutoOffsetReset,
+    Fetcher,
+    FetchFault,
+    FetchFaultKind,
+    drop_faults,
+)
 from zkconsumer.protocol.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -164,6 +171,7 @@ class SharedFetcher:
             self._messages = sum(len(one[1]) for one in kept if isinstance(one[1], list))
             self._bytes = sum(one[2] for one in kept)
             self._resume_fetching()
+        drop_faults(self.faults, {route.tp for route in gone})
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         if not self._ready and timeout_s > 0:
@@ -177,10 +185,13 @@ class SharedFetcher:
             while self._ready and len(found) < max_messages:
                 route, what, size = self._ready[0]
                 if isinstance(what, FetchFault):
-                    if found:
+                    is_end = what.kind is FetchFaultKind.END
+                    if found and not is_end:
                         break
                     self._ready.popleft()
                     self.faults.append(what)
+                    if is_end:
+                        continue
                     break
                 self._ready.popleft()
                 room = max_messages - len(found)
@@ -525,6 +536,8 @@ class _FetchThread:
             elif fault.tp is not None:
                 route = self._fetching.get(fault.tp)
                 if route is not None:
+                    if fault.kind is FetchFaultKind.END:
+                        route.next = max(route.next, fault.offset)
                     route.fetcher.fail(route, fault)
             elif fault.kind in (FetchFaultKind.PERMANENT, FetchFaultKind.REFUSED):
                 self._fail_all(fault)

@@ -157,7 +157,6 @@ def client_settings(config: ConsumerConfig, brokers: Brokers) -> Settings:
     return {
         **fetch_settings(config),
         **broker_settings(brokers),
-        "enable.partition.eof": True,
         "fetch.wait.max.ms": FETCH_WAIT_MS,
         "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
     }

@@ -52,6 +52,7 @@ from zkconsumer.kafka.fetcher import (
     FetchFault,
     FetchFaultKind,
     Resolver,
+    drop_faults,
 )
 from zkconsumer.protocol.model import TopicPartition
 
@@ -215,7 +216,10 @@ class ColumnFetcher:
         self._metadata: Future[Metadata] | None = None
         self._metadata_at = 0.0  # when to ask again for missing leaders
         self._pending: deque[tuple[_Partition, Iterator[pa.RecordBatch]]] = deque()
+        # The messages that `consume` has not returned yet, and the ends of logs that come after
+        # them.
         self._rows: deque[ColumnMessage] = deque()
+        self._ends_after_rows: deque[FetchFault] = deque()
         self._reported: dict[str, tuple[float, int]] = {}
         self._selector = selectors.DefaultSelector()
         self._woken, self._wake = socket.socketpair()
@@ -248,8 +252,10 @@ class ColumnFetcher:
 
     def unassign(self, tps: Iterable[TopicPartition]) -> None:
         gone = {tp for tp in tps if self._partitions.pop(tp, None) is not None}
-        if gone and self._rows:
+        if gone:
             self._rows = deque(row for row in self._rows if row.tp not in gone)
+            for faults in (self.faults, self._ends_after_rows):
+                drop_faults(faults, gone)
 
     def fetch(self, timeout_s: float) -> list[Run]:
         """Return the next messages of some partitions; none at the timeout or at a new fault.
@@ -285,7 +291,14 @@ class ColumnFetcher:
         if not self._rows:
             for run in self.fetch(timeout_s):
                 self._rows.extend(messages_of(run))
+            ends = [one for one in self.faults if one.kind is FetchFaultKind.END]
+            for one in ends:
+                self.faults.remove(one)
+            self._ends_after_rows.extend(ends)
         found = [self._rows.popleft() for _ in range(min(max_messages, len(self._rows)))]
+        if not self._rows and self._ends_after_rows:
+            self.faults.extend(self._ends_after_rows)
+            self._ends_after_rows.clear()
         return found  # type: ignore[return-value]  # they have the methods of librdkafka's messages
 
     def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
