@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 import pytest
-from support.kafka.logs import REQUEST_S, contents, producer, tool
+from support.kafka.logs import ABORTED, COMMITTED, REQUEST_S, contents, producer, tool, transact
 from support.kafka.streams import assert_engines_agree
 from support.members.group import Group
+from support.wait import eventually
 
+from zkconsumer.kafka.pool import OWN_CLIENTS
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 pytestmark = pytest.mark.since("0.11.0.3")
-COMMITTED, ABORTED = "committed", "aborted"
-
-
-def _transact(cluster: Sandbox, topic: str, *ends: str) -> None:
-    """For each value in `ends`, write a transaction of five messages, from this value on."""
-    one = producer(cluster, transactional_id=topic)
-    one.init_transactions(REQUEST_S)
-    for end in ends:
-        one.begin_transaction()
-        for number in range(5):
-            one.produce(topic, f"{end} {number}", partition=0)
-        assert one.flush(REQUEST_S) == 0
-        if end == COMMITTED:
-            one.commit_transaction(REQUEST_S)
-        else:
-            one.abort_transaction(REQUEST_S)
 
 
 def test_every_message_comes_and_no_marker_does(group: Group, cluster: Sandbox) -> None:
     """Aborted messages are delivered, as in the JVM's old consumer; markers are skipped."""
-    _transact(cluster, group.topic, COMMITTED, ABORTED, COMMITTED)
+    transact(cluster, group.topic, COMMITTED, ABORTED, COMMITTED)
     one = group.join()
     one.read(15)
     # A control batch takes one offset after every five messages.
     assert one.readers[0].offsets(0) == [*range(5), *range(6, 11), *range(12, 17)]
     values = [message.value.decode().split()[0] for message in one.readers[0].messages]
     assert values == [COMMITTED] * 5 + [ABORTED] * 5 + [COMMITTED] * 5
+    tp = TopicPartition(group.topic, 0)
+    eventually(lambda: one.connector.position(tp) == 18)
     one.close()
-    assert len(assert_engines_agree(cluster, TopicPartition(group.topic, 0), 0, 17)) == 15
-    assert group.stored(0) == "17"
-    # A marker is between the last message and the log's end; the consumer must skip the marker.
+    assert len(assert_engines_agree(cluster, tp, 0, 17)) == 15
+    # The last offset of the log is a marker.
+    assert group.stored(0) == "18"
     cluster.produce(group.topic, 1, partition=0)
     again = group.join("again")
     again.read(1)
     assert again.readers[0].offsets(0) == [18]
+
+
+@pytest.mark.parametrize("engine", ["librdkafka", "columns"])
+@pytest.mark.parametrize("threads", [1, OWN_CLIENTS + 1])
+def test_the_position_moves_over_a_marker_at_the_end(
+    group: Group, cluster: Sandbox, engine: str, threads: int
+) -> None:
+    """A member that starts at a marker has no lag, and commits the end of the log."""
+    transact(cluster, group.topic, COMMITTED)
+    group.write(0, b"5")
+    one = group.join(threads=threads, fetch_engine=engine, auto_commit_interval_s=0.1)
+    tp = TopicPartition(group.topic, 0)
+    eventually(lambda: one.connector.lag().get(tp) == 0)
+    eventually(lambda: group.stored(0) == "6")
+    assert one.connector.position(tp) == 6
 
 
 def test_messages_of_an_open_transaction_are_delivered(group: Group, cluster: Sandbox) -> None:
@@ -64,7 +67,7 @@ def test_messages_of_an_open_transaction_are_delivered(group: Group, cluster: Sa
 
 def test_the_jvms_consumer_reads_the_same_messages(group: Group, cluster: Sandbox) -> None:
     """From the same log, the JVM's old consumer prints the same messages."""
-    _transact(cluster, group.topic, COMMITTED, ABORTED)
+    transact(cluster, group.topic, COMMITTED, ABORTED)
     kept = [message.value().decode() for message in contents(cluster, group.topic)]
     with tool(
         "1.1.1",

@@ -13,7 +13,8 @@ from typing import TypeVar
 import pytest
 from confluent_kafka import Message
 from kazoo.client import KazooClient
-from support.kafka.streams import Log, log_cases, opened, settings_for
+from support.kafka.logs import ABORTED, COMMITTED, transact
+from support.kafka.streams import KafkaLog, Log, log_cases, opened, settings_for
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.kafka.client_settings import Settings
@@ -125,7 +126,9 @@ def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetche
 def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
     """`consume` returns as soon as a message arrives, even before its timeout."""
     fetcher.assign({log.tp(0): 0})
-    fetcher.consume(10, 0.1)
+    deadline = time.monotonic() + 1.0  # the end of the log also ends a wait, once
+    while not fetcher.faults and time.monotonic() < deadline:
+        assert not fetcher.consume(10, 0.05)
     log.append(0, ["a"])
     start = time.monotonic()
     assert len(fetcher.consume(1000, LIMIT_S)) == 1
@@ -143,13 +146,16 @@ def test_out_of_range_is_a_fault_of_that_partition(log: Log, fetcher: Fetcher, o
 
     def is_read() -> bool:
         seen.extend((one.partition(), one.offset()) for one in fetcher.consume(100, 0.05))
-        return bool(fetcher.faults) and len(seen) >= 30
+        return bool(out_of_range()) and len(seen) >= 30
+
+    def out_of_range() -> list[TopicPartition | None]:
+        return [one.tp for one in fetcher.faults if one.kind is FetchFaultKind.OUT_OF_RANGE]
 
     eventually(is_read)
     assert seen == [(1, at) for at in range(30)]
-    fault = fetcher.faults.popleft()
-    assert (fault.kind, fault.tp) == (FetchFaultKind.OUT_OF_RANGE, log.tp(0))
+    assert out_of_range() == [log.tp(0)]
     fetcher.unassign([log.tp(0)])
+    assert not out_of_range()
     fetcher.assign({log.tp(0): 20})
     assert offsets(fetcher, 0, 10) == list(range(20, 30))
 
@@ -210,6 +216,52 @@ def test_closing_twice_does_nothing(log: Log) -> None:
 
 
 # ---- fetchers of real brokers only ---------------------------------------------------------------
+
+
+@pytest.fixture(params=log_cases("kafka", "shared", "columns", "session"))
+def real_log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[KafkaLog]:
+    """A log of three empty partitions on a real broker."""
+    with opened(request, unique("end")) as log:
+        assert isinstance(log, KafkaLog)
+        yield log
+
+
+@pytest.mark.parametrize("most", [2, 1000])
+def test_the_end_of_a_log_comes_after_all_messages(
+    real_log: KafkaLog, closing: Closing, most: int
+) -> None:
+    """The end is reported once, after the last message; it lies after transaction markers."""
+    log, tp = real_log, real_log.tp(0)
+    transact(log.sandbox, log.topic, COMMITTED, ABORTED)
+    fetcher = closing(log.fetcher())
+    fetcher.assign({tp: 0})
+    seen: list[int | None] = []
+
+    def has_ended() -> bool:
+        seen.extend(one.offset() for one in fetcher.consume(most, 0.05))
+        return bool(fetcher.faults)
+
+    eventually(has_ended)
+    assert seen == [*range(5), *range(6, 11)]
+    assert [(one.kind, one.tp, one.offset) for one in fetcher.faults] == [
+        (FetchFaultKind.END, tp, 12)
+    ]
+    fetcher.faults.clear()
+    assert fetcher.consume(most, 0.3) == []
+    assert not fetcher.faults
+    log.append(0, ["later"])
+    assert offsets(fetcher, 0, 1) == [12]
+
+
+def test_an_unassigned_partition_has_no_end(real_log: KafkaLog, closing: Closing) -> None:
+    """An end that was not taken yet is dropped, so that it cannot move a later assignment."""
+    real_log.append(0, ["a"])
+    fetcher = closing(real_log.fetcher())
+    fetcher.assign({real_log.tp(0): 0})
+    eventually(lambda: (fetcher.consume(10, 0.05) and False) or fetcher.faults)
+    fetcher.unassign([real_log.tp(0)])
+    assert not fetcher.faults
+
 
 real = pytest.mark.parametrize("make", [KafkaFetcher, ColumnFetcher])
 Make = Callable[[Settings], Fetcher]

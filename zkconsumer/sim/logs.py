@@ -14,7 +14,13 @@ from typing import Final, Protocol
 
 from confluent_kafka import Message
 
-from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset, FetchFault, FetchFaultKind
+from zkconsumer.kafka.fetcher import (
+    Answers,
+    AutoOffsetReset,
+    FetchFault,
+    FetchFaultKind,
+    drop_faults,
+)
 from zkconsumer.protocol.model import TopicPartition
 
 ROUND: Final = 50
@@ -76,7 +82,8 @@ class MemoryFetcher:
     """The `Fetcher` of an in-memory log; `copy` returns a fetcher in the same state.
 
     `consume` calls `wait` if it has nothing to return. With `no_wait` it returns at once,
-    regardless of its timeout.
+    regardless of its timeout. The fetcher reports no ends of logs: every offset of an in-memory log
+    is a message, so such an end would move no position.
     """
 
     wait_s = 0.0
@@ -97,8 +104,10 @@ class MemoryFetcher:
         self.positions.update(offsets)
 
     def unassign(self, tps: Iterable[TopicPartition]) -> None:
-        for tp in tps:
+        gone = set(tps)
+        for tp in gone:
             self.positions.pop(tp, None)
+        drop_faults(self.faults, gone)
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
         if timeout_s > 0 and not self._ready():

@@ -39,6 +39,24 @@ def producer(sandbox: Sandbox, **settings: Any) -> Producer:
     return Producer({**client_settings(sandbox.zookeeper_connect), **own, **named})
 
 
+COMMITTED, ABORTED = "committed", "aborted"
+
+
+def transact(sandbox: Sandbox, topic: str, *ends: str, partition: int = 0) -> None:
+    """For each value in `ends`, write a transaction of five messages, from this value on."""
+    one = producer(sandbox, transactional_id=f"{topic}-{partition}")
+    one.init_transactions(REQUEST_S)
+    for end in ends:
+        one.begin_transaction()
+        for number in range(5):
+            one.produce(topic, f"{end} {number}", partition=partition)
+        assert one.flush(REQUEST_S) == 0
+        if end == COMMITTED:
+            one.commit_transaction(REQUEST_S)
+        else:
+            one.abort_transaction(REQUEST_S)
+
+
 def write(
     sandbox: Sandbox, topic: str, messages: Iterable[Keyed], *, partition: int, codec: str
 ) -> None:
