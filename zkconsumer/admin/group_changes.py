@@ -29,7 +29,7 @@ from zkconsumer.admin.groups import (
 from zkconsumer.admin.plan import Change, Content, KafkaChange, Plan, State
 from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Node, Right
@@ -255,7 +255,7 @@ def _held(nodes: Mapping[str, Node]) -> set[str]:
 def _notes_on_kept(nodes: Mapping[str, Node]) -> list[str]:
     """Return a note on each znode that is kept because a live session holds it."""
     return [
-        f"{path} is kept: session 0x{node.stat.owner:x} holds it"
+        f"{path} is kept: session {session_text(node.stat.owner)} holds it"
         for path, node in nodes.items()
         if node.stat.owner
     ]

@@ -13,6 +13,7 @@ import typer
 
 from zkconsumer.cli.options import Display, operator
 from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output, Table, safe, say, write
+from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
     from zkconsumer.history.describe import Described
@@ -357,8 +358,8 @@ def _plain(row: dict[str, object]) -> dict[str, object]:
     """Return a row with its times and numbers in the form that the output format needs."""
     found: dict[str, object] = {}
     for name, value in row.items():
-        if name in _IN_HEX and value is not None:
-            found[name] = f"0x{value:x}"
+        if name in _IN_HEX and isinstance(value, int):
+            found[name] = session_text(value) if name == "session" else f"0x{value:x}"
         elif isinstance(value, bytes):
             found[name] = safe(value.decode(errors="replace"))
         else:

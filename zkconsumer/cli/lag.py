@@ -24,6 +24,7 @@ from zkconsumer.cli.output import (
 )
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
+from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.paths import consumer_of
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def partition_row(group: str, one: PartitionLag) -> dict[str, object]:
         "log_end": Unknown(log) if isinstance(log, str) else log.end,
         "lag": unknown(one.lag),
         "owner": Unknown(one.fault) if one.fault else one.owner,
-        "session": f"0x{one.session:x}" if one.owner is not None else None,
+        "session": session_text(one.session) if one.owner is not None else None,
     }
 
 

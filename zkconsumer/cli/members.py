@@ -11,6 +11,7 @@ import typer
 from zkconsumer.cli.options import AllGroups, Common, Groups, operator
 from zkconsumer.cli.output import Align, Color, Column, Row, Table, say_all
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
+from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import MemberReport
@@ -57,7 +58,7 @@ def member_row(member: MemberReport) -> Row:
         "threads": len(member.threads),
         "owned": sum(member.owned.values()),
         "idle": len(member.idle),
-        "session": f"0x{member.session:x}" if member.session else None,
+        "session": session_text(member.session) if member.session else None,
         "since": of_time(member.since_ms),
     }
 

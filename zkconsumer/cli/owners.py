@@ -22,7 +22,7 @@ from zkconsumer.cli.output import (
     say,
 )
 from zkconsumer.protocol.group_health import owner_of
-from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, TopicPartition, session_text
 
 if TYPE_CHECKING:
     from zkconsumer.zk.observer import Change, GroupSnapshot
@@ -121,7 +121,7 @@ def _rows(snapshot: GroupSnapshot) -> Iterator[JsonObject]:
             "partition": tp.partition,
             "owner": thread,
             "consumer": thread and owner_of(thread, snapshot.members),
-            "session": f"0x{owner.session:x}" if owner else None,
+            "session": session_text(owner.session) if owner else None,
             "offset": offset if isinstance(offset, int) else None,
             "fault": (owner.fault if owner else "") or (offset if isinstance(offset, str) else ""),
         }

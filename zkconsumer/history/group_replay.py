@@ -33,7 +33,7 @@ from zkconsumer.protocol.group_assignment import (
     assign_each_member,
 )
 from zkconsumer.protocol.group_health import owner_of
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import Kind, ParsedPath, consumer_of, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset, owner_znode
 from zkconsumer.protocol.release_detection import Rules, nearest
@@ -437,7 +437,7 @@ class GroupHistory:
         for key in self._groups_of.get(session, ()):
             rebalance = self._groups[key].rebalance
             if rebalance is not None and code and self._lasts(rebalance):
-                name = f"0x{session:x}"
+                name = session_text(session)
                 rebalance.refused[name] = rebalance.refused.get(name, 0) + 1
 
     def _leader_changed(self, zxid: int, time_ms: int) -> None:
@@ -773,7 +773,7 @@ class GroupHistory:
                 since_ms,
                 "blocked partition",
                 f"{tp.topic}-{tp.partition} is held by {owner.thread} (session "
-                f"0x{owner.session:x}), {why}",
+                f"{session_text(owner.session)}), {why}",
             )
         free = [
             Counter(consumer_of(thread) for tp, thread in one.items() if tp not in group.owners)
@@ -788,7 +788,7 @@ class GroupHistory:
                 "member gave up",
                 f"{consumer} did not claim {free[0][consumer]} partitions for "
                 f"{(self._time_ms - since_ms) / 1000:.0f} s, after "
-                f"{counts.get(f'0x{session:x}', 0)} refused writes",
+                f"{counts.get(session_text(session), 0)} refused writes",
             )
 
     def _likely(self, group: _Group) -> list[dict[TopicPartition, str]]:
@@ -908,7 +908,7 @@ class GroupHistory:
             Incident(
                 **self._of(partition.group),
                 kind="offset deleted",
-                what=f"session 0x{session:x} deleted the offset of {at}{was}",
+                what=f"session {session_text(session)} deleted the offset of {at}{was}",
             )
         )
 

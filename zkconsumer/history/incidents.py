@@ -12,6 +12,7 @@ from typing import Final
 
 from zkconsumer.history.inputs import Problem
 from zkconsumer.history.tables import Commits, Event, Incident, Member, Ownership, Tables
+from zkconsumer.protocol.model import session_text
 
 REBALANCE_STORM: Final = (5, 300_000)
 """A storm: at least this number of triggers of a group's rebalances within this time, in
@@ -165,7 +166,7 @@ def _flapping(tables: Tables) -> Iterator[Incident]:
 def _commits(tables: Tables) -> Iterator[Incident]:
     for run in tables.commits:
         where = f"{run.topic}-{run.partition}"
-        who = run.by or f"session 0x{run.session:x}"
+        who = run.by or f"session {session_text(run.session)}"
         if run.late:
             yield _incident(
                 run,
@@ -234,8 +235,8 @@ def _orphans(tables: Tables, until_ms: int) -> Iterator[Incident]:
             yield _incident(
                 owner,
                 "owner without a registration",
-                f"{owner.thread or '?'} (session 0x{owner.session:x}) owned {owner.topic}-"
-                f"{owner.partition} for {(end - begin - covered) / 1000:.0f} s without being "
-                "registered",
+                f"{owner.thread or '?'} (session {session_text(owner.session)}) owned "
+                f"{owner.topic}-{owner.partition} for {(end - begin - covered) / 1000:.0f} s "
+                "without being registered",
                 ended_ms=end,
             )

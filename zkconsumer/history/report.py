@@ -16,6 +16,7 @@ from zkconsumer.errors import escaped_and_cut
 from zkconsumer.history.describe import Described
 from zkconsumer.history.incidents import MOMENTARY
 from zkconsumer.history.tables import Commits, Event, Incident, Member, Rebalance, Tables
+from zkconsumer.protocol.model import session_text
 
 R = TypeVar("R", Member, Rebalance, Commits, Incident)
 
@@ -171,7 +172,7 @@ def timeline(tables: Tables, to_ms: int | None = None) -> list[Line]:
 
 def _member_lines(tables: Tables) -> Iterator[Line]:
     for row in tables.members:
-        what = f"{row.consumer} {row.event} (session 0x{row.session:x})"
+        what = f"{row.consumer} {row.event} (session {session_text(row.session)})"
         yield Line(row.zxid, row.time_ms, row.group, "member", what)
 
 
@@ -190,7 +191,7 @@ def _other_lines(tables: Tables) -> Iterator[Line]:
         what = f"a rebalance began: {_triggers(row.triggers)}"
         yield Line(row.zxid, row.time_ms, row.group, "rebalance", what)
     for run in tables.commits:
-        who = run.by or f"session 0x{run.session:x}"
+        who = run.by or f"session {session_text(run.session)}"
         at = f"{run.topic}-{run.partition}"
         if run.begins in ("moved back", "edit"):
             what = f"{who} set {at} from {run.before} to {run.first} ({run.begins})"

@@ -19,7 +19,7 @@ from zkconsumer.member.commands import Command, Diagnose, ListOwners, Notice, No
 from zkconsumer.member.events import Diagnosed, OwnersListed
 from zkconsumer.member.state import Blocked, State, Step, own_topics, replace, start_op
 from zkconsumer.protocol.group_snapshot import assignment_of_others
-from zkconsumer.protocol.model import UNKNOWN_BLOCKER, TopicPartition
+from zkconsumer.protocol.model import UNKNOWN_BLOCKER, TopicPartition, session_text
 
 # ---- idle peers ---------------------------------------------------------------------------------
 
@@ -99,7 +99,9 @@ def report_blocked(state: State, now: float) -> Step:
     if not named:
         return state, ()  # the next claim reads their owners
     holders = sorted({(who.thread, who.session) for who in named.values()})
-    names = ", ".join(f"{thread} (session {session:#x})" for thread, session in holders[:MAX_NAMED])
+    names = ", ".join(
+        f"{thread} (session {session_text(session)})" for thread, session in holders[:MAX_NAMED]
+    )
     persistent = any(not session for _, session in holders)
     notice = Notice(
         NoticeKind.BLOCKED,

@@ -27,7 +27,7 @@ from zkconsumer.member.state import (
     start_op,
     then,
 )
-from zkconsumer.protocol.model import ThreadId, TopicPartition
+from zkconsumer.protocol.model import ThreadId, TopicPartition, session_text
 
 CLIENT_BACKOFF_S, CLIENT_BACKOFF_MAX_S = 0.5, 30.0
 """The back-off, in seconds, before a new ZooKeeper client replaces a dead one.
@@ -184,7 +184,7 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
     notice = Notice(
         NoticeKind.ID_TAKEN,
         f"ids/{state.settings.consumer}",
-        f"session {outcome.session:#x} is registered under this member's consumer id",
+        f"session {session_text(outcome.session)} is registered under this member's consumer id",
         "wait for that session to end, or give each consumer its own consumer.id"
         if outcome.session
         else "delete the id znode by hand; it is persistent, so no session's end deletes it",

@@ -45,6 +45,15 @@ class Session:
     timeout_s: float
 
 
+def session_text(session: int) -> str:
+    """Return a session id as ZooKeeper's servers print it, in `dump` and `cons`.
+
+    Ids are signed 64-bit numbers. The first byte is the server's number (`myid`), so the ids of
+    servers from 128 on are negative.
+    """
+    return f"0x{session & 0xFFFF_FFFF_FFFF_FFFF:x}"
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """An owner znode of this member: its thread id, and its czxid as the fencing token."""

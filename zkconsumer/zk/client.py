@@ -196,10 +196,12 @@ class ZooKeeperClient:
     def _lost(self) -> ZkConsumerError:
         if self._death is not None:
             return self._session.death_error(self._death)
+        failures = self._session.failures()
         return ZooKeeperUnreachableError(
-            f"the connection to ZooKeeper was lost, and not restored within {self._limit_s:g} s",
+            f"the connection to ZooKeeper was lost, and not restored within {self._limit_s:g} s"
+            f"{': ' if failures else ''}{failures}",
             where=self.config.zookeeper_hosts,
-            remedy="try again when the servers are up",
+            remedy="try again when the servers accept clients",
         )
 
 

@@ -12,7 +12,6 @@ import hashlib
 import logging
 import socket
 import ssl
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -23,7 +22,8 @@ from kazoo.security import CREATOR_ALL_ACL, Permissions
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ConfigError
 from zkconsumer.protocol import paths
-from zkconsumer.zk import kazoo_transport
+from zkconsumer.zk.attempts import ask
+from zkconsumer.zk.kazoo_transport import release_in
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,9 @@ _HIDDEN = "x"
 TLS_SINCE = (3, 5)
 """The first release of ZooKeeper that offers TLS to its clients."""
 
-# Limits, in seconds and bytes, of the answer to `srvr`, which has about 300 bytes. A TLS port does
-# not answer `srvr`, so an error of the handshake is reported this much later.
+# Limit, in seconds, of the answer to `srvr`. A TLS port does not answer `srvr`, so an error of the
+# handshake is reported this much later.
 _PLAIN_ANSWER_S = 2.0
-_PLAIN_ANSWER_BYTES = 16 * 1024
 
 
 def client_options(config: ConnectionConfig) -> dict[str, object]:
@@ -118,14 +117,17 @@ def _load(name: str, file: str, load: Callable[[str], object]) -> None:
         ) from None
 
 
+class TlsFault(OSError):
+    """A TLS handshake failed; the text begins with `TLS:`."""
+
+
 class TlsSockets:
-    """Opens encrypted connections for kazoo; `fault` says why the last handshake failed."""
+    """Opens encrypted connections to ZooKeeper's servers."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
         self._names: dict[str, str] = {}
         self._failed: tuple[str, int] | None = None
-        self.fault = ""
 
     def open(self, address: tuple[str, int], *, hostname: object, timeout: float) -> ssl.SSLSocket:
         """Connect to an IP address whose certificate must be valid for `hostname`."""
@@ -140,12 +142,12 @@ class TlsSockets:
         except OSError as error:  # also a server that resets the connection, or never answers
             plain.close()
             reason = getattr(error, "verify_message", "") or getattr(error, "reason", None)
-            self.fault, self._failed = reason or str(error) or type(error).__name__, address
-            raise
+            self._failed = address
+            raise TlsFault(f"TLS: {reason or str(error) or type(error).__name__}") from error
         except BaseException:
             plain.close()
             raise
-        self.fault, self._failed = "", None
+        self._failed = None
         return secure
 
     def refuse_plain_port(self) -> None:
@@ -158,7 +160,8 @@ class TlsSockets:
         """
         if self._failed is None:
             return
-        release = kazoo_transport.release_in(_ask_plainly(self._failed))
+        said = ask(self._failed, b"srvr", limit_s=_PLAIN_ANSWER_S)
+        release = release_in(said.decode(errors="replace"))
         if not release:
             return
         named = f"{self._failed[0]}:{self._failed[1]} is ZooKeeper {'.'.join(map(str, release))}"
@@ -173,21 +176,6 @@ class TlsSockets:
             where="zookeeper.connect",
             remedy="name the server's secureClientPort, or set zookeeper.ssl.enable=false",
         )
-
-
-def _ask_plainly(address: tuple[str, int]) -> str:
-    """Return the answer to `srvr` without TLS; empty if none comes within the time limit."""
-    said, deadline = b"", time.monotonic() + _PLAIN_ANSWER_S
-    try:
-        with socket.create_connection(address, _PLAIN_ANSWER_S) as connection:
-            connection.sendall(b"srvr")
-            while len(said) < _PLAIN_ANSWER_BYTES and time.monotonic() < deadline:
-                if not (chunk := connection.recv(4096)):
-                    break
-                said += chunk
-    except OSError:
-        return ""
-    return said.decode(errors="replace")
 
 
 def check_credential(client: KazooClient, config: ConnectionConfig, group: str) -> None:

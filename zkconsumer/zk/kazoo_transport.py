@@ -1,6 +1,7 @@
 """All code that relies on kazoo's internals: connections, threads, sockets, requests.
 
-- `observe_connection` and `limit_attempts` wrap two private methods of kazoo's connection.
+- `observe_connection`, `limit_attempts` and `resolve_hosts` wrap private methods of kazoo's
+  connection.
 - `InOrderHandler` and `BulkHandler` replace kazoo's threads and sockets. The handlers deliver
   watches and replies in one order, and need few system calls.
 - `MultiRead` and `SetWatches` are two requests that kazoo does not have. `MultiRead` is ZooKeeper's
@@ -18,6 +19,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
 import select
 import socket
@@ -30,9 +32,10 @@ from typing import Any, TypeAlias, TypeGuard
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import (
     CheckVersion,
+    Connect,
     Create,
     Delete,
     Exists,
@@ -50,6 +53,7 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Children, Code, Get, Node, Reply, Request, Rights, Stat
+from zkconsumer.zk.attempts import Attempts, Stage
 
 FromKazoo: TypeAlias = Any
 """An object of kazoo; kazoo has no type annotations."""
@@ -69,6 +73,7 @@ def session_id(client: KazooClient) -> int | None:
 def observe_connection(
     client: KazooClient,
     *,
+    attempts: Attempts,
     established: Callable[[tuple[int, bytes]], None],
     ended: Callable[[BaseException | None], None],
 ) -> None:
@@ -79,8 +84,13 @@ def observe_connection(
     is the exception of a SASL library whose Kerberos ticket has expired. kazoo reports this end as
     a session expiry.
 
+    If the servers have lost the session with their data, this function lets kazoo begin a new one,
+    as after an expiry: kazoo then forgets the old id and zxid, and the requests of the old session
+    fail. The first request of the new session is `sync`, because its server may be behind.
+
     Args:
         client: a client that has not been started.
+        attempts: records the attempts, and tells whether the servers have lost the session.
         established: receives the session id and password, on kazoo's connection thread.
         ended: receives the exception that ended the last connection attempt or the connection loop;
             None if the loop was stopped.
@@ -89,14 +99,26 @@ def observe_connection(
     connect, zk_loop = connection._connect, connection.zk_loop
     fault: BaseException | None = None
 
-    def connect_and_report(*args: FromKazoo) -> FromKazoo:
+    def connect_and_report(host: str, hostip: str, port: int) -> FromKazoo:
         nonlocal fault
         fault = None
+        attempts.begin(host, (hostip, port))
         try:
-            result = connect(*args)
+            result = connect(host, hostip, port)
+            if attempts.must_sync:
+                connection._invoke(float("inf"), Sync("/"), xid=1)  # `limit_attempts` limits it
+                attempts.must_sync = False
+        except (kz.ConnectionDropped, KazooTimeoutError) as error:
+            fault = error
+            attempts.failed(error)
+            session = session_id(client)
+            if session and attempts.has_lost_data(seen=client.last_zxid, session_id=session):
+                raise kz.SessionExpiredError from error
+            raise
         except BaseException as error:
             fault = error
             raise
+        attempts.succeeded()
         identity = client.client_id
         if identity is not None:
             established(identity)
@@ -113,10 +135,26 @@ def observe_connection(
     connection._connect, connection.zk_loop = connect_and_report, loop_and_report
 
 
+def resolve_hosts(client: KazooClient, attempts: Attempts) -> None:
+    """Let the attempts resolve the servers' names, in a random order of the servers.
+
+    kazoo writes a log line for each name that it cannot resolve, and tells nobody.
+    """
+    connection: FromKazoo = client._connection
+
+    def resolve() -> list[tuple[str, str, int]]:
+        found = attempts.resolve(client.hosts)
+        random.shuffle(found)
+        return found
+
+    connection._expand_client_hosts = resolve
+
+
 def limit_attempts(
     client: KazooClient,
     limit_s: float,
     *,
+    attempts: Attempts,
     open_tls: Callable[..., FromKazoo] | None,
     negotiated: Callable[[float], None],
 ) -> None:
@@ -127,6 +165,7 @@ def limit_attempts(
     Args:
         client: a client that has not been started.
         limit_s: the upper bound of every wait within one attempt.
+        attempts: learns how far the attempt has come.
         open_tls: opens an encrypted connection instead of kazoo's plain one.
         negotiated: receives the session timeout in seconds that the server granted; kazoo itself
             does not report it.
@@ -134,6 +173,7 @@ def limit_attempts(
     connection: FromKazoo = client._connection
     handler: FromKazoo = client.handler
     invoke, create_connection = connection._invoke, handler.create_connection
+    read = connection._read
 
     def open_socket(
         address: FromKazoo, *, timeout: float = limit_s, **kwargs: FromKazoo
@@ -143,14 +183,27 @@ def limit_attempts(
             return open_tls(address, hostname=kwargs.get("hostname"), timeout=timeout)
         return create_connection(address, timeout=timeout, **kwargs)
 
-    def invoke_within_limit(timeout: float, *args: FromKazoo, **kwargs: FromKazoo) -> FromKazoo:
-        result = invoke(min(timeout, limit_s), *args, **kwargs)
+    def invoke_within_limit(
+        timeout: float, request: FromKazoo, xid: int | None = None
+    ) -> FromKazoo:
+        if not isinstance(request, Connect):
+            return invoke(min(timeout, limit_s), request, xid)
+        attempts.stage = Stage.GREETING
+        result = invoke(min(timeout, limit_s), request, xid)
+        attempts.stage = Stage.LOGIN
         granted = getattr(result[0], "time_out", 0) if isinstance(result, tuple) else 0
         if granted > 0:
             negotiated(granted / 1000)
         return result
 
-    connection._invoke, handler.create_connection = invoke_within_limit, open_socket
+    def read_plausible(length: int, timeout: float) -> FromKazoo:
+        # Another kind of server answers with other bytes, which kazoo would take for a length.
+        if attempts.stage is Stage.GREETING and length != _INT.size:
+            attempts.check_greeting(length)
+        return read(length, timeout)
+
+    connection._invoke, connection._read = invoke_within_limit, read_plausible
+    handler.create_connection = open_socket
 
 
 # ---- kazoo's threads and sockets ----------------------------------------------------------------

@@ -9,6 +9,7 @@ survive a disconnect, so a member reads everything again after `Connected`.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from zkconsumer.errors import (
 from zkconsumer.protocol.model import Session
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.zk import kazoo_transport
+from zkconsumer.zk.attempts import Address, Attempts, Fault
 from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
 from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, TransportRequest
 
@@ -100,12 +102,24 @@ class ZooKeeperSession:
         # The session id and password, with which a new client resumes the session.
         self._identity: tuple[int, bytes] | None = None
         self._death: ClientDeath | None = None
-        self._decided = threading.Event()  # set at the first connection, or at a permanent failure
+        # Set at the first connection, at a permanent failure, or if no server's name is known.
+        self._decided = threading.Event()
         self._lock = threading.Lock()
         self._has_started = self._is_stopping = False
         self.is_ending = False  # `stop` has returned before kazoo's threads ended
+        self._attempts = Attempts(
+            open_socket=self._open_socket,
+            timeout_s=lambda: self._timeout_s,
+            unresolved=self._decided.set,
+        )
         self._client = self._new_client()
         self._sender = Sender(self._client, self._watch)
+
+    def _open_socket(self, address: Address) -> socket.socket:
+        limit_s = max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s)
+        if self._tls:
+            return self._tls.open(address, hostname=None, timeout=limit_s)
+        return socket.create_connection(address, limit_s)
 
     def _new_client(self) -> KazooClient:
         config = self._config
@@ -120,14 +134,17 @@ class ZooKeeperSession:
         kazoo_transport.limit_attempts(
             client,
             max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s),
+            attempts=self._attempts,
             open_tls=self._tls.open if self._tls else None,
             negotiated=self._timeout_negotiated,
         )
         kazoo_transport.observe_connection(
             client,
+            attempts=self._attempts,
             established=self._connection_established,
             ended=lambda fault: self._loop_ended(client, fault),
         )
+        kazoo_transport.resolve_hosts(client, self._attempts)
         client.add_listener(lambda state: self._state_changed(client, state))
         return client
 
@@ -192,14 +209,33 @@ class ZooKeeperSession:
         if not self._client.connected:
             if self._tls:
                 self._tls.refuse_plain_port()
-            fault = f"; TLS: {self._tls.fault}" if self._tls and self._tls.fault else ""
-            raise ZooKeeperUnreachableError(
-                f"no ZooKeeper session within {limit_s:g} s{fault}",
-                where=where,
-                remedy="check the addresses and that the servers are up, or raise "
-                "zookeeper.connection.timeout.ms",
-            )
+            raise self._no_session(where)
         self._check_server(where)
+
+    def _no_session(self, where: str) -> ZooKeeperUnreachableError:
+        limit_s, faults = self._config.zookeeper_connection_timeout_s, self._attempts.faults()
+        if faults and all(one.fault is Fault.UNKNOWN_HOST for one in faults.values()):
+            return ZooKeeperUnreachableError(
+                f"no ZooKeeper session: {self.failures()}",
+                where=where,
+                remedy="correct the host name, or check the name server",
+            )
+        return ZooKeeperUnreachableError(
+            f"no ZooKeeper session within {limit_s:g} s: {self.failures() or 'no attempt ended'}",
+            where=where,
+            remedy="check the addresses and that the servers are up, or raise "
+            "zookeeper.connection.timeout.ms",
+        )
+
+    def failures(self) -> str:
+        """Return why each server failed since the last connection; empty if none failed.
+
+        Servers without TLS that do not answer, or close the connection, are asked what they are.
+        This takes at most two seconds.
+        """
+        if self._tls is None:
+            self._attempts.identify()
+        return self._attempts.describe()
 
     def _retry(self) -> KazooRetry:
         """Return what repeats a request within `zookeeper.connection.timeout.ms`: the connection

@@ -10,7 +10,7 @@ from zkconsumer.admin.verify import NO_OWNER, PERSISTENT_OWNER, UNREGISTERED, un
 from zkconsumer.errors import Advice, RemedyOperation, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import OwnerZnode
 
@@ -35,7 +35,7 @@ def of_owners(examined: ExaminedGroup) -> Iterator[Finding]:
 
 
 def _stop(*sessions: int) -> str:
-    ids = ", ".join(f"0x{session:x}" for session in sorted(set(sessions)))
+    ids = ", ".join(session_text(session) for session in sorted(set(sessions)))
     return f"stop the process that holds session {ids}: this deletes its znodes"
 
 
@@ -120,7 +120,7 @@ def _unregistered(
                 STALE,
                 examined.group,
                 consumer,
-                f"it is registered in session 0x{present:x}, but owns"
+                f"it is registered in session {session_text(present)}, but owns"
                 f" {', '.join(map(str, old[:5]))}{' ...' if len(old) > 5 else ''}"
                 " in another session",
                 "a process with the same consumer.id died or froze; it blocks the partitions"

@@ -14,6 +14,7 @@ from zkconsumer.admin.health import last_write
 from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC, NO_MEMBERS, PERSISTENT_MEMBER
 from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.paths import Kind
 
 FOREIGN_OWNERS, FOREIGN_OFFSETS, FOREIGN_TOPIC = (
@@ -104,7 +105,7 @@ def _stop_of(examined: ExaminedGroup, roots: list[str]) -> str:
         for path in examined.below(root)
         if (session := examined.session_of(path))
     }
-    held = ", ".join(f"0x{session:x}" for session in sorted(sessions)) or "of another client"
+    held = ", ".join(session_text(session) for session in sorted(sessions)) or "of another client"
     return (
         f"stop the process that holds session {held}, or give it another group.id;"
         " then examine the group again"
@@ -202,7 +203,7 @@ def _finding(examined: ExaminedGroup, code: str, consumer: str, what: str, why: 
     path = paths.member(examined.group, consumer)
     session = examined.session_of(path)
     if session:
-        remedy = f"stop the process that holds session 0x{session:x}: this deletes {path}"
+        remedy = f"stop the process that holds session {session_text(session)}: this deletes {path}"
         return Finding(Severity.ERROR, code, examined.group, consumer, what, why, remedy)
     return Finding(
         Severity.ERROR,

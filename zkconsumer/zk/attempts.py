@@ -1,0 +1,337 @@
+"""What becomes of a client's attempts to connect: why each server fails, and lost data.
+
+ZooKeeper refuses a client that has seen a later transaction than the server has
+(`ZooKeeperServer.processConnectRequest` compares the client's last zxid), and closes the connection
+without a reason. A server that is behind the others does so, and so does a server whose data were
+deleted or restored from an older backup. A server without a quorum, and a server with too many
+connections (`maxClientCnxns`), close each connection too. `Attempts.has_lost_data` distinguishes
+the cases: it opens a second session, without the old id and zxid.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from kazoo.exceptions import ConnectionDropped
+
+from zkconsumer.protocol.model import session_text
+
+logger = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+
+GREETING_BYTES = (20, 256)
+"""Minimum and maximum length of ZooKeeper's `ConnectResponse`, which has 36 or 37 bytes."""
+
+ANSWER_S = 1.0
+"""Seconds to wait for the answer to a question that identifies a server; then it has none."""
+
+ANSWER_BYTES = 16 * 1024
+"""Maximum number of bytes that are read of such an answer."""
+
+
+class Stage(Enum):
+    """How far an attempt to connect has come."""
+
+    OPENING = 1  # the socket is being opened
+    GREETING = 2  # the request for the session is sent
+    LOGIN = 3  # the server has granted the session
+
+
+class NotZooKeeperError(ConnectionDropped):  # type: ignore[misc]  # kazoo has no types
+    """The server's answer is not ZooKeeper's; kazoo tries again, as after a lost connection."""
+
+
+class Fault(Enum):
+    """The kinds of failed attempts; the value is the text for a user."""
+
+    UNKNOWN_HOST = "unknown host"
+    UNREACHABLE = ""  # the text is the operating system's, or TLS's
+    SILENT = "accepts the connection, and does not answer"
+    CLOSES = "accepts the connection, and closes it"
+    STRANGE = "answers, but not as ZooKeeper: is this a broker?"
+
+
+LASTING = frozenset({Fault.UNKNOWN_HOST, Fault.CLOSES, Fault.STRANGE})
+"""Faults that a wrong address or a setting causes, and that do not end with an outage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed attempt; `since` is the time of the first failure of this kind in a row."""
+
+    fault: Fault
+    text: str
+    since: float
+    at: Address
+
+
+class Attempts:
+    """The last failure of each server since the last connection.
+
+    kazoo's connection thread calls all methods except `describe` and `faults`, which any thread may
+    call.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_socket: Callable[[Address], socket.socket],
+        timeout_s: Callable[[], float],
+        unresolved: Callable[[], None],
+    ) -> None:
+        """Create an empty record.
+
+        Args:
+            open_socket: opens a further connection to a server, with TLS if it is configured.
+            timeout_s: returns the session timeout in seconds.
+            unresolved: is called when no server's name can be resolved.
+        """
+        self._open, self._timeout_s, self._unresolved = open_socket, timeout_s, unresolved
+        self._failures: dict[str, Failure] = {}
+        self._name, self._at, self.stage = "", ("", 0), Stage.OPENING
+        self._warned = ""
+        self._second_at: dict[str, float] = {}  # when a second session was last tried
+        self._granted: set[str] = set()
+        # A new session replaces a session that the servers have lost: its first request is `sync`.
+        self.must_sync = False
+
+    # ---- one attempt -----------------------------------------------------------------------------
+
+    def resolve(self, hosts: Sequence[tuple[str, int]]) -> list[tuple[str, str, int]]:
+        """Return (name, IP address, port) for each address of these servers."""
+        found: list[tuple[str, str, int]] = []
+        for host, port in hosts:
+            name = f"{host.strip()}:{port}"
+            try:
+                known = socket.getaddrinfo(host.strip(), port, 0, 0, socket.IPPROTO_TCP)
+            except (
+                OSError,
+                UnicodeError,
+            ) as error:  # UnicodeError: a label of the name is too long
+                self._note(name, Fault.UNKNOWN_HOST, f"unknown host ({_reason(error)})", ("", 0))
+                continue
+            found += [(host.strip(), str(one[4][0]), int(one[4][1])) for one in known]
+        if not found:
+            self._unresolved()
+        return found
+
+    def begin(self, host: str, address: Address) -> None:
+        """Start an attempt at this address of this host."""
+        self._name, self._at, self.stage = f"{host}:{address[1]}", address, Stage.OPENING
+
+    def check_greeting(self, length: int) -> None:
+        """Raise NotZooKeeperError if the answer to the request for a session has an odd length."""
+        if not GREETING_BYTES[0] <= length <= GREETING_BYTES[1]:
+            raise NotZooKeeperError(f"an answer of {length} bytes is not ZooKeeper's")
+
+    def failed(self, error: Exception) -> None:
+        """Record why the present attempt has failed, from the exception that ended it."""
+        stage, self.stage = self.stage, Stage.OPENING
+        if isinstance(error, NotZooKeeperError):
+            fault = Fault.STRANGE
+        elif stage is not Stage.GREETING:
+            fault = Fault.UNREACHABLE
+        elif isinstance(error, ConnectionDropped):
+            fault = Fault.CLOSES
+        else:
+            fault = Fault.SILENT
+        text = fault.value
+        if stage is Stage.LOGIN:
+            text = "does not complete the login"
+        elif stage is Stage.OPENING:
+            text = _reason(error.__context__ or error)
+        self._note(self._name, fault, text, self._at)
+
+    def _note(self, name: str, fault: Fault, text: str, at: Address) -> None:
+        before = self._failures.get(name)
+        now = time.monotonic()
+        since = before.since if before is not None and before.fault is fault else now
+        self._failures[name] = Failure(fault, text, since, at)
+
+    def succeeded(self) -> None:
+        """Record that the present attempt has succeeded; warn about other servers' lasting faults.
+
+        One line names them, and is repeated only when they change.
+        """
+        self._failures.pop(self._name, None)
+        text = self._text(self.faults(LASTING))
+        if text and text != self._warned:
+            logger.warning("ZooKeeper: connected to %s, but not to %s", self._name, text)
+        self._warned = text
+        self._failures.clear()
+        self._second_at.clear()
+        self._granted.clear()
+
+    # ---- what they say ---------------------------------------------------------------------------
+
+    def faults(self, kinds: frozenset[Fault] = frozenset(Fault)) -> dict[str, Failure]:
+        """Return the failures of these kinds, by server."""
+        known = dict(self._failures)
+        return {name: one for name, one in known.items() if one.fault in kinds}
+
+    def describe(self) -> str:
+        """Return the servers with their last failures; empty if none has failed."""
+        return self._text(self.faults())
+
+    @staticmethod
+    def _text(failures: dict[str, Failure]) -> str:
+        names: dict[str, list[str]] = {}
+        for name, one in failures.items():
+            names.setdefault(one.text, []).append(name)
+        return "; ".join(f"{', '.join(some)}: {text}" for text, some in names.items())
+
+    def identify(self) -> None:
+        """Ask silent and closing servers what they are, and refine the texts.
+
+        It takes at most twice `ANSWER_S` seconds for all servers together. The questions are in
+        plain text, so do not call this method if TLS is configured.
+        """
+        puzzling = self.faults(frozenset({Fault.SILENT, Fault.CLOSES}))
+        threads = []
+        for name, one in puzzling.items():
+            threads.append(threading.Thread(target=self._identify, args=(name, one), daemon=True))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+
+    def _identify(self, name: str, failure: Failure) -> None:
+        said, broker = ask(failure.at, b"srvr"), ask(failure.at, _METADATA)
+        if broker[4:8] == _CORRELATION:
+            text = "answers, but not as ZooKeeper: this is a Kafka broker"
+            self._note(name, Fault.STRANGE, text, failure.at)
+        elif b"not currently serving" in said:
+            self._note(name, failure.fault, "ZooKeeper is up, and has no quorum", failure.at)
+        elif not said and failure.fault is Fault.CLOSES:
+            text = f"{failure.fault.value}: is maxClientCnxns reached, or is this a broker?"
+            self._note(name, failure.fault, text, failure.at)
+
+    # ---- servers that have lost their data -------------------------------------------------------
+
+    def has_lost_data(self, *, seen: int, session_id: int) -> bool:
+        """Return whether the server of the present attempt has lost this session with its data.
+
+        The server must have accepted and closed all connections for one session timeout. It has
+        lost its data if it then grants a second session, and its last zxid is lower than the
+        client's. Without the zxids, a server that has just recovered would be mistaken for one
+        that has lost its data, and an outage would end a session.
+
+        Args:
+            seen: the last zxid that the client has seen.
+            session_id: the session that is to be resumed.
+        """
+        failure, name, now = self._failures.get(self._name), self._name, time.monotonic()
+        if failure is None or failure.fault is not Fault.CLOSES:
+            return False
+        since = self._second_at.get(name, failure.since)
+        if now - since < self._timeout_s():
+            return False
+        is_first = name not in self._second_at
+        self._second_at[name] = now
+        try:
+            with self._open(self._at) as connection:
+                last = last_zxid(connection, timeout_s=self._timeout_s())
+        except OSError:
+            if is_first:
+                logger.warning(
+                    "ZooKeeper at %s has closed each connection for %.1f s, even without the old"
+                    " session: is maxClientCnxns reached, or is there no quorum?",
+                    name,
+                    now - failure.since,
+                )
+            return False
+        # The second grant decides even if the zxids do not: nothing else would end the wait.
+        is_lost = last < seen or name in self._granted
+        self._granted.add(name)
+        if is_lost:
+            self.must_sync = True
+            logger.warning(
+                "ZooKeeper at %s has lost data: its last transaction is 0x%x, and this client has"
+                " seen 0x%x; session %s is lost, and a new session replaces it",
+                name,
+                last,
+                seen,
+                session_text(session_id),
+            )
+        return is_lost
+
+
+def _reason(error: BaseException) -> str:
+    """Return the text of an error of the operating system or of TLS."""
+    if isinstance(error, TimeoutError):
+        return "the connection timed out"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+# ---- requests in plain bytes ---------------------------------------------------------------------
+
+
+_CONNECT = struct.Struct("!iqiqi16s?")  # `ConnectRequest`, with `readOnly`
+_GRANT = struct.Struct("!iiq")  # the start of `ConnectResponse`: version, timeout, session
+_REPLY = struct.Struct("!iqi")  # `ReplyHeader`: xid, zxid, error
+_PING = struct.pack("!ii", -2, 11)
+_CLOSE = struct.pack("!ii", 1, -11)
+
+_CORRELATION = b"\x00zkc"
+# Kafka's Metadata request, version 0, for all topics; it creates no topic.
+_METADATA = struct.pack("!ihh4sh10si", 24, 3, 0, _CORRELATION, 10, b"zkconsumer", 0)
+
+
+def last_zxid(connection: socket.socket, *, timeout_s: float) -> int:
+    """Open a session without an id, return the server's last zxid, and end the session.
+
+    The result is -1 if the server does not tell its zxid before a login. Raises OSError if the
+    server closes the connection or does not answer.
+    """
+    greeting = _CONNECT.pack(0, 0, int(timeout_s * 1000), 0, 16, bytes(16), False)
+    _send(connection, greeting)
+    _, granted_ms, _ = _GRANT.unpack_from(_receive(connection))
+    if granted_ms <= 0:
+        raise ConnectionError("the server has granted no session")
+    _send(connection, _PING)
+    _, zxid, error = _REPLY.unpack_from(_receive(connection))
+    _send(connection, _CLOSE)
+    return -1 if error else int(zxid)
+
+
+def _send(connection: socket.socket, body: bytes) -> None:
+    connection.sendall(struct.pack("!i", len(body)) + body)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    (size,) = struct.unpack("!i", _exactly(connection, 4))
+    if not _REPLY.size <= size <= ANSWER_BYTES:
+        raise ConnectionError("the server does not answer as ZooKeeper")
+    return _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        if not (chunk := connection.recv(size - len(data))):
+            raise ConnectionError("the server has closed the connection")
+        data += chunk
+    return data
+
+
+def ask(address: Address, question: bytes, *, limit_s: float = ANSWER_S) -> bytes:
+    """Return what a server answers to these bytes in plain text; empty if nothing comes in time."""
+    said, deadline = b"", time.monotonic() + limit_s
+    try:
+        with socket.create_connection(address, limit_s) as connection:
+            connection.sendall(question)
+            while len(said) < ANSWER_BYTES and (left := deadline - time.monotonic()) > 0:
+                connection.settimeout(left)
+                if not (chunk := connection.recv(4096)):
+                    break
+                said += chunk
+    except OSError:
+        return said
+    return said
