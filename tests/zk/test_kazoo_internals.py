@@ -29,6 +29,8 @@ PRIVATE: Mapping[str, str] = {
     "_data_watchers": "KazooClient: path -> functions that get the next event of its payload",
     "_invoke": "ConnectionHandler: sends a request during the connect and reads its answer",
     "_connect": "ConnectionHandler: opens the socket, begins the session and authenticates",
+    "_read": "ConnectionHandler: reads this number of bytes from the socket",
+    "_expand_client_hosts": "ConnectionHandler: returns (name, address, port) of each server",
 }
 """Every private attribute of kazoo that the package uses -> its purpose."""
 
@@ -116,15 +118,17 @@ def test_the_session_and_the_watches_are_where_they_were(client: KazooClient) ->
 
 
 def test_the_connection_is_made_of_the_same_calls(client: KazooClient) -> None:
-    """`_connect`, `_invoke` and `zk_loop` have known arguments, and are looked up on the object."""
+    """The wrapped methods have known arguments, and kazoo looks them up on the object."""
     assert isinstance(client._connection, ConnectionHandler)
     parameters = {
         name: list(inspect.signature(getattr(ConnectionHandler, name)).parameters)
-        for name in ("_connect", "_invoke", "zk_loop")
+        for name in ("_connect", "_expand_client_hosts", "_invoke", "_read", "zk_loop")
     }
     assert parameters == {
         "_connect": ["self", "host", "hostip", "port"],
+        "_expand_client_hosts": ["self"],
         "_invoke": ["self", "timeout", "request", "xid"],
+        "_read": ["self", "length", "timeout"],
         "zk_loop": ["self"],
     }
     calls: list[str] = []
@@ -145,7 +149,14 @@ def test_the_connection_is_made_of_the_same_calls(client: KazooClient) -> None:
     other.start(60)
     other.stop()
     other.close()
-    assert calls[:3] == ["zk_loop", "_connect", "_invoke"]
+    assert calls[:6] == [
+        "zk_loop",
+        "_expand_client_hosts",
+        "_connect",
+        "_invoke",
+        "_read",  # the length of the answer
+        "_read",  # the answer
+    ]
 
 
 def test_the_handler_overrides_what_kazoo_calls() -> None:

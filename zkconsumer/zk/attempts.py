@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from kazoo.exceptions import ConnectionDropped
@@ -97,6 +97,7 @@ class Attempts:
         self._open, self._timeout_s, self._unresolved = open_socket, timeout_s, unresolved
         self._failures: dict[str, Failure] = {}
         self._name, self._at, self.stage = "", ("", 0), Stage.OPENING
+        self.is_connected = False
         self._warned = ""
         self._second_at: dict[str, float] = {}  # when a second session was last tried
         self._granted: set[str] = set()
@@ -126,6 +127,7 @@ class Attempts:
     def begin(self, host: str, address: Address) -> None:
         """Start an attempt at this address of this host."""
         self._name, self._at, self.stage = f"{host}:{address[1]}", address, Stage.OPENING
+        self.is_connected = False
 
     def check_greeting(self, length: int) -> None:
         """Raise NotZooKeeperError if the answer to the request for a session has an odd length."""
@@ -161,6 +163,7 @@ class Attempts:
 
         One line names them, and is repeated only when they change.
         """
+        self.is_connected = True
         self._failures.pop(self._name, None)
         text = self._text(self.faults(LASTING))
         if text and text != self._warned:
@@ -179,7 +182,16 @@ class Attempts:
 
     def describe(self) -> str:
         """Return the servers with their last failures; empty if none has failed."""
-        return self._text(self.faults())
+        return self._text(self._known())
+
+    def _known(self) -> dict[str, Failure]:
+        """Return the failures, and the present attempt if it is the first one of its server."""
+        known = self.faults()
+        if self._name and not self.is_connected and self._name not in known:
+            fault = Fault.SILENT if self.stage is Stage.GREETING else Fault.UNREACHABLE
+            text = fault.value or "the attempt to connect has not ended"
+            known[self._name] = Failure(fault, text, time.monotonic(), self._at)
+        return known
 
     @staticmethod
     def _text(failures: dict[str, Failure]) -> str:
@@ -188,30 +200,19 @@ class Attempts:
             names.setdefault(one.text, []).append(name)
         return "; ".join(f"{', '.join(some)}: {text}" for text, some in names.items())
 
-    def identify(self) -> None:
-        """Ask silent and closing servers what they are, and refine the texts.
+    def identify(self) -> str:
+        """Return the same as `describe`, after asking silent and closing servers what they are.
 
         It takes at most twice `ANSWER_S` seconds for all servers together. The questions are in
         plain text, so do not call this method if TLS is configured.
         """
-        puzzling = self.faults(frozenset({Fault.SILENT, Fault.CLOSES}))
-        threads = []
-        for name, one in puzzling.items():
-            threads.append(threading.Thread(target=self._identify, args=(name, one), daemon=True))
-            threads[-1].start()
-        for thread in threads:
-            thread.join()
-
-    def _identify(self, name: str, failure: Failure) -> None:
-        said, broker = ask(failure.at, b"srvr"), ask(failure.at, _METADATA)
-        if broker[4:8] == _CORRELATION:
-            text = "answers, but not as ZooKeeper: this is a Kafka broker"
-            self._note(name, Fault.STRANGE, text, failure.at)
-        elif b"not currently serving" in said:
-            self._note(name, failure.fault, "ZooKeeper is up, and has no quorum", failure.at)
-        elif not said and failure.fault is Fault.CLOSES:
-            text = f"{failure.fault.value}: is maxClientCnxns reached, or is this a broker?"
-            self._note(name, failure.fault, text, failure.at)
+        known = self._known()
+        puzzling = [name for name, one in known.items() if one.fault in _PUZZLING]
+        if puzzling:
+            with ThreadPoolExecutor(len(puzzling)) as pool:
+                answers = pool.map(lambda name: _identified(known[name]), puzzling)
+                known |= dict(zip(puzzling, answers, strict=True))
+        return self._text(known)
 
     # ---- servers that have lost their data -------------------------------------------------------
 
@@ -261,6 +262,22 @@ class Attempts:
                 session_text(session_id),
             )
         return is_lost
+
+
+_PUZZLING = frozenset({Fault.SILENT, Fault.CLOSES})
+
+
+def _identified(failure: Failure) -> Failure:
+    """Return the failure with a text that says more, if the server's answers tell more."""
+    said, broker = ask(failure.at, b"srvr"), ask(failure.at, _METADATA)
+    text = failure.text
+    if broker[4:8] == _CORRELATION:
+        text = "answers, but not as ZooKeeper: this is a Kafka broker"
+    elif b"not currently serving" in said:
+        text = "ZooKeeper is up, and has no quorum"
+    elif not said and failure.fault is Fault.CLOSES:
+        text = f"{text}: is maxClientCnxns reached, or is this a broker?"
+    return replace(failure, text=text)
 
 
 def _reason(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """Follows a group's members, owners and offsets without joining the group; never writes.
 
-An `Observer` has its own ZooKeeper session. `snapshot` reads the group once. `changes` follows the
+An `Observer` has its own `ZooKeeperSession`. `snapshot` reads the group once. `changes` follows the
 group with one-shot watches. After any connection event it reads the whole group again, and reports
 the differences from its last report.
 
@@ -15,33 +15,32 @@ deleted and re-created between two reads. Then all znodes of the list are read a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum, auto
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Self
 
-from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.client import KazooClient
 
-from zkconsumer.config.settings import ConnectionConfig, split_connect
-from zkconsumer.errors import (
-    AccessDeniedError,
-    ChrootMissingError,
-    MalformedZnodeError,
-    ZooKeeperUnreachableError,
-)
+from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import JsonObject, Session, TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.payloads import OwnerZnode, decode_offset, owner_znode
 from zkconsumer.protocol.registrations import Registration, decode_registration
-from zkconsumer.zk.credentials import TlsSockets, client_options, tls_context
-
-FromKazoo: TypeAlias = Any
-"""An object of kazoo; kazoo has no type annotations."""
+from zkconsumer.protocol.requests import (
+    Code,
+    Exists,
+    Get,
+    ListedChildren,
+    Listing,
+    Node,
+    Reply,
+)
+from zkconsumer.zk.session import ZooKeeperSession
 
 # ---- the group as last read ----------------------------------------------------------------------
 
@@ -60,6 +59,8 @@ class GroupPart(Enum):
 
 ALL: frozenset[GroupPart] = frozenset(GroupPart)
 
+
+_Read = Exists | Get | Listing
 
 # A string is the reason why the payload is malformed.
 Value = Registration | OwnerZnode | int | str
@@ -123,13 +124,13 @@ class GroupWatcher:
 
     def __init__(
         self,
-        client: KazooClient,
+        ask: Callable[[Sequence[_Read]], Sequence[Reply]],
         group: str,
         follow: frozenset[GroupPart],
         *,
-        watch: Callable[[FromKazoo], object] | None,
+        watch: bool,
     ) -> None:
-        self._client = client
+        self._ask = ask
         self._watch = watch
         roots = {
             GroupPart.MEMBERS: paths.ids(group),
@@ -210,39 +211,31 @@ class GroupWatcher:
 
     def _list(self, wanted: Collection[str]) -> list[tuple[str, _Listing | None]]:
         """Return the children of each path, None if it does not exist; watch a missing root."""
-        asked = [
-            (path, self._client.get_children_async(path, watch=self._watch, include_data=True))
-            for path in wanted
-        ]
         found: list[tuple[str, _Listing | None]] = []
-        for path, reply in asked:
-            try:
-                children, stat = reply.get(timeout=_REPLY_S)
-                found.append((path, _Listing(frozenset(children), stat.cversion)))
-            except NoNodeError:
-                appeared = (
-                    path in self._roots
-                    and self._watch is not None
-                    and self._client.exists(path, watch=self._watch) is not None
-                )
-                found += self._list([path]) if appeared else [(path, None)]
+        replies = self._ask([Listing(path, self._watch) for path in wanted])
+        for path, reply in zip(wanted, replies, strict=True):
+            if isinstance(reply.value, ListedChildren):
+                found.append((path, _Listing(frozenset(reply.value.names), reply.value.cversion)))
+                continue
+            appeared = (
+                path in self._roots
+                and self._watch
+                and self._ask([Exists(path, watch=True)])[0].value is not None
+            )
+            found += self._list([path]) if appeared else [(path, None)]
         return found
 
     def _get(self, wanted: Collection[str]) -> None:
-        asked = [
-            (path, kind, self._client.get_async(path, watch=self._watch_of(kind)))
-            for path in wanted
-            for kind in (paths.locate(path).kind,)
-        ]
-        for path, kind, reply in asked:
+        kinds = {path: paths.locate(path).kind for path in wanted}
+        replies = self._ask(
+            [Get(path, self._watch and kind in _WATCHED_LEAVES) for path, kind in kinds.items()]
+        )
+        for (path, kind), reply in zip(kinds.items(), replies, strict=True):
             self._touched.add(path)
-            try:
-                self._values[path] = _decode(kind, path, *reply.get(timeout=_REPLY_S))
-            except NoNodeError:
+            if isinstance(reply.value, Node):
+                self._values[path] = _decode(kind, path, reply.value)
+            else:
                 self._values.pop(path, None)
-
-    def _watch_of(self, kind: Kind) -> Callable[[FromKazoo], object] | None:
-        return self._watch if kind in _WATCHED_LEAVES else None
 
     def _changes(self) -> list[Change]:
         changes = []
@@ -266,7 +259,8 @@ def _order(path: str) -> tuple[int, str, int]:
     return at.kind.value, at.name, at.partition
 
 
-def _decode(kind: Kind, path: str, data: bytes | None, stat: FromKazoo) -> Value:
+def _decode(kind: Kind, path: str, node: Node) -> Value:
+    data, stat = node.data, node.stat
     try:
         match kind:
             case Kind.MEMBER:
@@ -274,7 +268,7 @@ def _decode(kind: Kind, path: str, data: bytes | None, stat: FromKazoo) -> Value
             case Kind.OFFSET:
                 return decode_offset(data, where=path)
             case _:
-                return owner_znode(data, session=stat.ephemeralOwner, czxid=stat.czxid, where=path)
+                return owner_znode(data, session=stat.owner, czxid=stat.czxid, where=path)
     except MalformedZnodeError as error:
         return error.what
 
@@ -284,10 +278,9 @@ def _decode(kind: Kind, path: str, data: bytes | None, stat: FromKazoo) -> Value
 
 __all__ = ["ALL", "Change", "ChangeKind", "GroupPart", "GroupSnapshot", "Observer"]
 
-# Maximum back-off between attempts to connect, in seconds. kazoo's own back-off grows to a minute;
-# with it, an observer would report the recovery too late.
-_RECONNECT_MAX_S = 0.5
-T = TypeVar("T")
+
+class _ConnectionLost(Exception):
+    """The connection was lost before the reply; `on_state` reports the loss and the reconnect."""
 
 
 class Observer:
@@ -297,12 +290,12 @@ class Observer:
         connect: servers and chroot, as in `zookeeper.connect`.
         group: a group, which need not exist yet.
         follow: the parts to read; fewer parts need fewer requests.
-        timeout_s: the limit for the first connection and the session timeout, in seconds.
-        auth: scheme and credential, such as ("digest", "user:password").
-        config: the source of authentication and TLS settings, in place of `auth`.
+        timeout_s: the limit for the first connection, in seconds.
+        auth: user and password, as ("digest", "user:password").
+        config: the source of the session timeout and of the authentication and TLS settings, in
+            place of `auth`.
 
-    Raises ConfigError and InvalidNameError. Entering raises ZooKeeperUnreachableError,
-    ChrootMissingError, or ConfigError if TLS is configured and the server's port speaks plain text.
+    Raises ConfigError and InvalidNameError. Entering raises the errors of `ZooKeeperSession.start`.
     After a connection loss `changes` waits, and the other methods raise ZooKeeperUnreachableError.
     """
 
@@ -316,48 +309,23 @@ class Observer:
         auth: tuple[str, str] | None = None,
         config: ConnectionConfig | None = None,
     ) -> None:
-        hosts, self._chroot = split_connect(connect)
-        self._hosts = hosts
         self.group = paths.validate_group(group)
         self._follow = frozenset(follow)
-        self._timeout_s = timeout_s
         self._inboxes: list[SimpleQueue[str | None]] = []
-        self._client = KazooClient(
-            hosts + self._chroot,
-            timeout=timeout_s,
-            connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": _RECONNECT_MAX_S},
-            **(client_options(config) if config else {"auth_data": [auth] if auth else None}),
+        self._settings = _settings(connect, timeout_s, auth, config)
+        self._last: Session | None = None
+        self._is_connected = False
+        self._session = ZooKeeperSession(
+            self._settings, on_state=self._on_state, on_watch=lambda kind, path: self._tell(path)
         )
-        context = tls_context(config) if config else None
-        self._tls = sockets = TlsSockets(context) if context else None
-        if sockets:
-            handler = cast(FromKazoo, self._client.handler)
-            handler.create_connection = lambda address, *, timeout=timeout_s, **more: sockets.open(
-                address, hostname=more.get("hostname"), timeout=timeout
-            )
+
+    @property
+    def _client(self) -> KazooClient:
+        """kazoo's client, which tests disturb."""
+        return self._session.client
 
     def __enter__(self) -> Self:
-        # `start()` is not used, because it prints a warning about a missing chroot.
-        # ChrootMissingError reports the missing chroot.
-        self._client.start_async().wait(self._timeout_s)
-        if not self._client.connected:
-            self.close()
-            if self._tls:
-                self._tls.refuse_plain_port()
-            fault = f"; TLS: {self._tls.fault}" if self._tls and self._tls.fault else ""
-            raise ZooKeeperUnreachableError(
-                f"no answer from ZooKeeper within {self._timeout_s:g} s{fault}",
-                where=self._hosts,
-                remedy="check the addresses and that the servers are up",
-            )
-        self._client.add_listener(self._on_state)
-        if self._chroot and self._read(lambda: self._client.exists("/")) is None:
-            self.close()
-            raise ChrootMissingError(
-                "the chroot does not exist",
-                where=self._chroot,
-                remedy="correct it: an observer never creates it",
-            )
+        self._session.start()
         return self
 
     def __exit__(
@@ -372,24 +340,22 @@ class Observer:
         """End all running `changes` and the session; may be called more than once."""
         for inbox in self._inboxes:
             inbox.put(None)
-        self._client.stop()
-        self._client.close()
+        self._session.stop()
 
     def group_exists(self) -> bool:
         """Return whether the group has a znode."""
-        path = f"{paths.CONSUMERS}/{self.group}"
-        return self._read(lambda: self._client.exists(path)) is not None
+        (reply,) = self._read([Exists(f"{paths.CONSUMERS}/{self.group}")])
+        return reply.value is not None
 
     def count_owners(self, topic: str) -> int:
-        """Return how many partitions of a topic have an owner znode, with one small read."""
-        path = paths.owners_of(self.group, topic)
-        stat = self._read(lambda: self._client.exists(path))
-        return 0 if stat is None else int(stat.numChildren)
+        """Return how many partitions of a topic have an owner znode, with one read."""
+        (reply,) = self._read([Listing(paths.owners_of(self.group, topic))])
+        return len(reply.value.names) if reply.code is Code.OK else 0
 
     def snapshot(self) -> GroupSnapshot:
         """Read all followed parts with pipelined requests."""
-        watcher = GroupWatcher(self._client, self.group, self._follow, watch=None)
-        self._read(watcher.read_all)
+        watcher = GroupWatcher(self._read, self.group, self._follow, watch=False)
+        watcher.read_all()
         return watcher.snapshot()
 
     def changes(self) -> Iterator[tuple[float, Change]]:
@@ -401,9 +367,7 @@ class Observer:
         """
         inbox: SimpleQueue[str | None] = SimpleQueue()
         self._inboxes.append(inbox)
-        watcher = GroupWatcher(
-            self._client, self.group, self._follow, watch=lambda event: inbox.put(event.path or "")
-        )
+        watcher = GroupWatcher(self._ask, self.group, self._follow, watch=True)
         stale = True
         while True:
             try:
@@ -423,37 +387,75 @@ class Observer:
                 found = watcher.read(dirty)
                 now = time.monotonic()
                 yield from ((now, change) for change in found)
-            except NoAuthError as error:
-                raise self._denied(error) from error
-            except (KazooException, KazooTimeoutError):
-                # The connection was lost during the read. The listener reports the loss and the
-                # reconnect.
-                stale = self._client.connected
+            except _ConnectionLost:
+                stale = self._is_connected
 
-    def _on_state(self, state: KazooState) -> None:
-        # A ZooKeeper call in a listener would never return, so this method only enqueues. A leading
+    def _on_state(self, session: Session | None) -> None:
+        # kazoo's thread calls this method: a request made here would never be answered. A leading
         # space distinguishes a state from a path.
-        for inbox in self._inboxes:
-            inbox.put(f" {state.lower()}")
+        was_connected, self._is_connected = self._is_connected, session is not None
+        if session is None:
+            if was_connected:
+                self._tell(" suspended")
+            return
+        if self._last is not None:
+            if session.id != self._last.id:
+                self._tell(" lost")
+            self._tell(" connected")
+        self._last = session
 
-    def _read(self, read: Callable[[], T]) -> T:
+    def _tell(self, what: str) -> None:
+        for inbox in self._inboxes:
+            inbox.put(what)
+
+    def _ask(self, batch: Sequence[_Read]) -> Sequence[Reply]:
+        """Return the replies; raise _ConnectionLost or AccessDeniedError."""
+        answer: SimpleQueue[Sequence[Reply]] = SimpleQueue()
+        self._session.submit(batch, answer.put)
         try:
-            return read()
-        except NoAuthError as error:
-            raise self._denied(error) from error
-        except (KazooException, KazooTimeoutError) as error:
+            replies = answer.get(timeout=_REPLY_S)
+        except Empty:
+            raise _ConnectionLost(f"no reply within {_REPLY_S:g} s") from None
+        for request, reply in zip(batch, replies, strict=True):
+            if reply.code is Code.NO_AUTH:
+                raise AccessDeniedError(
+                    "ZooKeeper does not allow this client to read the group",
+                    where=request.path,
+                    remedy="authenticate as a user who may read it",
+                )
+            if reply.code not in (Code.OK, Code.NO_NODE):
+                raise _ConnectionLost(str(reply.value))
+        return replies
+
+    def _read(self, batch: Sequence[_Read]) -> Sequence[Reply]:
+        try:
+            return self._ask(batch)
+        except _ConnectionLost as error:
+            failures = self._session.failures()
             raise ZooKeeperUnreachableError(
-                f"the connection was lost while reading: {type(error).__name__}",
-                where=self._hosts,
+                f"the connection was lost while reading: {failures or error}",
+                where=self._settings.zookeeper_hosts,
                 remedy="try again",
             ) from error
 
-    def _denied(self, error: NoAuthError) -> AccessDeniedError:
-        return AccessDeniedError(
-            "ZooKeeper does not allow this client to read the group",
-            where=f"{paths.CONSUMERS}/{self.group}",
-            remedy="authenticate as a user who may read it",
-        )
+
+def _settings(
+    connect: str,
+    timeout_s: float,
+    auth: tuple[str, str] | None,
+    config: ConnectionConfig | None,
+) -> ConnectionConfig:
+    """Return an observer's settings.
+
+    They are no ConsumerConfig: a session would then compare the credential with the group's ACLs.
+    """
+    known: JsonObject = {}
+    if config is not None:
+        known = {one.name: getattr(config, one.name) for one in fields(ConnectionConfig)}
+    elif auth is not None:
+        known["zookeeper_auth_scheme"], known["zookeeper_auth_credential"] = auth
+    known |= {"zookeeper_connect": connect, "zookeeper_connection_timeout_s": timeout_s}
+    return ConnectionConfig(**known)
 
 
 def _drain(inbox: SimpleQueue[str | None]) -> tuple[set[str] | None, list[str]]:

@@ -115,6 +115,11 @@ class ZooKeeperSession:
         self._client = self._new_client()
         self._sender = Sender(self._client, self._watch)
 
+    @property
+    def client(self) -> KazooClient:
+        """kazoo's present client; `recreate` replaces it."""
+        return self._client
+
     def _open_socket(self, address: Address) -> socket.socket:
         limit_s = max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s)
         if self._tls:
@@ -221,7 +226,7 @@ class ZooKeeperSession:
                 remedy="correct the host name, or check the name server",
             )
         return ZooKeeperUnreachableError(
-            f"no ZooKeeper session within {limit_s:g} s: {self.failures() or 'no attempt ended'}",
+            f"no ZooKeeper session within {limit_s:g} s: {self.failures()}",
             where=where,
             remedy="check the addresses and that the servers are up, or raise "
             "zookeeper.connection.timeout.ms",
@@ -233,9 +238,7 @@ class ZooKeeperSession:
         Servers without TLS that do not answer, or close the connection, are asked what they are.
         This takes at most two seconds.
         """
-        if self._tls is None:
-            self._attempts.identify()
-        return self._attempts.describe()
+        return self._attempts.describe() if self._tls else self._attempts.identify()
 
     def _retry(self) -> KazooRetry:
         """Return what repeats a request within `zookeeper.connection.timeout.ms`: the connection

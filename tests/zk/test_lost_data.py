@@ -1,0 +1,174 @@
+"""ZooKeeper comes back with less data: each client begins a new session. An outage ends none."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from kazoo.exceptions import ConnectionDropped
+from support.wait import eventually, wait_for
+from support.zk.client import peer_of
+from support.zk.proxies import RawProxy
+
+from zkconsumer import ConsumerConfig
+from zkconsumer.errors import ZooKeeperUnreachableError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import Session, TopicPartition
+from zkconsumer.protocol.requests import Children, Code, Reply
+from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.sandbox.zookeeper import ZooKeeperEnsemble
+from zkconsumer.zk.attempts import Attempts, Stage
+from zkconsumer.zk.client import ZooKeeperClient
+from zkconsumer.zk.observer import ChangeKind, Observer
+from zkconsumer.zk.session import ZooKeeperSession
+
+SESSION_S = 1.0
+SYNC = 9  # ZooKeeper's number for the request
+OFFSET = paths.offset("g", TopicPartition("t", 0))
+
+
+def _config(connect: str, *, limit_s: float = 60.0) -> ConsumerConfig:
+    return ConsumerConfig(
+        group_id="g",
+        zookeeper_connect=connect,
+        zookeeper_session_timeout_s=SESSION_S,
+        zookeeper_connection_timeout_s=limit_s,
+    )
+
+
+def _restart_empty(server: ZooKeeperServer) -> None:
+    server.stop()
+    shutil.rmtree(server.directory / "data")
+    server.start()
+
+
+class Requests(RawProxy):
+    """A proxy that notes the operation of each request, by connection."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.connections: list[list[int]] = []
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        operations: list[int] = []
+        self.connections.append(operations)
+        pending = b""
+        while chunk := self._receive(client):
+            pending += chunk
+            while len(pending) >= 4 and len(pending) >= (size := 4 + int.from_bytes(pending[:4])):
+                operations.append(int.from_bytes(pending[8:12], signed=True))
+                pending = pending[size:]
+            self._send(server, chunk)
+        self.end(client, server)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    """A server whose last zxid is far from that of an empty server."""
+    with ZooKeeperServer(tmp_path, tick_time_s=0.1) as one:
+        with peer_of(one.connect) as hand:
+            hand.ensure_path(OFFSET)
+            for number in range(100):
+                hand.set(OFFSET, b"%d" % number)
+        yield one
+
+
+def test_a_session_on_a_server_that_was_emptied(
+    server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new session replaces the old one, its first request is `sync`, and one line says so."""
+    states: list[Session | None] = []
+    with Requests(server.connect) as proxy:
+        session = ZooKeeperSession(
+            _config(proxy.address), on_state=states.append, on_watch=lambda kind, path: None
+        )
+        session.start()
+        try:
+            (old,) = states
+            assert old is not None
+            _restart_empty(server)
+            eventually(lambda: (last := states[-1]) is not None and last.id != old.id)
+            assert session.is_over(old.id)
+            answer: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
+            session.submit([Children("/")], answer.put)
+            (reply,) = answer.get(timeout=60)
+            assert (reply.code, reply.value) == (Code.OK, ["zookeeper"])
+        finally:
+            session.stop()
+        # The first frame of a connection is the request for the session.
+        assert [one[1] for one in proxy.connections if len(one) > 2][-1] == SYNC
+    lines = [one.getMessage() for one in caplog.records if "lost data" in one.getMessage()]
+    assert len(lines) == 1
+    assert f"session 0x{old.id:x} is lost" in lines[0]
+
+
+def test_tools_and_observers_on_a_server_that_was_emptied(server: ZooKeeperServer) -> None:
+    """A tool's client and an observer read the new data."""
+    with (
+        ZooKeeperClient(_config(server.connect)) as client,
+        Observer(server.connect, "g", config=_config(server.connect)) as observer,
+    ):
+        assert client.children(["/consumers"])["/consumers"] == ["g"]
+        changes = observer.changes()
+        assert next(changes)[1].after == 99
+        _restart_empty(server)
+        seen = [next(changes)[1]]
+        while seen[-1].what is not ChangeKind.OFFSET:
+            seen.append(next(changes)[1])
+        assert (seen[-1].before, seen[-1].after) == (99, None)
+        assert "lost" in [one.after for one in seen]
+        assert client.children(["/", "/consumers"]) == {"/": ["zookeeper"]}
+
+
+def test_an_outage_ends_no_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that closes connections for longer than the session timeout, and that has lost no
+    data, continues the session afterwards."""
+    states: list[Session | None] = []
+    with ZooKeeperEnsemble(tmp_path, size=2, tick_time_s=0.1) as ensemble:
+        first, second = ensemble.servers
+        session = ZooKeeperSession(
+            _config(first.connect), on_state=states.append, on_watch=lambda kind, path: None
+        )
+        session.start()
+        try:
+            second.kill()
+            wait_for(
+                lambda: any("has closed each connection" in one.message for one in caplog.records),
+                "a warning about the closed connections",
+            )
+            with pytest.raises(ZooKeeperUnreachableError, match="has no quorum"):
+                ZooKeeperClient(_config(first.connect, limit_s=1.0)).__enter__()
+            assert states[-1] is None
+            second.start()
+            eventually(lambda: states[-1] is not None)
+            assert len({one.id for one in states if one is not None}) == 1
+        finally:
+            session.stop()
+
+
+def test_a_second_session_alone_is_no_proof(server: ZooKeeperServer) -> None:
+    """A server that grants a second session, and whose zxid the client has not reached, has kept
+    the data; only when it grants another one after a further session timeout has it lost the
+    session."""
+    host, _, port = server.connect.partition(":")
+    attempts = Attempts(
+        open_socket=lambda address: socket.create_connection(address, 60),
+        timeout_s=lambda: SESSION_S,
+        unresolved=lambda: None,
+    )
+
+    def refused() -> bool:
+        attempts.begin(host, (host, int(port)))
+        attempts.stage = Stage.GREETING
+        attempts.failed(ConnectionDropped("socket connection broken"))
+        return attempts.has_lost_data(seen=1, session_id=1)
+
+    assert not refused()
+    begin = time.monotonic()
+    eventually(refused)
+    assert time.monotonic() > begin + 2 * SESSION_S
