@@ -126,8 +126,7 @@ def test_tools_and_observers_on_a_server_that_was_emptied(server: ZooKeeperServe
 
 
 def test_an_outage_ends_no_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that closes connections for longer than the session timeout, and that has lost no
-    data, continues the session afterwards."""
+    """A server without a quorum closes connections for a session timeout; the session survives."""
     states: list[Session | None] = []
     with ZooKeeperEnsemble(tmp_path, size=2, tick_time_s=0.1) as ensemble:
         first, second = ensemble.servers
@@ -152,9 +151,7 @@ def test_an_outage_ends_no_session(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_a_second_session_alone_is_no_proof(server: ZooKeeperServer) -> None:
-    """A server that grants a second session, and whose zxid the client has not reached, has kept
-    the data; only when it grants another one after a further session timeout has it lost the
-    session."""
+    """Two grants of a second session are a proof, one is none if the server has newer data."""
     host, _, port = server.connect.partition(":")
     attempts = Attempts(
         open_socket=lambda address: socket.create_connection(address, 60),

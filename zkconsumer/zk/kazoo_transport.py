@@ -84,9 +84,8 @@ def observe_connection(
     is the exception of a SASL library whose Kerberos ticket has expired. kazoo reports this end as
     a session expiry.
 
-    If the servers have lost the session with their data, this function lets kazoo begin a new one,
-    as after an expiry: kazoo then forgets the old id and zxid, and the requests of the old session
-    fail. The first request of the new session is `sync`, because its server may be behind.
+    If the servers have lost the session with their data, kazoo begins a new one, as after an
+    expiry. Its first request is `sync`, because its server may be behind.
 
     Args:
         client: a client that has not been started.
@@ -108,15 +107,13 @@ def observe_connection(
             if attempts.must_sync:
                 connection._invoke(float("inf"), Sync("/"), xid=1)  # `limit_attempts` limits it
                 attempts.must_sync = False
-        except (kz.ConnectionDropped, KazooTimeoutError) as error:
-            fault = error
-            attempts.failed(error)
-            session = session_id(client)
-            if session and attempts.has_lost_data(seen=client.last_zxid, session_id=session):
-                raise kz.SessionExpiredError from error
-            raise
         except BaseException as error:
             fault = error
+            if isinstance(error, kz.ConnectionDropped | KazooTimeoutError):
+                attempts.failed(error)
+                session = session_id(client)
+                if session and attempts.has_lost_data(seen=client.last_zxid, session_id=session):
+                    raise kz.SessionExpiredError from error
             raise
         attempts.succeeded()
         identity = client.client_id
