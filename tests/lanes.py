@@ -567,6 +567,7 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/zk/test_tools_connection.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/test_observer.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/test_lost_data.py", STARTS_SERVERS),
+    Rule(Lane.NORMAL, "tests/zk/test_failed_transactions.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/cli/test_session_ids.py::test_sessions_of", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/test_attempts.py::test_a_server_with_too_many", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/spark/test_finishing.py::test_a_refused_commit", STARTS_SERVERS),

@@ -480,6 +480,7 @@ class _Run:
     def _write(self, chunk: Chunk) -> None:
         """Send one transaction; if its reply is lost, send it again until its outcome is known."""
         connection = self._connection
+        counted: set[str] = set()
         for _ in range(ATTEMPTS):
             writes = self._guards.transaction(chunk)
             try:
@@ -502,7 +503,10 @@ class _Run:
                     self._has_written = self._is_unsure = True
                 continue
             refused = writes[int(reply.value or 0)]
-            if reply.code is Code.NO_AUTH or not self._guards.is_extra(refused):
+            if reply.code is Code.NOT_EMPTY and not self._has_others(refused.path, writes):
+                self._count_again(refused.path, counted)
+                continue
+            if reply.code is Code.NO_AUTH or not self._may_repeat(refused):
                 self._give_up(chunk, reply.code, refused, nodes)
             self._guards.read(connection)
         self._lost(
@@ -510,6 +514,41 @@ class _Run:
                 f"a transaction was sent {ATTEMPTS} times without a reply",
                 where=connection.config.zookeeper_hosts,
                 remedy="check the servers, and try again",
+            )
+        )
+
+    def _may_repeat(self, refused: Write) -> bool:
+        """Return whether the transaction can succeed after the guards and marks are read again.
+
+        A guard is refused if a member has joined. If it has left since, nothing prevents the
+        change.
+        """
+        if self._guards.is_guard(refused) and self._live is Live.REFUSE:
+            return not self._members()
+        return self._guards.is_extra(refused)
+
+    def _has_others(self, path: str, writes: Sequence[Write]) -> bool:
+        """Return whether a znode has children that the transaction does not delete."""
+        deleted = {one.path for one in writes if isinstance(one, Delete)}
+        try:
+            below = self._connection.children([path]).get(path, ())
+        except ZooKeeperUnreachableError as error:
+            self._lost(error)
+        return any(f"{path}/{name}" not in deleted for name in below)
+
+    def _count_again(self, path: str, counted: set[str]) -> None:
+        """Let ZooKeeper correct its number of children, once for each znode of a transaction."""
+        if path not in counted:
+            counted.add(path)
+            if self._connection.count_children_again(path).code in (Code.OK, Code.BROKEN):
+                return
+        self._end(
+            RefusedError(
+                "ZooKeeper refuses to delete a znode as if it had children, and it has none;"
+                " nothing was written",
+                where=path,
+                remedy="a failed transaction leaves such a state in ZooKeeper before 3.4.7:"
+                " create and delete a child of the znode, or restart ZooKeeper's leader",
             )
         )
 
@@ -525,9 +564,9 @@ class _Run:
                     remedy="authenticate as an identity with the right to it (zookeeper.auth.*)",
                 )
             )
-        if self._guards.is_guard(refused):
-            gone = {refused.path.split("/")[2]: ["a member that has left since"]}
-            self._end(_live_error(self._members() or gone, self._plan))
+        is_guard = self._guards.is_guard(refused) and self._live is Live.REFUSE
+        if is_guard and (members := self._members()):
+            self._end(_live_error(members, self._plan))
         _, changed = split_due(chunk.changes, nodes)
         where = "; ".join(_present(one, nodes.get(one.path)) for one in changed[:_NAMED])
         why = f"{count(changed, 'znode')} changed while the plan was applied"

@@ -14,6 +14,8 @@ from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnrea
 from zkconsumer.protocol.requests import (
     Children,
     Code,
+    Create,
+    Delete,
     Exists,
     Get,
     Multi,
@@ -179,6 +181,18 @@ class ZooKeeperClient:
         """
         (reply,) = self._ask([Multi(tuple(writes))])
         return reply
+
+    def count_children_again(self, path: str) -> Reply:
+        """Let a server before ZooKeeper 3.4.7 forget a wrong number of children of this znode.
+
+        Such a server keeps a record of the parents of all znodes of a failed transaction
+        (`PrepRequestProcessor.rollbackPendingChanges`). The end of a session deletes its ephemeral
+        znodes, and does not change the record. From then on the server refuses to delete the
+        parent, because it counts children that are gone. A request that creates a child replaces
+        the record. The child exists only within one transaction, so no other client sees it.
+        """
+        child = f"{path.rstrip('/')}/zkconsumer-count"
+        return self.write([Create(child, ephemeral=True), Delete(child)])
 
     def sync(self, path: str) -> None:
         """Ensure that later reads return each write acknowledged to any client before this call."""
