@@ -13,6 +13,7 @@ from support.wait import eventually
 
 from zkconsumer.consumer import stream_fetcher
 from zkconsumer.consumer.stream_fetcher import ReportKind
+from zkconsumer.kafka import progress
 from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset, KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
@@ -43,7 +44,7 @@ def test_a_stalled_fetcher_is_replaced(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a fetcher stalls without an error, the stream replaces it."""
-    monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.5)
+    monkeypatch.setattr(progress, "SILENT_S", 0.5)
     log, made = KafkaLog(unique("still"), sandbox), list[KafkaFetcher]()
     sandbox.create_topic(log.topic)
 
@@ -90,7 +91,7 @@ def connected(log: MemoryLog, kind: type[Checked], made: list[Checked]) -> Check
 
 def test_a_fetcher_without_new_messages_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long silence does not replace a fetcher if the logs have no new messages."""
-    monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
+    monkeypatch.setattr(progress, "SILENT_S", 0.1)
     log, made = MemoryLog("quiet"), list[Checked]()
     reader = Reader(log, connect=lambda: connected(log, Checked, made))
     log.append(0, ["one"])
@@ -115,7 +116,7 @@ class Patient(Checked):
 
 def test_a_stream_waits_for_a_delayed_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """If `fetch.wait.max.ms` is long, the stream waits longer before it checks the fetcher."""
-    monkeypatch.setattr(stream_fetcher, "SILENT_S", 0.1)
+    monkeypatch.setattr(progress, "SILENT_S", 0.1)
     log, made = MemoryLog("patient"), list[Checked]()
     readers = [
         Reader(log, connect=lambda: connected(log, Patient, made)),

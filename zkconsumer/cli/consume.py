@@ -363,9 +363,9 @@ class _Files:
 
     def prepare(self, config: ConsumerConfig) -> None:
         """Compile the columnar reader; the first time on a machine, this takes some seconds."""
-        from zkconsumer.consumer.group_member import engine
+        from zkconsumer.kafka.engines import engines
 
-        if engine(config) is not None:
+        if engines(config).columns is not None:
             from zkconsumer.kafka.columns.record_sets import fastest_engine
 
             note = threading.Timer(

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from importlib.util import find_spec
 from typing import Final, TypeVar
 
 from zkconsumer.config.property_types import AUTO_RELEASE
@@ -33,7 +32,6 @@ from zkconsumer.consumer.stream_fetcher import (
 from zkconsumer.consumer.stream_partitions import Codec, Decoded, LeaseGate
 from zkconsumer.errors import (
     AccessDeniedError,
-    ConfigError,
     ConsumerIdTakenError,
     ZooKeeperUnreachableError,
     escaped_and_cut,
@@ -43,11 +41,10 @@ from zkconsumer.kafka.client_settings import (
     Brokers,
     broker_settings,
     fetch_settings,
-    servers,
-    without_columns,
 )
 from zkconsumer.kafka.client_settings import Settings as KafkaSettings
-from zkconsumer.kafka.fetcher import LOOKUP_S, AutoOffsetReset, Fetcher, KafkaFetcher
+from zkconsumer.kafka.engines import StreamClients
+from zkconsumer.kafka.fetcher import LOOKUP_S, AutoOffsetReset
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.kafka.pool import CLIENTS, OWN_CLIENTS, FetcherPool
 from zkconsumer.member.read_group import read_brokers, read_raw_group
@@ -412,33 +409,23 @@ def stream(
     pool: FetcherPool | None,
 ) -> Stream[Decoded, Decoded]:
     """Return the stream of a consumer thread; `fetcher_pool` describes `brokers` and the pool."""
+    clients = StreamClients(config, brokers)
     if pool is None:
         # The stream has its own client. Only a message wakes this client during a wait, so each
         # wait is short (`TURN_S`).
-        connect, brokers_moved = clients(config, brokers)
-        background, turn_s = in_thread, TURN_S
+        connect, background, turn_s = clients.messages, in_thread, TURN_S
     else:
         shared = pool
-        connect, brokers_moved = lambda: shared.fetcher(made.wake_signal), lambda: False
+        connect = lambda: shared.fetcher(made.wake_signal)  # noqa: E731 - one expression
         background, turn_s = inline, IDLE_S
-    columns = None
-    if (chosen := engine(config)) is not None:
-        columns, columns_moved = clients(config, brokers, chosen)
-        if config.fetch_engine == "columns":
-            connect, brokers_moved, background, turn_s = (
-                columns,
-                columns_moved,
-                in_thread,
-                TURN_S,
-            )
     made: Stream[Decoded, Decoded] = Stream(
         topic=topic,
         thread_id=thread,
         number=number,
         gate=gate,
         connect=connect,
-        connect_columns=columns,
-        brokers_moved=brokers_moved,
+        connect_columns=None if clients.engines.columns is None else clients.columns,
+        brokers_moved=clients.have_brokers_moved,
         reset=AutoOffsetReset(config.auto_offset_reset),
         timeout_s=config.consumer_timeout_s,
         retry_s=config.refresh_leader_backoff_s,
@@ -463,82 +450,21 @@ def fetcher_pool(
     `brokers` returns the registered brokers. `brokers` may wait for ZooKeeper, so only background
     threads call it.
     """
-    if streams <= OWN_CLIENTS or config.fetch_engine == "columns":
+    if streams <= OWN_CLIENTS:
         return None
-    connect, brokers_moved = clients(config, brokers)
+    clients = StreamClients(config, brokers)
+    if not clients.engines.may_share:
+        return None
     limits = fetch_settings(config)
     return FetcherPool(
-        connect=connect,
-        brokers_moved=brokers_moved,
+        connect=clients.messages,
+        brokers_moved=clients.have_brokers_moved,
         trouble=lambda text: report(StreamReport(ReportKind.FETCH_TROUBLE, consumer, text)),
         clients=max(CLIENTS, config.num_consumer_fetchers),
         max_messages=int(limits["queued.min.messages"]),
         max_bytes=1024 * int(limits["queued.max.messages.kbytes"]),
         name=consumer,
     )
-
-
-# The packages that the columnar reader needs. `fetch.engine=auto` also requires the compiler,
-# because plain Python is slower than librdkafka.
-_NEEDED: Final = ("pyarrow", "google_crc32c")
-_COMPILER: Final = "numba"
-
-
-def engine(config: ConsumerConfig) -> Callable[[KafkaSettings], Fetcher] | None:
-    """Return the factory of columnar fetchers; None if `poll_arrow` converts librdkafka's messages.
-
-    The call imports no package, because the import of numba alone takes 0.15 s. Raises ConfigError
-    if `fetch.engine=columns` is set and a package that it needs is missing, or if the columnar
-    reader does not honour a `kafka.` property.
-    """
-    needed = (*_NEEDED, _COMPILER) if config.fetch_engine == "auto" else _NEEDED
-    missing = [name for name in needed if find_spec(name) is None]
-    refused = without_columns(config.kafka)
-    lacks = bool(missing) or refused is not None
-    if config.fetch_engine == "librdkafka" or (lacks and config.fetch_engine == "auto"):
-        return None
-    if refused is not None:
-        raise ConfigError(refused.what, where=refused.where, remedy=refused.remedy)
-    if missing:
-        raise ConfigError(
-            f"fetch.engine=columns needs {' and '.join(missing)}",
-            where="fetch.engine",
-            remedy="install zkconsumer[fast]",
-        )
-    return _column_fetcher
-
-
-def _column_fetcher(settings: KafkaSettings) -> Fetcher:
-    from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see `engine`
-
-    return ColumnFetcher(settings)
-
-
-def clients(
-    config: ConsumerConfig,
-    brokers: Callable[[], Brokers],
-    make: Callable[[KafkaSettings], Fetcher] | None = None,
-) -> tuple[Callable[[], Fetcher | None], Callable[[], bool]]:
-    """Return a function that connects a broker client, and a function that detects moved brokers.
-
-    The second function returns whether all brokers of the client have new addresses. `make` creates
-    the client from its settings; None creates librdkafka's client.
-    """
-    first_servers: set[str] = set()
-
-    def connect() -> Fetcher | None:
-        known = brokers()
-        if not known:
-            return None
-        first_servers.clear()
-        first_servers.update(servers(known))
-        return (make or KafkaFetcher)({**fetch_settings(config), **broker_settings(known)})
-
-    def brokers_moved() -> bool:
-        known = brokers()
-        return bool(known) and first_servers.isdisjoint(servers(known))
-
-    return connect, brokers_moved
 
 
 def suffix() -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
-from operator import methodcaller
 from typing import Generic, TypeVar, cast, overload
 
 from confluent_kafka import (
@@ -22,6 +21,7 @@ from confluent_kafka import Message as RawMessage
 
 from zkconsumer.consumer.stream_partitions import Codec, Decoded, Grant, GrantedPartition
 from zkconsumer.errors import DecodeError
+from zkconsumer.kafka.fetcher import Fetched
 from zkconsumer.protocol.model import Position, TopicPartition
 
 K = TypeVar("K")
@@ -41,25 +41,21 @@ _TIMESTAMP_TYPES = {
     TIMESTAMP_LOG_APPEND_TIME: TimestampType.LOG_APPEND_TIME,
 }
 
-KeyOf = Callable[[RawMessage], Hashable]
+KeyOf = Callable[[Fetched], Hashable]
 """A function that returns a message's partition as a key that is unique within one stream."""
 
 
-def key_of(topic: str | None) -> KeyOf:
+def key_of(topic: str | None, kind: type[Fetched] = RawMessage) -> KeyOf:
     """Return the function that returns the key of a message's partition within a stream.
 
     In the stream of one topic, the key is the partition number. In the stream of a filter (topic
-    None), the key is the pair of topic and number, which equals a `TopicPartition`.
+    None), the key is the pair of topic and number, which equals a `TopicPartition`. `kind` is the
+    class of all messages; a method of the class is faster than a look-up for each message.
     """
-    return RawMessage.partition if topic is not None else _topic_and_number
+    return kind.partition if topic is not None else _topic_and_number
 
 
-def key_of_any(topic: str | None) -> KeyOf:
-    """Like `key_of`, but also for messages and runs of the columnar reader; slower."""
-    return methodcaller("partition") if topic is not None else _topic_and_number
-
-
-def _topic_and_number(raw: RawMessage) -> Hashable:
+def _topic_and_number(raw: Fetched) -> Hashable:
     return raw.topic(), raw.partition()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, M
 from copy import copy
 from operator import length_hint
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from confluent_kafka import Message as RawMessage
 
@@ -45,11 +45,9 @@ from zkconsumer.errors import (
     NotOwnedError,
     ZkConsumerError,
 )
+from zkconsumer.kafka.engines import RunFetcher
 from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher
 from zkconsumer.protocol.model import Position, TopicPartition
-
-Fetched: TypeAlias = Any
-"""A message of librdkafka, or a run of columns; the fetcher determines which."""
 
 __all__ = [
     "BUFFER_MESSAGES",
@@ -63,6 +61,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from zkconsumer.kafka.columns.fetcher import Run
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -111,7 +111,7 @@ class Stream(Generic[K, V]):
         number: int,
         gate: LeaseGate,
         connect: Callable[[], Fetcher | None],
-        connect_columns: Callable[[], Fetcher | None] | None = None,
+        connect_columns: Callable[[], RunFetcher | None] | None = None,
         brokers_moved: Callable[[], bool] = lambda: False,
         reset: AutoOffsetReset,
         timeout_s: float | None,
@@ -342,9 +342,9 @@ class Stream(Generic[K, V]):
         if not self._fetcher.is_columns:
             return to_arrow().of_messages(self.take(max_messages))
         try:
-            runs: list[Fetched] = []
+            runs: list[Run] = []
             left = max_messages
-            waiting: list[Fetched] = [*self._fetcher.buffer]
+            waiting = self._fetcher.runs.copy()
             while waiting and left > 0:
                 run = waiting.pop(0)
                 if run.batch.num_rows > left:
@@ -352,26 +352,25 @@ class Stream(Generic[K, V]):
                     run = run.cut(0, left)
                 runs.append(run)
                 left -= run.batch.num_rows
-            self._fetcher.buffer = iter(waiting)
+            self._fetcher.runs = waiting
             return self._hand_out_runs(runs)
         except BaseException:
             self._redeliver()
             raise
 
-    def _hand_out_runs(self, runs: list[Fetched]) -> pyarrow.RecordBatch:
+    def _hand_out_runs(self, runs: list[Run]) -> pyarrow.RecordBatch:
         """Hand out runs of messages, as `_hand_out` does with messages."""
-        key_of = self._fetcher.key_of
+        keyed = [(self._fetcher.key(run.tp), run) for run in runs]
         first: dict[Hashable, Place] = {}
-        for run in runs:
-            first.setdefault(key_of(run), Place(run.offset()))
+        for key, run in keyed:
+            first.setdefault(key, Place(run.offset()))
         held, gone = self._marked(first)
-        for run in runs:
-            if (key := key_of(run)) in held:
+        for key, run in keyed:
+            if key in held:
                 held[key].last = Place(run.last.offset())
         if gone:
             self._partitions.recheck_releases()
-        kept = [(run, held[key].epoch) for run in runs if (key := key_of(run)) in held]
-        return to_arrow().of_runs(kept)
+        return to_arrow().of_runs([(run, held[key].epoch) for key, run in keyed if key in held])
 
     def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
         key_of = self._fetcher.key_of
@@ -435,9 +434,9 @@ class Stream(Generic[K, V]):
             left = None if limit is None else max(0.0, limit - gate.clock())
             if not gate.is_open:
                 gate.wait(partitions, self._turn_s if left is None else min(left, self._turn_s))
-            elif not length_hint(self._fetcher.buffer):
+            elif not self._fetcher.has_fetched:
                 self._fetcher.fetch(left, max_messages)
-                if length_hint(self._fetcher.buffer):
+                if self._fetcher.has_fetched:
                     continue  # the wait took time: check the lease and the changes again
             else:
                 return True
@@ -514,7 +513,8 @@ class Stream(Generic[K, V]):
 
         The JVM's FetchQueueSize counts chunks instead.
         """
-        return length_hint(self._fetcher.buffer) + self._fetcher.queued
+        waiting = length_hint(self._fetcher.buffer) + len(self._fetcher.runs)
+        return waiting + self._fetcher.queued
 
     @property
     def ends(self) -> dict[TopicPartition, int]:

@@ -12,38 +12,41 @@ import math
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from functools import partial
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from confluent_kafka import Message as RawMessage
 
-from zkconsumer.consumer.messages import key_of, key_of_any
+from zkconsumer.consumer.messages import key_of
 from zkconsumer.consumer.stream_partitions import GrantedPartition, StreamPartitions
 from zkconsumer.errors import FetchError
+from zkconsumer.kafka.engines import RunFetcher
 from zkconsumer.kafka.fetcher import (
     LOOKUP_S,
     Answers,
     AutoOffsetReset,
+    BrokerClient,
     Fetcher,
     FetchFault,
     FetchFaultKind,
 )
+from zkconsumer.kafka.progress import ProgressWatch
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
-    from zkconsumer.kafka.columns.fetcher import ColumnFetcher
-
-Fetched: TypeAlias = Any
-"""A message of librdkafka, or a run of columns; the fetcher determines which."""
+    from zkconsumer.kafka.columns.fetcher import Run
 
 Result: TypeAlias = Any
 """The result of a background call; `StreamFetcher` has a future for each kind of call."""
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 # Maximum duration, in seconds, of a call that a change cannot end. The user's thread sees the
 # coordinator's changes within this time. The wake-ups cost about 0.1 % of a CPU.
@@ -64,20 +67,6 @@ LEAST_LOOKUP_S: Final = 0.03
 # raises an error in the user's thread, which should receive messages of other partitions in
 # between.
 FAILED_S: Final = 5.0
-
-
-# Interval, in seconds, at which the log ends are read for the lag. A read takes a few microseconds
-# for each partition.
-ENDS_S: Final = 5.0
-
-# librdkafka 2.16 sometimes stops fetching all its partitions without an error. So if no message has
-# come for this time, in seconds, the stream asks the brokers for the log ends. If the previous
-# check already found messages that have still not been fetched, the stream replaces the fetcher.
-# The maximum time for which a broker may delay a fetch is added to this time.
-SILENT_S: Final = 10.0
-# Upper bound of the number of partitions in a check. A sample suffices: a stalled client stalls in
-# most partitions.
-_CHECKED: Final = 100
 
 # Size of the sample from which the bytes of a larger batch are estimated. Measuring all messages
 # would cost a tenth of the throughput. A batch that is not larger is measured exactly.
@@ -144,15 +133,56 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
     return done
 
 
+class _Source(Protocol):
+    """A broker client, and how its messages reach the buffer of a stream."""
+
+    @property
+    def client(self) -> BrokerClient: ...
+
+    def fill(self, into: StreamFetcher, max_messages: int, turn_s: float) -> int:
+        """Fetch into the empty buffer, and count the bytes. Return the number of messages or
+        runs."""
+
+
+class _Messages:
+    """A client that fetches messages."""
+
+    def __init__(self, topic: str | None, client: Fetcher) -> None:
+        self.client = client
+        self._key_of = key_of(topic, client.kind)
+
+    def fill(self, into: StreamFetcher, max_messages: int, turn_s: float) -> int:
+        messages = self.client.consume(max_messages, turn_s)
+        into.key_of = self._key_of
+        into.buffer = iter(messages)
+        _count_bytes(messages, into.fetched_bytes)
+        return len(messages)
+
+
+class _Columns:
+    """A client that fetches columns."""
+
+    def __init__(self, client: RunFetcher) -> None:
+        self.client = client
+
+    def fill(self, into: StreamFetcher, max_messages: int, turn_s: float) -> int:
+        # The coordinator's requests do not end a wait of the columnar client, so the wait is short.
+        into.runs = runs = self.client.fetch(min(turn_s, TURN_S))
+        for run in runs:
+            into.fetched_bytes[run.tp.topic] += run.size
+        return len(runs)
+
+
 class StreamFetcher:
     """The broker client of one stream, its buffer of messages, and its partitions' states.
 
     Attributes:
         states: the partitions that the stream serves.
         not_fetched: the partitions of `states` that are not being fetched, each with the reason.
-        buffer: the fetched messages that were not handed out yet, or runs of them as columns. The
-            buffer is a list iterator, so `length_hint` counts its items.
-        is_columns: whether `buffer` has runs.
+        buffer: the fetched messages that were not handed out yet. The buffer is a list iterator, so
+            `length_hint` counts its items.
+        runs: instead of `buffer`, the fetched runs of columns that were not handed out yet.
+        is_columns: whether the client fetches columns.
         index: finds a message's state: `index[key_of(message)]`.
         ends: the known ends of the logs.
         fetched_bytes: topic -> bytes of keys and values fetched, partly estimated.
@@ -165,7 +195,7 @@ class StreamFetcher:
         thread_id: str,
         partitions: StreamPartitions,
         connect: Callable[[], Fetcher | None],
-        connect_columns: Callable[[], Fetcher | None] | None,
+        connect_columns: Callable[[], RunFetcher | None] | None,
         brokers_moved: Callable[[], bool],
         reset: AutoOffsetReset,
         retry_s: float,
@@ -179,6 +209,7 @@ class StreamFetcher:
         self.index: dict[Hashable, GrantedPartition] = {}
         self.key_of = key_of(topic)
         self.buffer: Iterator[RawMessage] = iter([])
+        self.runs: list[Run] = []
         self._topic = topic
         self._thread_id = thread_id
         self._partitions = partitions
@@ -193,24 +224,19 @@ class StreamFetcher:
         self._report = report
         self._clock = clock
         self._background, self._turn_s = background, turn_s
-        self._client: Fetcher | None = None
+        self._source: _Source | None = None
         # Running calls: making the client; reading whether the brokers have moved; resolving first
-        # offsets, with the states that wait for them; reading the log ends, with the partitions
-        # that seemed stalled when the call began.
-        self._connecting: Future[Fetcher | None] | None = None
+        # offsets, with the states that wait for them.
+        self._connecting: Future[_Source | None] | None = None
         self._moving: Future[bool] | None = None
         self._resolving: list[tuple[Future[Answers], dict[TopicPartition, GrantedPartition]]] = []
-        self._checking: tuple[Future[Answers], list[TopicPartition]] | None = None
+        self._watch = ProgressWatch()
         self.ends: dict[TopicPartition, int] = {}
         # topic -> bytes.
         self.fetched_bytes: dict[str, float] = defaultdict(float)
-        self._ends_due = 0.0
         # The offsets at which logs end after the messages in the buffer. The position moves there
         # when all these messages were handed out.
         self._ends_after_buffer: dict[TopicPartition, int] = {}
-        # The log ends that the last check found, and when the next check is due.
-        self._log_ends: dict[TopicPartition, int] = {}
-        self._check_due = self._clock() + SILENT_S
 
     @property
     def queued(self) -> int:
@@ -218,7 +244,17 @@ class StreamFetcher:
 
         Any thread may read it.
         """
-        return getattr(self._client, "queued", 0)
+        source = self._source
+        return 0 if source is None else source.client.queued
+
+    @property
+    def has_fetched(self) -> bool:
+        """Whether a fetched message or run was not handed out yet."""
+        return bool(self.runs) or length_hint(self.buffer) > 0
+
+    @property
+    def _client(self) -> BrokerClient | None:
+        return None if self._source is None else self._source.client
 
     @property
     def has_columns(self) -> bool:
@@ -241,11 +277,11 @@ class StreamFetcher:
         if gone:
             self._stop_fetching(gone)
         for tp in gone:
-            del self.states[tp], self.index[self._key(tp)]
+            del self.states[tp], self.index[self.key(tp)]
             self.not_fetched.pop(tp, None)
         for tp, state in wanted.items():
             if tp not in self.states:
-                self.index[self._key(tp)] = self.states[tp] = state
+                self.index[self.key(tp)] = self.states[tp] = state
                 self.not_fetched[tp] = _NOT_BEGUN if state.delivered is not None else _NO_OFFSET
             is_paused = self._partitions.is_paused(state)
             was_paused = self.not_fetched.get(tp) is _PAUSED
@@ -255,16 +291,18 @@ class StreamFetcher:
             elif was_paused and not is_paused:
                 self.not_fetched[tp] = _RESUMED
 
-    def _key(self, tp: TopicPartition) -> Hashable:
+    def key(self, tp: TopicPartition) -> Hashable:
+        """Return the key of a partition in `index`."""
         return tp if self._topic is None else tp.partition
 
-    def _stop_fetching(self, tps: Iterable[TopicPartition]) -> None:
+    def _stop_fetching(self, tps: Collection[TopicPartition]) -> None:
         """Stop fetching these partitions, and discard their messages that were not handed out."""
-        keys = {self._key(tp) for tp in tps}
-        self._log_ends, self._checking = {}, None
+        keys = {self.key(tp) for tp in tps}
+        self._watch.forget()
         for tp in tps:
             self._ends_after_buffer.pop(tp, None)
         self.buffer = iter([raw for raw in self.buffer if self.key_of(raw) not in keys])
+        self.runs = [run for run in self.runs if run.tp not in tps]
         if self._client is not None:
             self._client.unassign(tps)
 
@@ -287,25 +325,22 @@ class StreamFetcher:
             wake_at = min([now + IDLE_S, limit, *dues])
             self._partitions.sleep(max(0.0, wake_at - self._clock()))
             limit = now
-        if self._client is not None:
+        if (source := self._source) is not None:
             now = self._clock()
             due_in_s = min((one.due for one in self.not_fetched.values()), default=math.inf) - now
             turn_s = max(0.0, min(limit - now, due_in_s, self._turn_s))
-            messages = self._consume(self._client, max_messages, turn_s)
-            self.buffer = iter(messages)
+            count = source.fill(self, max_messages, turn_s)
             # Read the log ends also with the first messages, because the user may process one of
             # them for a long time.
-            if now >= self._ends_due or (messages and not self.ends):
-                self._ends_due = now + ENDS_S
-                self.ends = self._client.ends(self.states)
-            faults = self._client.faults
+            if self._watch.are_ends_due(now) or (count and not self.ends):
+                self.ends = source.client.ends(self.states)
+            faults = source.client.faults
             while faults:
                 self._on_fault(faults.popleft())
-            if not messages:
+            if not count:
                 self._move_to_ends()
-            if not messages and now >= self._check_due and self._client is not None:
-                self._check_due = now + SILENT_S + self._client.wait_s
-                self._check_progress(self._client)
+            if self._source is source:
+                self._check_progress(source.client, now, count)
 
     def _move_to_ends(self) -> None:
         """Move positions over transaction markers and compacted messages at the ends of logs.
@@ -318,18 +353,6 @@ class StreamFetcher:
                 self.states[tp].start_at(end)
         self._ends_after_buffer.clear()
 
-    def _consume(self, client: Fetcher, max_messages: int, turn_s: float) -> list[Fetched]:
-        """Return fetched messages or runs, and count their bytes."""
-        if not self.is_columns:
-            messages = client.consume(max_messages, turn_s)
-            self._count_bytes(messages)
-            return messages
-        # The coordinator's requests do not end a wait of the columnar client, so the wait is short.
-        runs = cast("ColumnFetcher", client).fetch(min(turn_s, TURN_S))
-        for run in runs:
-            self.fetched_bytes[run.tp.topic] += run.size
-        return runs
-
     def _take_answers(self, now: float) -> None:
         """Take the results of the calls that have ended on other threads."""
         for one in [one for one in self._resolving if one[0].done()]:
@@ -340,9 +363,6 @@ class StreamFetcher:
                 self.not_fetched.update(dict.fromkeys(self._still_waiting(asked), reason))
                 raise error
             self._take_offsets(future.result(), asked, now)
-        if self._checking is not None and self._checking[0].done():
-            (future, behind), self._checking = self._checking, None
-            self._take_log_ends(future.result(), behind)
         if self._moving is not None and self._moving.done():
             moving, self._moving = self._moving, None
             if moving.result():
@@ -350,7 +370,9 @@ class StreamFetcher:
 
     def _in_background(self, call: Callable[[], T]) -> Future[T]:
         """Run a call on another thread; when it ends, it wakes the user's thread."""
-        future: Future[T] = self._background(call)
+        # A columnar client is never shared, so its calls may always block.
+        background = in_thread if self.is_columns else self._background
+        future: Future[T] = background(call)
         self._notify_at_end(future)
         return future
 
@@ -358,46 +380,29 @@ class StreamFetcher:
         if not future.done():
             future.add_done_callback(lambda _: self._partitions.notify())
 
-    def _check_progress(self, fetcher: Fetcher) -> None:
-        """Ask for the log ends, to detect a client that fetches nothing although messages exist."""
+    def _check_progress(self, client: BrokerClient, now: float, count: int) -> None:
+        """Restart if the client fetches nothing although messages exist."""
         placed = [tp for tp in self.states if tp not in self.not_fetched]
-        asked, reached = self._log_ends, fetcher.ends(placed)
-        behind = [tp for tp in placed if reached.get(tp, -1) < asked.get(tp, -1)]
-        # Ask again for the partitions that are behind: if the brokers do not answer, a new client
-        # would not help.
-        some = behind or random.sample(placed, min(_CHECKED, len(placed)))
-        if some:
-            self._checking = fetcher.resolve(some, AutoOffsetReset.LARGEST), behind
-            if self._checking[0].done():
-                self._take_answers(self._clock())
-
-    def _take_log_ends(self, found: Answers, behind: list[TopicPartition]) -> None:
-        """Store the log ends; restart if partitions are still behind the previous check's ends."""
-        self._log_ends = {tp: end for tp, end in found.items() if isinstance(end, int)}
-        if behind and self._log_ends:
-            tp, end = next(iter(self._log_ends.items()))
-            text = f"nothing is fetched although the log ends at offset {end}; fetching restarts"
-            self._send_report(ReportKind.FETCH_TROUBLE, tp, text)
+        stall = self._watch.check(client, placed, now, messages=count)
+        if stall is not None:
+            text = (
+                f"nothing is fetched although the log ends at offset {stall.end}; fetching restarts"
+            )
+            self._send_report(ReportKind.FETCH_TROUBLE, stall.tp, text)
             self.restart()
-
-    def _count_bytes(self, messages: list[RawMessage]) -> None:
-        """Add the bytes of these messages; estimate a large batch from a random sample."""
-        few = len(messages) <= SAMPLED
-        share = 1.0 if few else len(messages) / SAMPLED
-        for raw in messages if few else random.choices(messages, k=SAMPLED):
-            self.fetched_bytes[raw.topic() or ""] += share * (len(raw) + len(raw.key() or b""))
 
     def _start_fetching(self, due: list[TopicPartition], now: float, left: float) -> None:
         """Fetch these partitions from their positions, or as `auto.offset.reset` says."""
-        if self._client is None:
-            self._client = self._connected(due, now)
-        if self._client is None:
+        if self._source is None:
+            self._source = self._connected(due, now)
+        if self._source is None:
             return
+        client = self._source.client
         unknown = {tp: self.states[tp] for tp in due if self.states[tp].delivered is None}
         if unknown:
             for tp in unknown:
                 self.not_fetched[tp] = self.not_fetched[tp]._replace(due=math.inf)
-            future = self._client.resolve(unknown, self._reset)
+            future = client.resolve(unknown, self._reset)
             self._notify_at_end(future)
             self._resolving.append((future, unknown))
             self._take_answers(now)
@@ -408,32 +413,33 @@ class StreamFetcher:
         }
         for tp in offsets:
             del self.not_fetched[tp]
-        self._log_ends, self._checking = {}, None
-        self._client.assign(offsets, min(LOOKUP_S, max(left, LEAST_LOOKUP_S)))
+        self._watch.forget()
+        client.assign(offsets, min(LOOKUP_S, max(left, LEAST_LOOKUP_S)))
         # Unassign the partitions that were revoked meanwhile: with a shared client, another stream
         # of this member may already have their grants. `kafka.pool` relies on this.
-        self._client.unassign([tp for tp in offsets if not self.states[tp].granted])
+        client.unassign([tp for tp in offsets if not self.states[tp].granted])
 
-    def _connected(self, due: list[TopicPartition], now: float) -> Fetcher | None:
+    def _connected(self, due: list[TopicPartition], now: float) -> _Source | None:
         """Return the client; None while it is being made or no broker is registered."""
-        if self._connecting is None and self.is_columns:
-            assert self._connect_columns is not None
-            self._connecting = in_thread(self._connect_columns)
-            self._notify_at_end(self._connecting)
-        elif self._connecting is None:
-            self._connecting = self._in_background(self._connect)
+        if self._connecting is None:
+            self._connecting = self._begin_connecting()
         if not self._connecting.done():
             return None
         connecting, self._connecting = self._connecting, None
-        fetcher = connecting.result()
-        if fetcher is None:
+        source = connecting.result()
+        if source is None:
             waiting = _NotFetched("no broker is registered", now + self._retry_s)
             self.not_fetched.update(dict.fromkeys(due, waiting))
         else:
-            self._check_due = now + SILENT_S + fetcher.wait_s
-            is_own = getattr(fetcher, "has_own_messages", False)
-            self.key_of = (key_of_any if is_own else key_of)(self._topic)
-        return fetcher
+            self._watch.begin(source.client, now)
+        return source
+
+    def _begin_connecting(self) -> Future[_Source | None]:
+        if not self.is_columns:
+            of_messages = partial(_Messages, self._topic)
+            return self._in_background(partial(_made, self._connect, of_messages))
+        assert self._connect_columns is not None
+        return self._in_background(partial(_made, self._connect_columns, _Columns))
 
     def _take_offsets(
         self, found: Answers, asked: dict[TopicPartition, GrantedPartition], now: float
@@ -507,8 +513,8 @@ class StreamFetcher:
         `auto.offset.reset` replaces an offset that the log does not contain. After a permanent
         error the partition is fetched again from its position after `FAILED_S` seconds.
         """
-        assert self._client is not None
-        self._client.unassign([tp])
+        assert self._source is not None
+        self._source.client.unassign([tp])
         self._ends_after_buffer.pop(tp, None)
         if fault.kind is FetchFaultKind.OUT_OF_RANGE:
             self.states[tp].start_at(None)
@@ -527,28 +533,29 @@ class StreamFetcher:
 
     def restart(self) -> None:
         """Discard the client; fetch again every message that was not handed out."""
-        fetcher = self._forget()
-        if fetcher is not None:
-            self._background(fetcher.close)  # closing may wait for brokers that do not answer
+        client = self._forget()
+        if client is not None:
+            self._background(client.close)  # closing may wait for brokers that do not answer
         paused = [tp for tp, one in self.not_fetched.items() if one is _PAUSED]
         self.not_fetched = dict.fromkeys(self.states, _RESTARTED) | dict.fromkeys(paused, _PAUSED)
 
     def close(self) -> None:
         """Close the client and discard the buffer."""
-        fetcher = self._forget()
-        if fetcher is not None:
-            fetcher.close()
+        client = self._forget()
+        if client is not None:
+            client.close()
 
-    def _forget(self) -> Fetcher | None:
+    def _forget(self) -> BrokerClient | None:
         """Discard the buffer, all running calls and the client; return the client, still open."""
-        self.buffer, self._log_ends = iter([]), {}
+        self.buffer, self.runs = iter([]), []
+        self._watch.forget()
+        self._resolving, self._moving = [], None
         self._ends_after_buffer.clear()
-        self._resolving, self._checking, self._moving = [], None, None
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.add_done_callback(_close_unused)
-        fetcher, self._client = self._client, None
-        return fetcher
+        client, self._source = self._client, None
+        return client
 
     def _send_report(
         self, kind: ReportKind, tp: TopicPartition | None, text: str, offset: int | None = None
@@ -566,7 +573,20 @@ class StreamFetcher:
         )
 
 
-def _close_unused(connecting: Future[Fetcher | None]) -> None:
+def _made(connect: Callable[[], C | None], kind: Callable[[C], _Source]) -> _Source | None:
+    client = connect()
+    return None if client is None else kind(client)
+
+
+def _count_bytes(messages: list[RawMessage], into: dict[str, float]) -> None:
+    """Add the bytes of these messages; estimate a large batch from a random sample."""
+    few = len(messages) <= SAMPLED
+    share = 1.0 if few else len(messages) / SAMPLED
+    for raw in messages if few else random.choices(messages, k=SAMPLED):
+        into[raw.topic() or ""] += share * (len(raw) + len(raw.key() or b""))
+
+
+def _close_unused(connecting: Future[_Source | None]) -> None:
     """Close a client that is no longer needed when it has been made."""
-    if connecting.exception() is None and (fetcher := connecting.result()) is not None:
-        fetcher.close()
+    if connecting.exception() is None and (source := connecting.result()) is not None:
+        source.client.close()

@@ -168,8 +168,19 @@ Answers = dict[TopicPartition, int | str]
 """Partition -> its offset, or the reason why the offset could not be looked up."""
 
 
-class Fetcher(Protocol):
-    """Fetches the messages of one stream, from any partitions and given offsets."""
+class Fetched(Protocol):
+    """A message, or a run of messages: it has a partition, and the offset of its first message.
+
+    The values are None only for an error, which no fetcher returns.
+    """
+
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+
+
+class BrokerClient(Protocol):
+    """What a stream needs of a client, whatever the client fetches."""
 
     @property
     def faults(self) -> deque[FetchFault]:
@@ -178,6 +189,13 @@ class Fetcher(Protocol):
     @property
     def wait_s(self) -> float:
         """The maximum time, in seconds, for which a broker may delay its response to a fetch."""
+
+    @property
+    def queued(self) -> int:
+        """The number of messages that wait in a queue of this client; any thread may read it.
+
+        It is 0 if only librdkafka knows the number.
+        """
 
     def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
         """Also fetch these partitions, each from its offset. No partition may be assigned already.
@@ -192,12 +210,6 @@ class Fetcher(Protocol):
         Partitions that are not assigned are ignored. The faults of these partitions are dropped.
         """
 
-    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
-        """Return the available messages; if there are none, wait up to `timeout_s` for the first.
-
-        Messages of a partition are in order. Messages after a fault are returned by the next call.
-        """
-
     def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         """Look up the first or the next offset of each partition's log; returns at once.
 
@@ -210,6 +222,20 @@ class Fetcher(Protocol):
 
     def close(self) -> None:
         """Close the clients; may be called more than once."""
+
+
+class Fetcher(BrokerClient, Protocol):
+    """Fetches the messages of one stream, from any partitions and given offsets."""
+
+    @property
+    def kind(self) -> type[Fetched]:
+        """The class of the messages. They have the methods of librdkafka's messages."""
+
+    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
+        """Return the available messages; if there are none, wait up to `timeout_s` for the first.
+
+        Messages of a partition are in order. Messages after a fault are returned by the next call.
+        """
 
 
 class _Errors:
@@ -269,6 +295,9 @@ class _Errors:
 
 class KafkaFetcher:
     """The `Fetcher` of real brokers."""
+
+    kind: Final = Message
+    queued: Final = 0
 
     def __init__(self, settings: Settings) -> None:
         self._errors = _Errors(settings)

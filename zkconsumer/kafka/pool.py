@@ -45,7 +45,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import random
 import threading
 import time
 import zlib
@@ -65,6 +64,7 @@ from zkconsumer.kafka.fetcher import (
     FetchFaultKind,
     drop_faults,
 )
+from zkconsumer.kafka.progress import ProgressWatch
 from zkconsumer.protocol.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -97,12 +97,6 @@ IDLE_S: Final = 10.0
 # Back-off, in seconds, after a failure that all streams of a client raise.
 FAILED_S: Final = 5.0
 
-# Seconds between two reads of the log ends, and between two checks whether a client that fetches
-# nothing is behind the brokers. `consumer.stream_fetcher` has the same values.
-ENDS_S: Final = 5.0
-SILENT_S: Final = 10.0
-_ASKED: Final = 100
-
 
 class WakeSignal(Protocol):
     """The event that wakes the thread of a stream."""
@@ -132,6 +126,7 @@ class SharedFetcher:
     """The `Fetcher` of a stream that shares its clients with other streams; see the module's
     docstring."""
 
+    kind: Final = Message
     wait_s = math.inf  # the pool itself checks that messages arrive
 
     def __init__(self, pool: FetcherPool, wake_signal: WakeSignal) -> None:
@@ -366,9 +361,7 @@ class _FetchThread:
         self._fetching: dict[TopicPartition, _Route] = {}  # the partitions that the client fetches
         self._full: set[SharedFetcher] = set()
         self._queries: list[_OffsetQuery] = []
-        self._ends_due = self._ask_due = 0.0
-        self._asked: dict[TopicPartition, int] = {}
-        self._checking: tuple[Future[Answers], list[TopicPartition]] | None = None
+        self._watch = ProgressWatch()
 
     # ---- any thread ------------------------------------------------------------------------------
 
@@ -422,7 +415,8 @@ class _FetchThread:
         changed = self._apply()
         if self._client is None and (self._routes or self._queries):
             self._client = self._pool.connect()
-            self._ask_due = time.monotonic() + SILENT_S
+            if self._client is not None:
+                self._watch.begin(self._client, time.monotonic())
             changed = set(self._routes)
         client = self._client
         questions, self._queries = self._queries, []
@@ -441,7 +435,7 @@ class _FetchThread:
         self._queue_messages(messages)
         self._take_faults(client)
         if self._client is client:
-            self._check_progress(client, bool(messages))
+            self._check_progress(client, len(messages))
 
     def _pause(self, pause_s: float) -> None:
         if not self._ended:
@@ -505,7 +499,7 @@ class _FetchThread:
         if offsets:
             client.assign(offsets, POOL_LOOKUP_S)
         if gone or offsets:
-            self._asked, self._checking = {}, None
+            self._watch.forget()
 
     def _queue_messages(self, messages: list[Message]) -> None:
         """Queue messages for their streams, in runs of one partition."""
@@ -554,36 +548,21 @@ class _FetchThread:
     def _start_over(self) -> None:
         """Continue with a new client, which fetches each partition from its next offset."""
         client, self._client = self._client, None
-        self._fetching, self._asked, self._checking = {}, {}, None
+        self._fetching = {}
         if client is not None:
             # `close` runs on a separate thread, because it may wait for silent brokers.
             threading.Thread(target=client.close, name=f"{self.name}-close", daemon=True).start()
 
-    def _check_progress(self, client: Fetcher, has_messages: bool) -> None:
+    def _check_progress(self, client: Fetcher, messages: int) -> None:
         """Store the log ends; start a new client if messages are available but none arrive."""
         now = time.monotonic()
-        if now >= self._ends_due:
-            self._ends_due = now + ENDS_S
+        if self._watch.are_ends_due(now):
             for tp, end in client.ends(self._fetching).items():
                 self._fetching[tp].end = end
-        if self._checking is not None and self._checking[0].done():
-            (future, behind), self._checking = self._checking, None
-            found = future.result().items()
-            self._asked = {tp: end for tp, end in found if isinstance(end, int)}
-            if behind and self._asked:
-                tp, end = next(iter(self._asked.items()))
-                self._pool.trouble(
-                    f"no message of {tp} arrives, although its log ends at {end}; the client is"
-                    " replaced"
-                )
-                self._start_over()
-        elif not has_messages and now >= self._ask_due and self._fetching:
-            self._ask_due = now + SILENT_S + client.wait_s
-            reached = client.ends(self._fetching)
-            behind = [
-                tp
-                for tp, end in self._asked.items()
-                if tp in self._fetching and reached.get(tp, -1) < end
-            ]
-            some = behind or random.sample(list(self._fetching), min(_ASKED, len(self._fetching)))
-            self._checking = client.resolve(some, AutoOffsetReset.LARGEST), behind
+        stall = self._watch.check(client, self._fetching, now, messages=messages)
+        if stall is not None:
+            self._pool.trouble(
+                f"no message of {stall.tp} arrives, although its log ends at {stall.end}; the"
+                " client is replaced"
+            )
+            self._start_over()

@@ -87,6 +87,8 @@ class MemoryFetcher:
     """
 
     wait_s = 0.0
+    kind: Final = Message
+    queued: Final = 0
 
     def __init__(self, log: Log, wait: Wait = no_wait) -> None:
         self.faults: deque[FetchFault] = deque()

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -37,12 +36,12 @@ from zkconsumer.kafka.client_settings import (
     mechanism_without_columns,
     without_columns,
 )
+from zkconsumer.kafka.engines import columnar, librdkafka_s, missing_packages
 from zkconsumer.kafka.fetcher import (
     AutoOffsetReset,
     Fetcher,
     FetchFault,
     FetchFaultKind,
-    KafkaFetcher,
 )
 from zkconsumer.kafka.logs import STALE_END_S
 from zkconsumer.protocol.model import TopicPartition
@@ -208,7 +207,7 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
         SparkSourceError: pyarrow is missing.
     """
     _record_batches()
-    make = _column_fetcher if _reads_columns(settings) else _kafka_fetcher
+    make = columnar if _reads_columns(settings) else librdkafka_s
     fetcher = _take_consumer(settings.client, make)
     fetcher.assign({tp: BEYOND_LOGS})
     deadline = time.monotonic() + WARM_UP_S
@@ -232,15 +231,11 @@ def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
     return record_batches
 
 
-def _kafka_fetcher(settings: Settings) -> Fetcher:
-    return KafkaFetcher(settings)
-
-
 class _Reader:
     """Reads the ranges of one task. The reader reuses the consumer of an earlier task if there is
     one."""
 
-    make = staticmethod(_kafka_fetcher)
+    make = staticmethod(librdkafka_s)
 
     def __init__(self, settings: ReadSettings, ranges: Sequence[OffsetRange]) -> None:
         self._settings = settings
@@ -441,14 +436,13 @@ def _reads_columns(settings: ReadSettings) -> bool:
 
     Raises SparkSourceError if `fetch.engine=columns` has no login for the SASL mechanism.
     """
-    needed = ("google_crc32c",) if settings.engine == "columns" else ("google_crc32c", "numba")
     if settings.engine == "librdkafka":
         return False
     if (refused := mechanism_without_columns(settings.client)) is not None:
         if settings.engine == "columns":
             raise SparkSourceError(refused.what, where=refused.where, remedy=refused.remedy)
         return False
-    missing = [name for name in needed if find_spec(name) is None]
+    missing = missing_packages(settings.engine)
     if missing:
         log_once(
             f"{' and '.join(missing)} cannot be imported, so this executor reads through"
@@ -462,16 +456,10 @@ def log_once(text: str) -> None:
     log.warning("%s", text)
 
 
-def _column_fetcher(settings: Settings) -> Fetcher:
-    from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - an extra
-
-    return ColumnFetcher(settings)
-
-
 class _ColumnReader(_Reader):
     """Reads ranges with the columnar reader, which requests nothing after the end of a range."""
 
-    make = staticmethod(_column_fetcher)
+    make = staticmethod(columnar)
 
     def _fetch_settings(self, ranges: Sequence[OffsetRange]) -> Settings:
         return self._settings.client
@@ -553,7 +541,7 @@ def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
     least = max(SMALLEST_FETCH, needed / fetches + FETCH_SLACK)
     # A copy of the keys, because another thread closes unused consumers.
     for kept in map(dict, list(_idle.get(os.getpid(), {}))):
-        if kept.pop("engine") != _kafka_fetcher.__name__:
+        if kept.pop("engine") != librdkafka_s.__name__:
             continue
         size = kept["fetch.message.max.bytes"]
         if kept == _with_fetches(client, size) and least <= size <= FETCH_TOLERANCE * least:

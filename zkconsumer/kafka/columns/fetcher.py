@@ -171,9 +171,6 @@ class _Broker:
 class ColumnFetcher:
     """The `Fetcher` that reads columns; `fetch` returns them, and `consume` single messages."""
 
-    # The messages of `consume` are not instances of `confluent_kafka.Message`.
-    has_own_messages: Final = True
-
     def __init__(
         self,
         settings: Settings,
@@ -311,6 +308,14 @@ class ColumnFetcher:
             for tp, one in known
             if one is not None and one.high_watermark >= 0
         }
+
+    @property
+    def kind(self) -> type[ColumnMessage]:
+        return ColumnMessage
+
+    @property
+    def queued(self) -> int:
+        return len(self._rows)
 
     @property
     def sessions(self) -> dict[int, FetchSession]:
