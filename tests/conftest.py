@@ -38,6 +38,10 @@ _HOME = tempfile.TemporaryDirectory(prefix="zkconsumer-home-")
 for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
     os.environ[variable] = _HOME.name
 
+# Most tests write the offsets of a group without members just before they change it. No command
+# waits then for a client that commits without a registration, unless the test asks for it.
+os.environ["ZKCONSUMER_PATIENCE"] = "0"
+
 # On a busy machine any example can take long.
 hypothesis.settings.register_profile("without deadline", hypothesis.settings(deadline=None))
 hypothesis.settings.load_profile("without deadline")

@@ -190,7 +190,7 @@ def test_prometheus(scene: Scene) -> None:
                     page = answer.read().decode()
             except OSError:
                 select.select([], [], [], 0.05)
-        assert 'zkconsumer_group_members{group="g"} 1.0' in page
+        assert 'zkconsumer_group_members{group="g",kind="registered"} 1.0' in page
         assert f'partition="39",topic="topic-{"y" * 30}"}} 5.0' in page
         assert "zkconsumer_group_lag{" not in page
         process.send_signal(signal.SIGINT)

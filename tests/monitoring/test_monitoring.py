@@ -19,7 +19,7 @@ import yaml
 from jsonschema import Draft202012Validator, ValidationError
 
 from zkconsumer.admin.lag import GAUGES as GROUP_GAUGES
-from zkconsumer.admin.lag import Status
+from zkconsumer.admin.lag import REGISTERED, UNREGISTERED, Status
 from zkconsumer.consumer.metrics import Collector, MetricsSnapshot
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.member.commands import NoticeKind
@@ -33,6 +33,7 @@ PAGE = (MONITORING / "README.md").read_text(encoding="utf-8")
 # The values of those labels that have few values.
 VALUES = {
     "status": {one.value for one in Status},
+    "kind": {REGISTERED, UNREGISTERED},
     "phase": {one.value for one in Phase},
     "event": {one.value for kind in (NoticeKind, ReportKind) for one in kind},
 }

@@ -27,6 +27,7 @@ from zkconsumer.admin.groups import (
     members,
     topics,
 )
+from zkconsumer.admin.health import Watch
 from zkconsumer.admin.lag import GroupLag, group_lags
 from zkconsumer.admin.migrate import Direction, Migration
 from zkconsumer.admin.offset_files import FileFormat, Offsets, read_file, write_offsets
@@ -37,6 +38,7 @@ from zkconsumer.admin.what_if import OwnerChange, live_group, places, what_if
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.group_assignment import assign_each_member
+from zkconsumer.protocol.group_health import PATIENCE_S
 from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.zk.client import ZooKeeperClient
@@ -58,6 +60,9 @@ class Admin:
         config: `host:port,.../chroot`, or settings with authentication and TLS. If it is a
             ConsumerConfig, `doctor` and `explain` take it as the settings of the groups' members.
         backup_dir: directory of the backups that `apply` writes before the first change.
+        patience_s: seconds between two readings of a group. Only the second one shows a client that
+            commits without a registration. `doctor` and `apply` wait this long if such a client is
+            possible.
         broker_limit_s: seconds per request to the brokers.
 
     Raises:
@@ -73,6 +78,7 @@ class Admin:
         *,
         backup_dir: Path = Path(),
         broker_limit_s: float = BROKER_LIMIT_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         if isinstance(config, str):
             config = ConnectionConfig(zookeeper_connect=config)
@@ -83,7 +89,7 @@ class Admin:
                 remedy="use a positive number of seconds",
             )
         self.config = config
-        self._backup_dir, self._limit_s = backup_dir, broker_limit_s
+        self._backup_dir, self._limit_s, self._patience_s = backup_dir, broker_limit_s, patience_s
         self._connection = ZooKeeperClient(config)
 
     def __enter__(self) -> Self:
@@ -145,11 +151,17 @@ class Admin:
     def doctor(self, names: Iterable[str] | None = None) -> list[Finding]:
         """Return what is wrong with groups; None means all groups.
 
-        If a finding of a group may be temporary, the group is examined again after a second. Raises
-        UnknownGroupError.
+        If a finding of a group may be temporary, or a client may commit without a registration, the
+        group is examined again after `patience_s`. Raises UnknownGroupError.
         """
         known = self.config.for_group if isinstance(self.config, ConsumerConfig) else None
-        return doctor(self._connection, names, settings=known, ask_logs=kafka_logs(self._limit_s))
+        return doctor(
+            self._connection,
+            names,
+            settings=known,
+            ask_logs=kafka_logs(self._limit_s),
+            patience_s=self._patience_s,
+        )
 
     def explain(self, group: str) -> Explanation:
         """Return why each thread of a group owns its partitions. Raises UnknownGroupError."""
@@ -269,8 +281,8 @@ class Admin:
                 total number.
 
         Raises:
-            RefusedError: a znode has changed since the plan was made, or the group has members;
-                nothing was written.
+            RefusedError: a znode has changed since the plan was made, the group has members, or a
+                client commits without a registration; nothing was written.
             AppliedInPartError: after the first write, a znode changed, a member joined, or the
                 connection was lost.
             ConfigError: the backup cannot be written; nothing was changed.
@@ -281,6 +293,9 @@ class Admin:
             plan,
             backup_dir=self._backup_dir,
             live=live,
+            watch=None
+            if live is Live.FORCE
+            else Watch(self._connection, plan.groups, patience_s=self._patience_s),
             kafka=kafka,
             on_progress=on_progress,
         )

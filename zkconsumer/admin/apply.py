@@ -4,7 +4,8 @@ Among the operators' tools, only this module and `admin.legacy`, which imitates 
 write to ZooKeeper.
 
 Before the first write `apply` reads all znodes of the plan again, checks that the groups have no
-members, and saves the plan as a backup. Then it writes the changes in transactions of bounded size,
+members and that no client commits without a registration (`admin.health`), and saves the plan as a
+backup. Then it writes the changes in transactions of bounded size,
 each of which is applied as a whole or not at all. Each change is a compare-and-set.
 
 A transaction contains two kinds of writes besides its changes:
@@ -13,7 +14,8 @@ A transaction contains two kinds of writes besides its changes:
   parent of the registrations, which ZooKeeper refuses while the parent has children, and creates
   the parent again with the same data and access control list. No other client sees the parent
   missing, since a transaction is atomic. No member's watch fires: a member watches the parent only
-  while its registration is below the parent, and then the guard fails.
+  while its registration is below the parent, and then the guard fails. Registrations without a
+  session, which copies of ZooKeeper leave behind, are deleted and created again with the parent.
 - An *edit mark* is a znode that is created in the same transaction as new offsets. A zkconsumer
   member that finds it adopts the new offset instead of overwriting it (`member.offset_ledger`).
 
@@ -36,6 +38,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn, Protocol
 
 from zkconsumer.admin import plan as plan_file
+from zkconsumer.admin.health import Watch, listed
 from zkconsumer.admin.plan import Change, KafkaChange, Plan, Verb
 from zkconsumer.errors import (
     AccessDeniedError,
@@ -48,6 +51,7 @@ from zkconsumer.errors import (
     quoted,
 )
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_health import GroupHealth
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.requests import (
@@ -109,6 +113,7 @@ class Guards:
         self._root: tuple[Write, ...] = ()
         self._groups: set[str] = set()
         self._ids: dict[str, Create] = {}
+        self._leftovers: dict[str, dict[str, Leftover]] = {}
         self._marks: dict[str, int] = {}
         self._marked: set[str] = set()
 
@@ -122,7 +127,16 @@ class Guards:
         roots = {paths.group(name): name for name in groups}
         self._groups = {roots[path] for path in connection.stats(roots)}
         guarded = {paths.ids(name): name for name in groups if name not in self._forced}
-        rights = read_rights(connection, guarded)
+        left = read_leftovers(connection, guarded.values())
+        rights = read_rights(
+            connection, [*guarded, *(path for some in left.values() for path in some)]
+        )
+        self._leftovers = {
+            name: {
+                path: Leftover(node, rights[path]) for path, node in some.items() if path in rights
+            }
+            for name, some in left.items()
+        }
         self._ids = {
             guarded[path]: Create(path, node.data, rights=rights[path])
             for path, node in connection.read(guarded).items()
@@ -139,11 +153,19 @@ class Guards:
     # ---- transactions ----------------------------------------------------------------------------
 
     def chunks(self, changes: Iterable[Change], max_writes: int) -> Iterator[Chunk]:
-        """Yield the changes in their order, split into transactions of bounded size."""
+        """Yield the changes in their order, split into transactions of bounded size.
+
+        The deletions of registrations without a session come first, in transactions without a
+        guard: nobody lives behind them, and the guard would fail or create them again.
+        """
+        changes = list(changes)
+        first = [one for one in changes if _is_registration(one)]
+        for at in range(0, len(first), max_writes):
+            yield Chunk(tuple(first[at : at + max_writes]), ())
         chunk: list[Change] = []
         groups: set[str] = set()
         size = writes = 0
-        for one in changes:
+        for one in (one for one in changes if not _is_registration(one)):
             # A guard needs two writes, and an edit mark needs two.
             extra = 0 if one.group in groups else 4
             size += payload_size(one.write) + 128 * extra
@@ -180,7 +202,13 @@ class Guards:
         parent = self._ids.get(group)
         if parent is None:
             return [Create(ids), Delete(ids)]
-        return [Delete(ids), parent]
+        left = self._leftovers.get(group, {})
+        return [
+            *(Delete(path, one.node.stat.version) for path, one in left.items()),
+            Delete(ids),
+            parent,
+            *(Create(path, one.node.data, rights=one.rights) for path, one in left.items()),
+        ]
 
     def _to_mark(self, chunk: Chunk) -> set[str]:
         found: set[str] = set()
@@ -196,10 +224,19 @@ class Guards:
         """Record that the transaction took effect, because the next transaction builds on its
         versions."""
         self._root = ()
+        for group in chunk.groups:
+            if self._guard(group, chunk):
+                self._leftovers[group] = {
+                    path: Leftover(
+                        one.node._replace(stat=one.node.stat._replace(version=0)), one.rights
+                    )
+                    for path, one in self._leftovers.get(group, {}).items()
+                }
         for group in self._to_mark(chunk):
             self._marks[group] = self._marks.get(group, 0) + 1
             self._marked.add(group)
         for one in chunk.changes:
+            self._leftovers.get(one.group, {}).pop(one.path, None)
             if one.path == paths.group(one.group):
                 (self._groups.add if one.after is not None else self._groups.discard)(one.group)
             elif one.path == paths.ids(one.group):
@@ -214,9 +251,12 @@ class Guards:
     def is_extra(self, write: Write) -> bool:
         """Return whether the edit marks must be read again if ZooKeeper refuses this write.
 
-        Another operator's tool may have created `/consumers`, or a mark with this number.
+        Another operator's tool may have created `/consumers`, or a mark with this number, or
+        deleted a registration without a session.
         """
         if write.path == paths.CONSUMERS:
+            return True
+        if any(write.path in some for some in self._leftovers.values()):
             return True
         parent = paths.edits(write.path.split("/")[2])
         is_below = write.path == parent or write.path.startswith(f"{parent}/")
@@ -232,6 +272,32 @@ class Guards:
             for path, stat in marks.items():
                 if stat.mtime_ms < newest - MARKS_KEPT_MS:
                     connection.write([Delete(path, stat.version)])
+
+
+class Leftover(NamedTuple):
+    """A registration without a session, and its access control list."""
+
+    node: Node
+    rights: tuple[Right, ...]
+
+
+def read_leftovers(
+    connection: ZooKeeperClient, groups: Iterable[str]
+) -> dict[str, dict[str, Node]]:
+    """Return group -> the registrations without a session: path -> znode."""
+    parents = {paths.ids(name): name for name in groups}
+    found: dict[str, dict[str, Node]] = {name: {} for name in parents.values()}
+    children = connection.children(parents)
+    nodes = connection.read(f"{path}/{name}" for path, some in children.items() for name in some)
+    for path, node in nodes.items():
+        if not node.stat.owner:
+            found[parents[paths.parent(path)]][path] = node
+    return found
+
+
+def _is_registration(change: Change) -> bool:
+    """Return whether a change deletes a registration; plans delete only those without a session."""
+    return change.after is None and paths.locate(change.path).kind is Kind.MEMBER
 
 
 # ---- access control lists -----------------------------------------------------------------------
@@ -306,7 +372,6 @@ ATTEMPTS: Final = 20
 that the remaining changes are reported as not applied."""
 
 _NAMED = 5  # the maximum number of znodes, offsets or members that an error names
-_PERSISTENT = " (its registration is persistent; the doctor can delete it)"
 
 
 def apply(
@@ -317,6 +382,7 @@ def apply(
     live: Live = Live.REFUSE,
     kafka: KafkaStore | None = None,
     max_writes: int = MAX_MULTI_WRITES,
+    watch: Watch | None = None,
     on_backup: Callable[[Path], None] = lambda path: None,
     on_progress: Progress = lambda done, total: None,
 ) -> Report:
@@ -329,13 +395,15 @@ def apply(
         live: what to do if a group has members.
         kafka: Kafka's storage, for plans that change offsets in Kafka; these are written last.
         max_writes: changes per transaction.
+        watch: has taken the first reading of the groups, to find clients that commit without a
+            registration; None: such clients are not looked for.
         on_backup: called with the path of the backup before the first write.
         on_progress: called after each transaction with the number of changes made and their total
             number.
 
     Raises:
-        RefusedError: a znode has changed since the plan was made, or a group has members; nothing
-            was written.
+        RefusedError: a znode has changed since the plan was made, a group has members, or a client
+            commits offsets of a group without a registration; nothing was written.
         AppliedInPartError: after the first write, a znode changed, a member joined, or the
             connection was lost.
         AccessDeniedError: ZooKeeper denies the first write.
@@ -343,7 +411,13 @@ def apply(
         ConfigError: the backup cannot be written; nothing else was written.
     """
     run = _Run(
-        connection, plan, live=live, max_writes=max_writes, kafka=kafka, on_progress=on_progress
+        connection,
+        plan,
+        live=live,
+        max_writes=max_writes,
+        kafka=kafka,
+        watch=watch,
+        on_progress=on_progress,
     )
     return run.run(backup_dir, on_backup)
 
@@ -367,9 +441,11 @@ class _Run:
         live: Live,
         max_writes: int,
         kafka: KafkaStore | None,
+        watch: Watch | None,
         on_progress: Progress,
     ) -> None:
         self._connection, self._plan, self._live = connection, plan, live
+        self._watch = watch if live is Live.REFUSE else None
         self._max_writes, self._kafka, self._on_progress = max_writes, kafka, on_progress
         self._guards = Guards(plan, forced=frozenset(plan.groups if live is Live.FORCE else ()))
         self._backup: Path | None = None
@@ -388,11 +464,18 @@ class _Run:
                 advice=Advice(RemedyOperation.SAME_CHROOT, value=plan.chroot),
             )
         connection.sync(paths.CONSUMERS)
-        due, kafka = self._due(), self._due_in_kafka()
+        try:
+            due, kafka = self._due(), self._due_in_kafka()
+        except RefusedError:
+            self._refuse_writers()  # if there is one, it is the reason
+            raise
         self._already = self._done = len(plan) - len(due) - len(kafka)
         if not due and not kafka:
             return Report(0, self._already, None)
         self._refuse_members()
+        if self._watch is not None:
+            self._refuse_writers()
+            due, kafka = self._due(), self._due_in_kafka()  # again, since the watch takes seconds
         self._guards.read(connection)
         self._backup = plan_file.save(plan, backup_dir / backup_name(plan), kind="backup")
         on_backup(self._backup)
@@ -458,22 +541,24 @@ class _Run:
         if self._live is Live.REFUSE and (members := self._members()):
             raise _live_error(members, self._plan)
 
+    def _refuse_writers(self) -> None:
+        """Refuse the plan if a client commits without a registration; this may wait for seconds."""
+        if self._watch is not None and (writers := self._watch.writers(self._plan.groups)):
+            raise _writers_error(writers)
+
     def _members(self) -> dict[str, list[str]]:
-        """Return group -> its members, in the form in which an error names them."""
+        """Return group -> its live members, in the form in which an error names them."""
         parents = {paths.ids(group): group for group in self._plan.groups}
         found = {parents[path]: names for path, names in self._connection.children(parents).items()}
         nodes = self._connection.stats(
             paths.member(group, name) for group, names in found.items() for name in names
         )
-        persistent = {path for path, stat in nodes.items() if not stat.owner}
-        return {
-            group: [
-                quoted(name) + (_PERSISTENT if paths.member(group, name) in persistent else "")
-                for name in names
-            ]
+        live = {path for path, stat in nodes.items() if stat.owner}
+        named = {
+            group: [quoted(name) for name in names if paths.member(group, name) in live]
             for group, names in found.items()
-            if names
         }
+        return {group: names for group, names in named.items() if names}
 
     # ---- writing ---------------------------------------------------------------------------------
 
@@ -662,6 +747,18 @@ def _live_error(members: Mapping[str, Sequence[str]], plan: Plan) -> RefusedErro
         f"{has} live members; nothing was written",
         where=where,
         remedy=f"stop the members, or change the group anyway ({what_members_do(plan)})",
+        advice=Advice(RemedyOperation.FORCE_LIVE),
+    )
+
+
+def _writers_error(writers: Mapping[str, GroupHealth]) -> RefusedError:
+    has = "the group" if len(writers) == 1 else f"{len(writers)} groups"
+    return RefusedError(
+        f"a client without a registration commits offsets of {has}; nothing was written",
+        where="; ".join(f"{name}: {listed(one.writers)}" for name, one in writers.items()),
+        remedy="stop that client (a direct Spark job, Flink, Storm, or kafka-python up to 0.9.5"
+        " commits without a registration), or change the group anyway: its next commit overwrites"
+        " the offsets",
         advice=Advice(RemedyOperation.FORCE_LIVE),
     )
 

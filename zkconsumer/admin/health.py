@@ -7,7 +7,7 @@ a plan needs. A `Memory` compares the readings of a tool that reads repeatedly.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
@@ -95,8 +95,8 @@ def _some(names: Collection[str]) -> str:
 
 # ---- two readings for a plan ---------------------------------------------------------------------
 
-OnWait = Callable[[Collection[str], float], None]
-"""Called while a `Watch` waits: the groups that it watches, and the seconds that remain."""
+OnWait = Callable[[Mapping[str, GroupHealth], float], None]
+"""Called while a `Watch` waits, with the groups that it watches and the seconds that remain."""
 
 _TICK_S: Final = 0.5
 """Seconds between two reports of the remaining time."""
@@ -147,9 +147,9 @@ class Watch:
         return {name: one for name, one in found.items() if one.write_age_s(now_s) is not None}
 
     def so_far(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
-        """Read the suspects again at once; return group -> its health from both readings."""
-        suspects = list(self.suspects(groups))
-        images = read_groups(self._connection, suspects) if suspects else {}
+        """Read groups again at once; return group -> its health from both readings."""
+        known = [name for name in groups if name in self._first]
+        images = read_groups(self._connection, known) if known else {}
         return {
             name: group_health(image.reading, self._first[name]) for name, image in images.items()
         }
@@ -159,7 +159,7 @@ class Watch:
 
         The wait ends early once each suspect is known to have a writer.
         """
-        wanted = list(self.suspects(groups))
+        wanted = self.suspects(groups)
         while True:
             left_s = self._due_at - time.monotonic()
             found = {name: one for name, one in self.so_far(wanted).items() if one.writers}

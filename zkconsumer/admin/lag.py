@@ -39,7 +39,7 @@ from zkconsumer.kafka.access import is_for_columns
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import NO_KERBEROS, LogRange, committed_in_kafka, log_ends
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
-from zkconsumer.protocol.group_health import owner_of
+from zkconsumer.protocol.group_health import GroupHealth, owner_of
 from zkconsumer.protocol.model import ConsumerId, OffsetAndMetadata, ThreadId, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -395,7 +395,11 @@ GAUGES = (
         "1 for the state of the partition that follows from its commits.",
         (*PARTITION, "status"),
     ),
-    ("zkconsumer_group_members", "Registered members.", ("group",)),
+    (
+        "zkconsumer_group_members",
+        "Clients that use the group: registered members, and clients that are not registered.",
+        ("group", "kind"),
+    ),
     (
         "zkconsumer_group_read_timestamp_seconds",
         "Time at which ZooKeeper and the brokers were read.",
@@ -403,24 +407,40 @@ GAUGES = (
     ),
 )
 
+REGISTERED, UNREGISTERED = "registered", "unregistered"
+"""The values of the label `kind`."""
+
+StatusOf = Callable[[str, PartitionLag], Status | None]
+HealthOf = Callable[[GroupLag], GroupHealth]
+
 Samples = dict[str, list[tuple[Sequence[str], float]]]
 
 
 def samples(
     groups: Iterable[GroupLag],
-    status_of: Callable[[str, PartitionLag], Status | None],
+    status_of: StatusOf,
+    health_of: HealthOf,
     *,
     at_s: float,
 ) -> Samples:
-    """Return metric -> its samples (label values, value); unknown values have no sample."""
+    """Return metric -> its samples (label values, value); unknown values have no sample.
+
+    The lag of an offset beyond the end of the log is not a number of messages, so it has none.
+    """
     found: Samples = {name: [] for name, _, _ in GAUGES}
     found["zkconsumer_group_read_timestamp_seconds"].append(((), at_s))
     for group in groups:
-        found["zkconsumer_group_members"].append(((group.name,), len(group.image.registrations)))
+        health = health_of(group)
+        clients = {*health.unregistered_owners.values()}
+        found["zkconsumer_group_members"] += [
+            ((group.name, REGISTERED), len(health.live)),
+            ((group.name, UNREGISTERED), len(clients) + bool(health.writers)),
+        ]
         for one in group.partitions:
             labels = (group.name, one.topic, str(one.partition))
+            lag = one.lag
             figures = {
-                "lag": one.lag,
+                "lag": None if isinstance(lag, int) and lag < 0 else lag,
                 "offset": one.committed,
                 "log_end": one.log if isinstance(one.log, str) else one.log.end,
                 "owned": int(one.is_owned),
@@ -446,16 +466,14 @@ def _client() -> FromPrometheus:
     return prometheus_client
 
 
-def exposition(
-    groups: Iterable[GroupLag], status_of: Callable[[str, PartitionLag], Status | None]
-) -> str:
+def exposition(groups: Iterable[GroupLag], status_of: StatusOf, health_of: HealthOf) -> str:
     """Return the metrics of groups in the text format of Prometheus.
 
     Raises ConfigError if prometheus-client is not installed.
     """
     client = _client()
     page = LagExporter("", 0)
-    page.update(groups, status_of)
+    page.update(groups, status_of, health_of)
     registry = client.CollectorRegistry()
     registry.register(page)
     return str(client.generate_latest(registry).decode())
@@ -496,13 +514,9 @@ class LagExporter:
         self._server.shutdown()
         self._server.server_close()
 
-    def update(
-        self,
-        groups: Iterable[GroupLag],
-        status_of: Callable[[str, PartitionLag], Status | None],
-    ) -> None:
+    def update(self, groups: Iterable[GroupLag], status_of: StatusOf, health_of: HealthOf) -> None:
         """Replace the groups that are served."""
-        self._samples = samples(groups, status_of, at_s=time.time())
+        self._samples = samples(groups, status_of, health_of, at_s=time.time())
 
     def collect(self) -> Iterator[object]:
         """Yield the metrics; prometheus-client calls this on its own thread."""

@@ -151,7 +151,7 @@ def plan_migration(
     if is_new and not (stored and direction is Direction.TO_ZOOKEEPER):
         raise unknown_group(group, connection)
     activity = Activity.IDLE
-    if image.registrations:
+    if image.health.live:
         activity = _activity(connection, image, stored, follow_s)
     transfers = tuple(
         _transfer(tp, image.offsets.get(tp), stored.get(tp), direction)
@@ -264,15 +264,15 @@ def _activity(
     follow_s: float,
 ) -> Activity:
     """Return DUAL if ZooKeeper's offset of every owned partition equals or soon reaches Kafka's."""
-    if not image.owners:
+    if not image.health.owned:
         return Activity.LIVE
     deadline = time.monotonic() + follow_s
-    for tp in image.owners:
+    for tp in image.health.owned:
         kafka, node = stored.get(tp), image.offsets.get(tp)
         if kafka is None or node is None or node.value is None or node.value > kafka.offset:
             return Activity.LIVE
     offsets = image.offsets
-    while any((offsets[tp].value or 0) < stored[tp].offset for tp in image.owners):
+    while any((offsets[tp].value or 0) < stored[tp].offset for tp in image.health.owned):
         if time.monotonic() > deadline:
             return Activity.LIVE
         time.sleep(_POLL_INTERVAL_S)
@@ -307,7 +307,7 @@ def _transfer(
 
 
 def _with_dual_commit(one: Transfer, image: GroupImage) -> Transfer:
-    if one.partition in image.owners:
+    if one.partition in image.health.owned:
         return replace(one, action=Action.SAME, reason="its owner commits to both stores")
     if one.action in _MOVES:
         why = "it has no owner, and the group has members: stop them to migrate it"
@@ -341,14 +341,14 @@ def _compared_with_log(one: Transfer, log: Log | str | None, direction: Directio
 
 
 def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> RefusedError:
-    owned = [one for one in transfers if one.partition in image.owners]
+    owned = [one for one in transfers if one.partition in image.health.owned]
     different = [one for one in owned if one.action is not Action.SAME] or owned
     offsets = "; ".join(
         f"{one.partition}: ZooKeeper {'-' if one.zookeeper is None else one.zookeeper},"
         f" Kafka {'-' if one.kafka is None else one.kafka}"
         for one in different[:3]
     )
-    members = ", ".join(list(image.registrations)[:3])
+    members = ", ".join(list(image.health.live)[:3])
     return RefusedError(
         f"group {group} has live members ({members}) that do not commit to both stores; nothing"
         " was written",

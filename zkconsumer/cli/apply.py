@@ -10,12 +10,14 @@ writes nothing, as in Kafka's own tool. `changing` adds the options; `carry_out`
     @changing
     def delete(common: Common, how: Changing, *, group: OneGroup = None) -> None:
         with common.connect(group) as connection:
-            carry_out(common, connection, plan_delete_group(connection, group), how)
+            watch = how.watch(connection, group)
+            carry_out(common, connection, plan_delete_group(connection, group), how, watch)
 """
 
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,11 +30,12 @@ from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, ma
 from zkconsumer.cli.options import Common, OnlyOption, operator
 from zkconsumer.cli.output import Align, Column, Progress, command_of, say, say_all
 from zkconsumer.errors import Advice, ConfigError, RemedyOperation
-from zkconsumer.protocol import paths
 
 if TYPE_CHECKING:
+    from zkconsumer.admin.health import Watch
     from zkconsumer.admin.plan import Plan
     from zkconsumer.admin.plan import Row as PlanRow
+    from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.protocol.model import TopicPartition
     from zkconsumer.zk.client import ZooKeeperClient
 
@@ -78,11 +81,50 @@ class Changing:
         bool,
         typer.Option(
             "--force-live",
-            help="Make the changes even if the group has live members. Znodes of live sessions"
-            " are not changed. zkconsumer members adopt a new offset at their next commit; JVM"
-            " members overwrite it.",
+            help="Make the changes even if the group has live members, or a client commits without"
+            " a registration. Znodes of live sessions are not changed. zkconsumer members adopt a"
+            " new offset at their next commit; other clients overwrite it.",
         ),
     ] = False
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="S",
+            envvar="ZKCONSUMER_PATIENCE",
+            help="Seconds between two readings of a group. Only the second one shows a client that"
+            " commits without a registration.",
+        ),
+    ] = 5.0
+
+    def watch(self, connection: ZooKeeperClient, *groups: str) -> Watch:
+        """Take the first reading of the groups that a plan will change."""
+        from zkconsumer.admin.health import Watch
+
+        return Watch(connection, groups, patience_s=self.patience, on_wait=_Waiting())
+
+
+class _Waiting:
+    """Says once that a plan waits for the second reading of its groups, and why."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def __call__(self, suspects: Mapping[str, GroupHealth], left_s: float) -> None:
+        if self._is_said or left_s < 0.5:
+            return
+        self._is_said = True
+        say_all(_suspicions(suspects))
+        say(f"watching for {left_s:.0f} s whether a client commits without a registration")
+
+
+def _suspicions(suspects: Mapping[str, GroupHealth]) -> Iterable[str]:
+    from zkconsumer.admin.health import last_write
+
+    now_s = time.time()
+    for name, health in suspects.items():
+        who = "no member owns some partitions" if health.live else "no member is registered"
+        yield f"group {name}: {who}{last_write(health, now_s)}"
 
 
 def changing(command: Callable[..., None]) -> Callable[..., None]:
@@ -109,40 +151,53 @@ def with_kafka_notes(connection: ZooKeeperClient, plan: Plan, *groups: str) -> P
     return plan.noted(*kafka_notes(connection, groups, limit_s=limit_s))
 
 
+def source_notes(watch: Watch, source: str) -> Iterable[str]:
+    """Yield notes on the users of a group whose offsets are copied while they commit."""
+    from zkconsumer.admin.health import written
+
+    for one in watch.so_far([source]).values():
+        if one.live:
+            yield f"group {source} has live members: the copy has the offsets of this moment"
+        elif one.writers:
+            yield f"group {source}: {written(one)}; the copy has the offsets of this moment"
+
+
 def carry_out(
     common: Common,
     connection: ZooKeeperClient,
     plan: Plan,
     how: Changing,
+    watch: Watch,
     *,
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> None:
     """Show a plan; save it if `--plan-out` is given, and apply it if `--execute` is given.
 
-    `ends` is partition -> end of the log; with it the lag columns are shown. Raises what
-    `admin.apply.apply` raises.
+    `watch` has read the groups of the plan. `ends` is partition -> end of the log; with it the lag
+    columns are shown. Raises what `admin.apply.apply` raises.
     """
     columns = COLUMNS if ends else [one for one in COLUMNS if not one.name.endswith("lag")]
     show = _row if common.is_for_people else _plain
     common.write(map(show, _rows(plan, ends)), columns)
-    proceed(connection, plan, how)
+    proceed(connection, plan, how, watch)
 
 
-def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
+def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: Watch) -> None:
     """Save a plan if `--plan-out` is given, and apply it if `--execute` is given; the caller has
     shown the plan."""
     say_all(plan.notes)
     if plan.is_empty:
         say("nothing to change")
         return
-    _report_live_members(connection, plan, how)
+    watch.watch(plan.groups)
+    _report_users(plan, how, watch)
     if how.plan_out is not None:
         from zkconsumer.admin.plan import save
 
         save(plan, how.plan_out)
         say(f"saved plan {plan.hash}; apply it with `zkconsumer apply {how.plan_out} --execute`")
     if how.execute:
-        _apply(connection, plan, how)
+        _apply(connection, plan, how, watch)
     else:
         say(f"dry run, nothing was written: {_changes(len(plan))} planned; --execute makes them")
 
@@ -167,21 +222,42 @@ def _row(row: PlanRow) -> dict[str, object]:
     return shown if row.topic is not None else shown | {"topic": row.path}
 
 
-def _report_live_members(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
-    found = connection.children(map(paths.ids, plan.groups))
-    live = [path.split("/")[2] for path, names in found.items() if names]
-    if not live:
-        return
-    names = ", ".join(live[:5])
-    if how.force_live:
-        from zkconsumer.admin.apply import what_members_do
+def _report_users(plan: Plan, how: Changing, watch: Watch) -> None:
+    """Say who uses the groups of the plan, and what that means for --execute."""
+    from zkconsumer.admin.apply import what_members_do
+    from zkconsumer.admin.health import written
 
-        say(f"live members in {names}: {what_members_do(plan)}")
-    elif not how.execute:
-        say(f"live members in {names}: --execute will refuse the plan until they have stopped")
+    found = watch.so_far(plan.groups)
+    live = [name for name, one in found.items() if one.live]
+    writers = {name: one for name, one in found.items() if one.writers}
+    if live:
+        names = ", ".join(live[:5])
+        if how.force_live:
+            say(f"live members in {names}: {what_members_do(plan)}")
+        elif not how.execute:
+            say(f"live members in {names}: --execute will refuse the plan until they have stopped")
+    if how.execute and not how.force_live:
+        return  # the application watches the groups, and refuses the plan if they are used
+    then = "its next commit overwrites the plan's offsets"
+    for name, one in writers.items():
+        if not how.execute:
+            then = "--execute will refuse the plan until that client has stopped"
+        say(f"group {name}: {written(one)}; {then}")
+    if not how.execute:
+        suspects = {
+            name: one
+            for name, one in watch.suspects(plan.groups).items()
+            if name not in writers and name not in live
+        }
+        say_all(_suspicions(suspects))
+        if suspects:
+            say(
+                f"--execute reads the group again after {how.patience:g} s, and refuses the plan if"
+                " a client commits without a registration"
+            )
 
 
-def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
+def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: Watch) -> None:
     from zkconsumer.admin.apply import Live, apply
     from zkconsumer.admin.plan import who
 
@@ -198,6 +274,7 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing) -> None:
             backup_dir=made_directory(how.backup_dir, connection.config.zookeeper_hosts),
             kafka=store,
             live=Live.FORCE if how.force_live else Live.REFUSE,
+            watch=watch,
             on_backup=progress.saved,
             on_progress=progress.advanced,
         )
@@ -271,7 +348,7 @@ def apply(
 
     plan = load_plan(file)
     with common.connect() as connection:
-        carry_out(common, connection, plan, how)
+        carry_out(common, connection, plan, how, how.watch(connection, *plan.groups))
 
 
 # ---- zkconsumer undo -----------------------------------------------------------------------------
@@ -324,4 +401,5 @@ def undo(
             from zkconsumer.admin.broker_offsets import BrokerOffsets
 
             store = BrokerOffsets.of(connection)
-        carry_out(common, connection, plan_undo(connection, done, kafka=store), how)
+        watch = how.watch(connection, *done.groups)
+        carry_out(common, connection, plan_undo(connection, done, kafka=store), how, watch)

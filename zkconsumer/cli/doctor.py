@@ -64,15 +64,6 @@ Logs = Annotated[
         "--logs/--no-logs", help="Compare offsets with the brokers' logs, or skip this check."
     ),
 ]
-Patience = Annotated[
-    float,
-    typer.Option(
-        min=0.0,
-        metavar="S",
-        help="Seconds after which a group is examined again if a running rebalance may cause a"
-        " finding.",
-    ),
-]
 Fix = Annotated[
     bool,
     typer.Option(
@@ -91,7 +82,6 @@ def doctor(
     group: Groups = None,
     all_groups: AllGroups = False,
     logs: Logs = True,
-    patience: Patience = 5.0,
     fix: Fix = False,
     watch_: Watch = False,
     interval: Interval = 30.0,
@@ -132,7 +122,7 @@ def doctor(
                     names,
                     settings=settings,
                     ask_logs=ask,
-                    patience_s=patience,
+                    patience_s=how.patience,
                     on_progress=progress.advanced,
                     on_wait=_say_wait,
                 )
@@ -172,7 +162,7 @@ def _fix(common: Common, connection: ZooKeeperClient, found: list[Finding], how:
     plan = plan_fixes(connection, found)
     if live_of(plan) is Live.FORCE:
         how = replace(how, force_live=True)
-    carry_out(common, connection, plan, how)
+    carry_out(common, connection, plan, how, how.watch(connection, *plan.groups))
 
 
 def _remedy_with_plan(one: Finding) -> str:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zkconsumer.cli import completion
-from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing, with_kafka_notes
+from zkconsumer.cli.apply import (
+    Changing,
+    MaxZnodes,
+    carry_out,
+    changing,
+    source_notes,
+    with_kafka_notes,
+)
 from zkconsumer.cli.lag import COLUMNS, group_notes, partition_rows
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_faults, member_row
@@ -62,9 +69,9 @@ def delete(
         raise ConfigError("no group is named", remedy="give `zkconsumer groups delete GROUP`")
     name = validate_group(group)
     with common.connect(name) as connection:
-        carry_out(
-            common, connection, plan_delete_group(connection, name, max_deleted=max_znodes), how
-        )
+        watch = how.watch(connection, name)
+        plan = plan_delete_group(connection, name, max_deleted=max_znodes)
+        carry_out(common, connection, plan, how, watch)
 
 
 @changing
@@ -84,8 +91,9 @@ def copy(
 
     source, target = _pair(source, new, named)
     with common.connect(source) as connection:
-        plan = plan_copy_group(connection, source, target)
-        carry_out(common, connection, with_kafka_notes(connection, plan, source), how)
+        watch = how.watch(connection, source, target)
+        plan = with_kafka_notes(connection, plan_copy_group(connection, source, target), source)
+        carry_out(common, connection, plan.noted(*source_notes(watch, source)), how, watch)
 
 
 @changing
@@ -107,8 +115,9 @@ def rename(
 
     source, target = _pair(source, new, named)
     with common.connect(source) as connection:
+        watch = how.watch(connection, source, target)
         plan = plan_rename_group(connection, source, target, max_deleted=max_znodes)
-        carry_out(common, connection, with_kafka_notes(connection, plan, source), how)
+        carry_out(common, connection, with_kafka_notes(connection, plan, source), how, watch)
 
 
 def _pair(first: str, second: str | None, option: str | None) -> tuple[str, str]:

@@ -188,6 +188,10 @@ def _some(names: list[str]) -> str:
 SLICE: Final = 500
 """Number of groups that are read together; progress is shown after each such slice."""
 
+FIRST_S: Final = 1.0
+"""Seconds between the first two readings of the exporter. One reading does not tell a stopped
+member from a client that commits without a registration, so the first page is served after two."""
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -278,7 +282,11 @@ class Reader:
     ) -> None:
         self._connection, self._names, self.only = connection, names, only
         self._limit_s, self._patience_s = limit_s, patience_s
+        from zkconsumer.admin.health import Memory
+
         self._windows: dict[tuple[str, str, int], Window] = {}
+        self._memory = Memory(patience_s)
+        self._healths: dict[str, GroupHealth] = {}
 
     def read(self) -> list[GroupLag]:
         """Read and return the groups. Raises UnknownGroupError, and what `group_lags` raises."""
@@ -303,11 +311,17 @@ class Reader:
         from zkconsumer.admin.lag import Window
 
         groups, now_s = self.read(), time.time()
+        self._memory.keep(group.name for group in groups)
+        self._healths = {group.name: self._memory.observe(group.image, now_s) for group in groups}
         for group in groups:
             for one in group.partitions:
                 key = (group.name, one.topic, one.partition)
                 self._windows.setdefault(key, Window()).observe(one, now_s)
         return groups
+
+    def health(self, group: GroupLag) -> GroupHealth:
+        """Return who uses a group, judged by the readings so far."""
+        return self._healths[group.name]
 
     def status(self, group: str, one: PartitionLag) -> Status | None:
         """Return the status of a partition, judged by the readings so far."""
@@ -319,7 +333,7 @@ class Reader:
         groups = self.observe()
         columns = (*_columns(groups), STATUS)
         rows = list(partition_rows(groups, status_of=self.status))
-        words = [word for group in groups for word in group_notes(group)]
+        words = [word for group in groups for word in group_notes(group, self.health(group))]
         words += unmatched(groups, self.only)
         return _title(groups), Table(rows, columns), words
 
@@ -345,7 +359,7 @@ def _show(reader: Reader, common: Common, fail_above: int | None) -> None:
     if common.output is Output.PROMETHEUS:
         from zkconsumer.admin.lag import exposition
 
-        print(exposition(groups, reader.status), end="")
+        print(exposition(groups, reader.status, reader.health), end="")
     elif common.output is Output.LEGACY:
         for group in groups:
             for line in legacy_lines(group):
@@ -377,14 +391,25 @@ def _check(groups: Iterable[GroupLag], fail_above: int) -> None:
         raise typer.Exit(Exit.FOUND)
 
 
+def _may_be_written(group: GroupLag) -> bool:
+    """Return whether a second reading may show a client that commits without a registration."""
+    return group.image.health.write_age_s(time.time()) is not None
+
+
 def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: float) -> None:
     from zkconsumer.admin.lag import LagExporter
 
+    is_first = True
     with LagExporter(*where) as exporter:
         say(f"serving http://{where[0]}:{where[1]}/metrics")
         while True:
             try:
-                exporter.update(reader.observe(), reader.status)
+                groups = reader.observe()
+                if is_first and any(map(_may_be_written, groups)):
+                    time.sleep(FIRST_S)
+                    groups = reader.observe()
+                is_first = False
+                exporter.update(groups, reader.status, reader.health)
             except ZooKeeperUnreachableError as error:
                 say(str(error))  # the exporter keeps the last figures, with their timestamp
             time.sleep(interval_s)

@@ -154,6 +154,7 @@ def _migrate(
     wanted = topics_of(topics)
     with common.connect(name) as connection:
         limit_s = connection.config.zookeeper_connection_timeout_s
+        watch = how.watch(connection, name)
         progress = Progress("offsets")
         with progress.until_done("nothing was written"):
             found = plan_migration(
@@ -171,7 +172,7 @@ def _migrate(
         if found.plan.is_empty:
             say("nothing to write")
         else:
-            proceed(connection, found.plan, how)
+            proceed(connection, found.plan, how, watch)
         missing = _verify(connection, found, limit_s) if how.execute else []
     if how.execute and found.plan:
         say(f"verified: {len(found.plan) - len(missing)} of {len(found.plan)} offsets were written")

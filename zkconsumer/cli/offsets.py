@@ -12,7 +12,14 @@ import typer
 
 from zkconsumer.admin.offset_files import FileFormat
 from zkconsumer.cli import completion
-from zkconsumer.cli.apply import Changing, MaxZnodes, carry_out, changing, with_kafka_notes
+from zkconsumer.cli.apply import (
+    Changing,
+    MaxZnodes,
+    carry_out,
+    changing,
+    source_notes,
+    with_kafka_notes,
+)
 from zkconsumer.cli.lag import unknown, unmatched
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import (
@@ -143,8 +150,9 @@ def import_(
 
     offsets = read_file(file, group=None if group is None else validate_group(group))
     with common.connect(next(iter(offsets))) as connection:
+        watch = how.watch(connection, *offsets)
         plan = plan_import(connection, offsets)
-        carry_out(common, connection, with_kafka_notes(connection, plan, *offsets), how)
+        carry_out(common, connection, with_kafka_notes(connection, plan, *offsets), how, watch)
 
 
 # ---- offsets get ---------------------------------------------------------------------------------
@@ -323,6 +331,7 @@ def set_(
         group, offsets = merged(offsets[0], group), offsets[1:]
     name, parsed = common.group(group), _settings(offsets)
     with common.connect(name) as connection:
+        watch = how.watch(connection, name)
         moved = plan_reset(
             connection,
             name,
@@ -334,7 +343,7 @@ def set_(
             unknown=Unknown.MAKE if new_group else Unknown.REFUSE,
             wanted=_wanted(connection, parsed),
         )
-        carry_out(common, connection, moved.plan, how, ends=moved.ends)
+        carry_out(common, connection, moved.plan, how, watch, ends=moved.ends)
 
 
 def _settings(given: Sequence[str]) -> list[tuple[str, Selection, int]]:
@@ -417,6 +426,7 @@ def reset(
         )
     wanted = None if from_file is None else _from_file(from_file, name)
     with common.connect(name) as connection:
+        watch = how.watch(connection, name)
         moved = plan_reset(
             connection,
             name,
@@ -430,7 +440,7 @@ def reset(
             times=Times.APPROXIMATE if approximate else Times.EXACT,
             unknown=Unknown.MAKE if new_group else Unknown.REFUSE,
         )
-        carry_out(common, connection, moved.plan, how, ends=moved.ends)
+        carry_out(common, connection, moved.plan, how, watch, ends=moved.ends)
 
 
 def _reset_of(given: Mapping[str, Json]) -> Reset:
@@ -519,6 +529,7 @@ def shift(
 
     name = common.group(group)
     with common.connect(name) as connection:
+        watch = how.watch(connection, name)
         moved = plan_reset(
             connection,
             name,
@@ -528,7 +539,7 @@ def shift(
             topics=_topics(connection, name, topic, regex=topic_regex, all_topics=all_topics),
             limit_s=connection.config.zookeeper_connection_timeout_s,
         )
-        carry_out(common, connection, moved.plan, how, ends=moved.ends)
+        carry_out(common, connection, moved.plan, how, watch, ends=moved.ends)
 
 
 @app.command()
@@ -557,8 +568,9 @@ def delete(
             remedy="give --topic TOPIC[:P,P...]; `zkconsumer groups delete` deletes all offsets",
         )
     with common.connect(name) as connection:
+        watch = how.watch(connection, name)
         plan = plan_delete_offsets(connection, name, topics=topics, max_deleted=max_znodes)
-        carry_out(common, connection, with_kafka_notes(connection, plan, name), how)
+        carry_out(common, connection, with_kafka_notes(connection, plan, name), how, watch)
 
 
 @app.command()
@@ -589,6 +601,7 @@ def copy(
     if validate_group(source) == name:
         raise ConfigError("a group cannot be copied onto itself", where=name)
     with common.connect(name) as connection:
+        watch = how.watch(connection, name, source)
         found, notes = read_committed(
             connection,
             [source],
@@ -601,4 +614,5 @@ def copy(
             )
         plan = plan_import(connection, {name: found[source]}, kind="offsets copy")
         plan = with_kafka_notes(connection, plan, source, name)
-        carry_out(common, connection, plan.noted(*notes), how)
+        plan = plan.noted(*notes, *source_notes(watch, source))
+        carry_out(common, connection, plan, how, watch)

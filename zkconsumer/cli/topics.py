@@ -57,7 +57,7 @@ def forget(
     groups = common.groups_to_change(group, all_groups=all_groups)
     with common.connect() as connection:
         plan = plan_forget_topics(connection, names, groups=groups, max_deleted=max_znodes)
-        carry_out(common, connection, plan, how)
+        carry_out(common, connection, plan, how, how.watch(connection, *plan.groups))
 
 
 # ---- topics list, topics show --------------------------------------------------------------------
