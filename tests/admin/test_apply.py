@@ -296,15 +296,6 @@ def test_deleted_by_force(clients: Clients, group: str, tmp_path: Path) -> None:
     assert clients.tree(group).keys() == held
 
 
-def test_a_persistent_registration_counts_as_a_member(
-    clients: Clients, group: str, tmp_path: Path
-) -> None:
-    """A persistent registration counts as a member, as in the JVM's tool, and is named."""
-    clients.other.create(paths.member(group, "left"), b"{}")
-    with pytest.raises(RefusedError, match=r"'left' \(its registration is persistent"):
-        do(clients, setting(clients, group), tmp_path)
-
-
 def test_a_znode_of_a_session(clients: Clients, group: str) -> None:
     """A plan does not change a znode that belongs to a live session."""
     clients.join(group)

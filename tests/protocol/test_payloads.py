@@ -275,3 +275,62 @@ def test_work_is_bounded(decode: Callable[..., object], payload: bytes) -> None:
     except MalformedZnodeError as error:
         assert len(str(error)) < 500
     assert time.thread_time() - start < 2
+
+
+JAVA_STRING = b"\xac\xed\x00\x05t\x00\x0212"
+# `new ObjectOutputStream(...).writeObject(12L)`, and the same for an Integer.
+JAVA_LONG = bytes.fromhex(
+    "aced00057372000e6a6176612e6c616e672e4c6f6e673b8be490cc8f23df0200014a000576616c7565"
+    "787200106a6176612e6c616e672e4e756d62657286ac951d0b94e08b0200007870000000000000000c"
+)
+JAVA_INTEGER = bytes.fromhex(
+    "aced0005737200116a6176612e6c616e672e496e746567657212e2a0a4f781873802000149000576616c7565"
+    "787200106a6176612e6c616e672e4e756d62657286ac951d0b94e08b02000078700000000c"
+)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'"12"',
+        b"'12'",
+        b" 12",
+        b"12\r\n",
+        b'\t" 12 "\n',
+        b"\xef\xbb\xbf12",
+        b'\xef\xbb\xbf"12"',
+        "12".encode("utf-16"),
+        JAVA_STRING,
+        JAVA_LONG,
+        JAVA_INTEGER,
+    ],
+)
+def test_a_payload_that_is_plainly_a_number(payload: bytes) -> None:
+    """A number that other programs have wrapped is not an offset for the JVM, and still read."""
+    with pytest.raises(MalformedZnodeError):
+        payloads.decode_offset(payload, where="")
+    assert payloads.plain_number(payload) == 12
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        b"",
+        b"?",
+        b"12 13",
+        b"\"12'",
+        b"1.5",
+        b"0x12",
+        b"12L",
+        b"9" * 30,
+        b" " * 300 + b"12",
+        b"\xff\xfe1",
+        JAVA_STRING + b"3",
+        JAVA_LONG[:-1],
+        b"\xac\xed\x00\x05t\x00\x02ab",
+    ],
+)
+def test_a_payload_that_is_no_number(payload: bytes | None) -> None:
+    """Nothing is guessed from a payload that is not plainly one number."""
+    assert payloads.plain_number(payload) is None

@@ -50,6 +50,7 @@ TRANSIENT = frozenset(
         NO_OWNER,
         UNREGISTERED,
         owners.STALE,
+        offsets.EMPTY_OFFSET,
         registrations.DISAGREEMENT,
         registrations.NO_BROKERS,
     }

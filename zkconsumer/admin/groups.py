@@ -45,6 +45,7 @@ from zkconsumer.protocol.payloads import (
     decode_replicas,
     decode_topic,
     owner_znode,
+    plain_number,
     readable_brokers,
 )
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
@@ -58,15 +59,19 @@ class OffsetNode:
     """A decoded offset znode.
 
     Attributes:
-        value: the offset; None with a `fault`. A negative value stands for "no offset".
+        value: the offset; None if the payload contains no number. A negative value stands for "no
+            offset".
         version, mtime_ms: version of the znode, and time of its last write by the server's clock.
-        fault: why the payload is not an offset.
+        fault: why JVM members cannot read the payload. If the payload plainly contains a number
+            nevertheless, such as "12" in quotation marks, `value` is this number.
+        is_empty: whether the znode is empty, which means that it has no offset.
     """
 
     value: int | None
     version: int
     mtime_ms: int
     fault: str = ""
+    is_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,11 +158,14 @@ class GroupImage:
         found = {}
         for at, node in self._of(Kind.OFFSET):
             tp, stat = TopicPartition(at.name, at.partition), node.stat
+            value, fault = None, ""
             try:
-                value = decode_offset(node.data, where=paths.offset(self.name, tp))
-                found[tp] = OffsetNode(value, stat.version, stat.mtime_ms)
+                if node.data:
+                    value = decode_offset(node.data, where=paths.offset(self.name, tp))
             except MalformedZnodeError as error:
-                found[tp] = OffsetNode(None, stat.version, stat.mtime_ms, error.what)
+                value, fault = plain_number(node.data), error.what
+            is_empty = not node.data
+            found[tp] = OffsetNode(value, stat.version, stat.mtime_ms, fault, is_empty)
         return dict(sorted(found.items()))
 
     @cached_property
@@ -581,11 +589,11 @@ class TopicSummary:
     """A topic and its number of partitions, or `fault`, which says why its znode cannot be read.
 
     Partitions may have different numbers of replicas; `replicas` is the lowest and the highest
-    number.
+    number. `partitions` is None with a `fault`.
     """
 
     name: str
-    partitions: int = 0
+    partitions: int | None = None
     replicas: tuple[int, int] = (0, 0)
     fault: str = ""
 

@@ -27,6 +27,7 @@ from typing import Any, Self, TypeAlias
 from zkconsumer.admin.groups import (
     GroupImage,
     MemberReport,
+    OffsetNode,
     Selection,
     member_reports,
     read_groups,
@@ -73,6 +74,8 @@ class PartitionLag:
         log: start and end of the log, or a string that says why they are unknown.
         fault: what is wrong with the owner znode, or "".
         consumer: the consumer id that the owner znode names; None if there is no owner znode.
+        remark: why JVM members cannot read the offset in ZooKeeper, although it is plainly a
+            number; or that its znode is empty.
     """
 
     topic: str
@@ -85,6 +88,7 @@ class PartitionLag:
     log: LogRange | str
     fault: str = ""
     consumer: ConsumerId | None = None
+    remark: str = ""
 
     @property
     def is_owned(self) -> bool:
@@ -185,7 +189,9 @@ def lags_of(
     """Return group -> its lag, as `group_lags` does, for groups that have already been read."""
     topics = read_topic_payloads(connection, images.values())
     brokers = registered_brokers(connection)
-    existing = {topic: frozenset(partitions_in(topic, topics)[0]) for topic in topics}
+    decoded = {topic: partitions_in(topic, topics) for topic in topics}
+    existing = {topic: frozenset(found) for topic, (found, _) in decoded.items()}
+    faults = {topic: fault for topic, (_, fault) in decoded.items() if fault}
     wants = {name: requested_topics(image.members, topics) for name, image in images.items()}
     wanted = {
         name: sorted(selected(_concerned(image, wants[name], existing), only))
@@ -209,7 +215,7 @@ def lags_of(
             _stored(brokers, name, mine, limit_s) if kafka is None else kafka(brokers, name, mine)
         )
         lags = tuple(
-            _lag(image, tp, stored.get(tp), ranges.get(tp) or _missing(tp, existing))
+            _lag(image, tp, stored.get(tp), ranges.get(tp) or _missing(tp, existing, faults))
             for tp in wanted[name]
         )
         found[name] = GroupLag(image, wants[name], lags)
@@ -248,7 +254,11 @@ def _concerned(
     return found | image.owners.keys() | image.offsets.keys()
 
 
-def _missing(tp: TopicPartition, existing: Mapping[str, frozenset[int]]) -> str:
+def _missing(
+    tp: TopicPartition, existing: Mapping[str, frozenset[int]], faults: Mapping[str, str]
+) -> str:
+    if tp.topic in faults:
+        return f"the topic's partitions cannot be read: {faults[tp.topic]}"
     return NO_SUCH_PARTITION if tp.topic in existing else NO_SUCH_TOPIC
 
 
@@ -261,7 +271,7 @@ def _lag(
     owner, offset = image.owners.get(tp), image.offsets.get(tp)
     in_zookeeper: int | str | None = None
     if offset is not None:
-        in_zookeeper = offset.fault or offset.value
+        in_zookeeper = offset.fault or None if offset.value is None else offset.value
         if isinstance(in_zookeeper, int) and in_zookeeper < 0:
             in_zookeeper = None  # JVM members write a negative offset for "no offset"
     return PartitionLag(
@@ -275,7 +285,16 @@ def _lag(
         log,
         owner.fault if owner else "",
         owner_of(owner.thread, image.registrations) if owner else None,
+        _remark(offset) if offset else "",
     )
+
+
+def _remark(offset: OffsetNode) -> str:
+    if offset.is_empty:
+        return "its offset znode is empty, which means no offset"
+    if offset.fault and offset.value is not None:
+        return f"its offset is plainly {offset.value}, but JVM members cannot read it"
+    return ""
 
 
 # ---- status --------------------------------------------------------------------------------------

@@ -296,7 +296,9 @@ def _transfer(
     fault = node.fault if node is not None else ""
     source, target = (here, there) if direction is Direction.TO_KAFKA else (there, here)
     if fault:
-        return Transfer(tp, here, there, Action.LEFT, f"ZooKeeper's offset is malformed: {fault}")
+        repair = "" if here is None else f"; the doctor can rewrite it as {here}"
+        why = f"ZooKeeper's offset is malformed: {fault}{repair}"
+        return Transfer(tp, here, there, Action.LEFT, why)
     if source is None:
         return Transfer(tp, here, there, Action.NONE)
     if target is None:

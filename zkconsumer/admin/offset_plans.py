@@ -527,7 +527,8 @@ def _current(
     node = image.offsets.get(tp)
     here: int | str | None = None
     if node is not None:
-        here = node.fault if node.value is None else node.value if node.value >= 0 else None
+        is_none = node.value is not None and node.value < 0
+        here = None if is_none else (node.fault or None) if node.value is None else node.value
     there: int | str | None = kafka.offset if isinstance(kafka, OffsetAndMetadata) else kafka
     if storage is not Storage.DUAL:
         return here if storage is Storage.ZOOKEEPER else there

@@ -117,7 +117,7 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
     health = group.image.health if health is None else health
     for remark in remarks(health, time.time()):
         yield f"group {group.name}: {remark}"
-    if not group.image.offsets and not any(one.source for one in group.partitions):
+    if all(one.committed is None for one in group.partitions):
         yield f"group {group.name}: no offset is committed, in ZooKeeper or in Kafka"
     for why in idle_by_design(group.requested_topics):
         yield f"group {group.name}: {why}"
@@ -137,7 +137,19 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
     unowned = [f"{one.topic}-{one.partition}" for one in group.partitions if one.owner is None]
     if unowned and health.live:
         yield f"group {group.name}: {_some(unowned)} without owner"
+    yield from offset_notes(group)
     yield from _outside_the_log(group)
+
+
+def offset_notes(group: GroupLag) -> Iterator[str]:
+    """Yield the notes on offset znodes that only people can read, that nobody can read, or that are
+    empty."""
+    for one in group.partitions:
+        at = f"group {group.name}: {one.topic}-{one.partition}"
+        if one.remark:
+            yield f"{at}: {one.remark} (`zkconsumer doctor -g {group.name} --fix` repairs it)"
+        elif isinstance(one.in_zookeeper, str):
+            yield f"{at}: the offset in ZooKeeper cannot be read: {one.in_zookeeper}"
 
 
 def unmatched(groups: Iterable[GroupLag], only: Selection | None) -> list[str]:

@@ -20,7 +20,7 @@ from zkconsumer.cli.apply import (
     source_notes,
     with_kafka_notes,
 )
-from zkconsumer.cli.lag import unknown, unmatched
+from zkconsumer.cli.lag import offset_notes, unknown, unmatched
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import (
     AllGroups,
@@ -203,7 +203,8 @@ def get(
     )
     missing = unmatched(found.values(), only)
     for name, of_group in found.items():
-        if not missing and not any(one.source for one in of_group.partitions):
+        say_all(offset_notes(of_group))
+        if not missing and all(one.committed is None for one in of_group.partitions):
             say(f"group {name}: no offset is committed, in ZooKeeper or in Kafka")
     say_all(missing)
     if missing:

@@ -28,7 +28,7 @@ from zkconsumer.protocol.java.text import utf16_key
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import thread_ids, znode_fault
 from zkconsumer.protocol.paths import topic as topic_path
-from zkconsumer.protocol.payloads import JvmException, decode_topic
+from zkconsumer.protocol.payloads import JvmException, decode_topic, known_partitions
 from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
 
@@ -302,6 +302,6 @@ def partitions_in(
     if fault or topic not in topics:
         return (), fault
     try:
-        return decode_topic(topics[topic], where=topic_path(topic), profile=profile), ""
+        return known_partitions(topics[topic], where=topic_path(topic), profile=profile), ""
     except MalformedZnodeError as error:
         return (), error.what

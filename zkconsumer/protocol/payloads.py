@@ -16,6 +16,7 @@ such text, a topic has no partitions in these releases, but has partitions in 1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,6 +37,11 @@ _Key = TypeVar("_Key")
 # default a ZooKeeper server accepts no larger znode (`jute.maxbuffer`), so no JVM payload is
 # larger.
 MAX_PAYLOAD: Final = 1 << 20
+
+
+# Maximum number of bytes of a payload that `plain_number` examines. A serialized Long has 82 bytes;
+# the number of a longer payload is not plain.
+_MAX_NUMBER_BYTES: Final = 200
 
 
 class JvmException(StrEnum):
@@ -230,13 +236,31 @@ def readable_brokers(found: Mapping[str, Broker | MalformedZnodeError]) -> list[
     return [one for one in found.values() if isinstance(one, Broker)]
 
 
+def known_partitions(
+    payload: bytes | None, *, where: str, profile: Profile = DEFAULT
+) -> tuple[int, ...]:
+    """Return a topic's partition numbers as `decode_topic` does, for tools.
+
+    Members take a text that no parser accepts as a topic without partitions. For tools, its
+    partitions are unknown: such a text raises MalformedZnodeError.
+    """
+    numbers = decode_topic(payload, where=where, profile=profile)
+    if not numbers:
+        raw = Payload(payload, where=where, remedy=_TOPIC_REMEDY, parser=profile.parser)
+        try:
+            raw.document()
+        except ValueError as error:
+            raise raw.malformed(f"{quoted(raw.text())} is not the expected JSON") from error
+    return numbers
+
+
 def decode_replicas(payload: bytes | None, *, where: str) -> dict[int, tuple[int, ...]]:
     """Return the brokers that store each partition of a topic, the preferred leader first.
 
-    The result is for display. The function rejects the payloads that `decode_topic` rejects. It
+    The result is for display. The function rejects the payloads that `known_partitions` rejects. It
     returns a malformed list of replicas as an empty list.
     """
-    numbers = decode_topic(payload, where=where)
+    numbers = known_partitions(payload, where=where)
     if not numbers:
         return {}
     raw = Payload(payload, where=where, remedy=_TOPIC_REMEDY)
@@ -345,6 +369,39 @@ def stored_offset(payload: bytes | None, *, where: str) -> int | None:
         return None
     offset = decode_offset(payload, where=where)
     return offset if offset >= 0 else None
+
+
+# What ZkClient's default serializer writes for a string, and Java for a Long and an Integer (Java
+# Object Serialization Specification, version 5): magic and version, then the class, then the value.
+_JAVA_STRING: Final = b"\xac\xed\x00\x05t"
+_JAVA_NUMBER: Final = re.compile(
+    rb"\xac\xed\x00\x05sr\x00(?:\x0ejava\.lang\.Long|\x11java\.lang\.Integer).{8}\x02\x00\x01[JI]"
+    rb"\x00\x05valuexr\x00\x10java\.lang\.Number.{8}\x02\x00\x00xp(.{8}|.{4})",
+    re.DOTALL,
+)
+_MARKS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_AROUND: Final = re.compile(r"\s*([\"']?)\s*([+-]?[0-9]+)\s*\1\s*")
+
+
+def plain_number(payload: bytes | None) -> int | None:
+    """Return the number that an offset znode plainly contains although `decode_offset` rejects it.
+
+    White space or quotation marks may surround the number, a byte order mark may precede it, and
+    Java may have serialized it. No JVM member reads such a payload. None for any other payload.
+    """
+    data = payload or b""
+    if len(data) > _MAX_NUMBER_BYTES:
+        return None
+    if number := _JAVA_NUMBER.fullmatch(data):
+        return int.from_bytes(number[1], "big", signed=True)
+    if data.startswith(_JAVA_STRING) and data[5:7] == (len(data) - 7).to_bytes(2, "big"):
+        data = data[7:]
+    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
+    try:
+        found = _AROUND.fullmatch(data.decode(encoding))
+        return parse_int64(found[2]) if found else None
+    except ValueError:  # not text, or beyond 64 bits
+        return None
 
 
 # ---- edit marks ---------------------------------------------------------------------------------

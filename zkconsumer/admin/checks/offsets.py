@@ -15,11 +15,11 @@ from zkconsumer.admin.findings import (
 from zkconsumer.errors import Advice, RemedyOperation
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
-from zkconsumer.protocol.java.text import parse_int64
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import encode_offset
 
-MALFORMED_OFFSET, OFFSET_OF_NOTHING = "malformed-offset", "offset-of-nothing"
+MALFORMED_OFFSET, EMPTY_OFFSET = "malformed-offset", "empty-offset"
+OFFSET_OF_NOTHING = "offset-of-nothing"
 BEYOND, BEHIND, UNKNOWN = "offset-beyond-log", "offset-behind-log", "log-unknown"
 
 
@@ -39,6 +39,7 @@ def offsets_to_compare(examined: ExaminedGroup) -> list[TopicPartition]:
 def of_offsets(examined: ExaminedGroup) -> Iterator[Finding]:
     """Yield what is wrong with the offsets in ZooKeeper."""
     yield from _malformed(examined)
+    yield from _empty(examined)
     yield from _without_partition(examined)
     yield from _outside_the_log(examined)
 
@@ -48,12 +49,12 @@ def _malformed(examined: ExaminedGroup) -> Iterator[Finding]:
         if not node.fault or not paths.is_topic(tp.topic):
             continue
         path = paths.offset(examined.group, tp)
-        number = _number(examined.image.nodes[path].data)
+        number = node.value
         fix = examined.fix(path, None if number is None else encode_offset(number))
         repair = (
             "delete it, so that auto.offset.reset applies"
             if number is None
-            else f"replace it by {number}"
+            else f"replace it by {number}, which it plainly means"
         )
         yield Finding(
             Severity.ERROR,
@@ -70,14 +71,28 @@ def _malformed(examined: ExaminedGroup) -> Iterator[Finding]:
         )
 
 
-def _number(data: bytes | None) -> int | None:
-    """Return the offset in a payload in which white space surrounds the number, such as the line
-    feed that `echo` appends."""
-    try:
-        number = parse_int64((data or b"").decode().strip())
-    except (UnicodeDecodeError, ValueError):
-        return None
-    return number if number >= 0 else None
+def _empty(examined: ExaminedGroup) -> Iterator[Finding]:
+    by_topic: dict[str, list[int]] = {}
+    for tp, node in examined.image.offsets.items():
+        if node.is_empty and paths.is_topic(tp.topic):
+            by_topic.setdefault(tp.topic, []).append(tp.partition)
+    for topic, numbers in by_topic.items():
+        leaves = (paths.offset(examined.group, TopicPartition(topic, one)) for one in numbers)
+        yield Finding(
+            Severity.ERROR,
+            EMPTY_OFFSET,
+            examined.group,
+            topic,
+            f"the offset znode{'s' if len(numbers) > 1 else ''} of {partitions_of(numbers)}"
+            f" {'are' if len(numbers) > 1 else 'is'} empty",
+            "to zkconsumer members this is no offset, but the JVM member to which the partition is"
+            " assigned fails in every rebalance, with NumberFormatException; Flink's offset handler"
+            " creates such znodes before it writes them",
+            "delete it, so that auto.offset.reset applies",
+            tuple(numbers),
+            tuple(map(examined.fix, leaves)),
+            examined.fix_advice,
+        )
 
 
 def _without_partition(examined: ExaminedGroup) -> Iterator[Finding]:
