@@ -51,6 +51,7 @@ def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, run: 
     document = json.loads(run("owners", *arguments)[1])
     assert document["members"] == {"g_a": {"orders": 1}}
     assert document["partitions"][0] == {
+        "group": group,
         "topic": "orders",
         "partition": 0,
         "owner": "g_a-0",

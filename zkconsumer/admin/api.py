@@ -223,12 +223,12 @@ class Admin:
         """
         return group_changes.plan_rename_group(self._connection, source, target)
 
-    def plan_delete_group(self, group: str) -> Plan:
-        """Plan to delete a group's znodes, except those of live sessions.
+    def plan_delete_group(self, *groups: str) -> Plan:
+        """Plan to delete the znodes of groups, except those of live sessions.
 
         Raises UnknownGroupError.
         """
-        return group_changes.plan_delete_group(self._connection, group)
+        return group_changes.plan_delete_group(self._connection, *groups)
 
     def plan_forget_topics(
         self, names: Sequence[str], *, groups: Collection[str] | None = None

@@ -20,6 +20,7 @@ from zkconsumer.admin.checks import offsets, owners, registrations, rights
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Log, Severity
 from zkconsumer.admin.group_changes import plan_writes
 from zkconsumer.admin.groups import (
+    SLICE,
     GroupImage,
     read_all_topic_payloads,
     read_allowed_groups,
@@ -41,8 +42,8 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 Logs = Mapping[TopicPartition, Log | str]
 AskLogs = Callable[[Brokers, Sequence[TopicPartition]], Logs]
-MemberSettings = Callable[[str], ConsumerConfig]
-"""Group name -> the settings of its members."""
+MemberSettings = Callable[[str], ConsumerConfig | None]
+"""Group name -> the settings of its members, or None if they are unknown."""
 
 TRANSIENT = frozenset(
     {
@@ -56,9 +57,6 @@ TRANSIENT = frozenset(
     }
 )
 """Codes of findings that a rebalance, a registration or a restart may cause temporarily."""
-
-SLICE = 500
-"""Number of groups that are read together, between two reports of the progress."""
 
 ACCESS_DENIED = "access-denied"
 

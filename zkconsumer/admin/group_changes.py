@@ -122,18 +122,20 @@ def plan_delete_offsets(
 
 
 def plan_delete_group(
-    connection: ZooKeeperClient, group: str, *, max_deleted: int = MAX_DELETED
+    connection: ZooKeeperClient, *groups: str, max_deleted: int = MAX_DELETED
 ) -> Plan:
-    """Plan to delete all znodes of a group (`kafka.admin.ConsumerGroupCommand --delete`).
+    """Plan to delete all znodes of groups (`kafka.admin.ConsumerGroupCommand --delete`).
 
     Znodes of live sessions and their parents are kept, with a note. Raises UnknownGroupError;
-    RefusedError for more than `max_deleted` znodes.
+    RefusedError for more than `max_deleted` znodes in all groups together.
     """
-    tree = _tree(connection, group)
-    held = _held(tree.nodes)
-    to_delete = {path: node for path, node in tree.nodes.items() if path not in held}
+    nodes: dict[str, Node] = {}
+    for group in groups:
+        nodes |= _tree(connection, group).nodes
+    held = _held(nodes)
+    to_delete = {path: node for path, node in nodes.items() if path not in held}
     changes = _deletion(connection, to_delete, max_deleted)
-    notes = _notes_on_kept(tree.nodes)
+    notes = _notes_on_kept(nodes)
     return Plan.of("groups delete", connection.config.zookeeper_chroot, changes, notes=notes)
 
 

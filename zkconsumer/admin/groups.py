@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from zkconsumer.errors import (
     AccessDeniedError,
@@ -213,6 +214,34 @@ def read_group_names(connection: ZooKeeperClient) -> list[str]:
     """Return the groups that have a znode, sorted (`ConsumerGroupCommand --list`)."""
     return connection.children([paths.CONSUMERS]).get(paths.CONSUMERS, [])
 
+
+def matching_groups(connection: ZooKeeperClient, wanted: Iterable[str]) -> list[str]:
+    """Return the groups with these names, and the groups that match these patterns, sorted.
+
+    A text that is no group's name is a pattern if it contains `*`, `?` or `[`, as in a shell.
+    Raises UnknownGroupError for a name that does not exist, and for a pattern without a match.
+    """
+    names = read_group_names(connection)
+    found: set[str] = set()
+    for text in wanted:
+        is_pattern = text not in names and not _WILDCARDS.isdisjoint(text)
+        matches = (
+            [one for one in names if fnmatchcase(one, text)]
+            if is_pattern
+            else [text]
+            if text in names
+            else []
+        )
+        if not matches:
+            raise unknown_group(text, connection)
+        found.update(matches)
+    return sorted(found)
+
+
+_WILDCARDS = frozenset("*?[")
+
+SLICE: Final = 500
+"""Number of groups that are read together, between two reports of the progress."""
 
 MEMBERS, OWNERS, OFFSETS = "ids", "owners", "offsets"
 

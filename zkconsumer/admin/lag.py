@@ -16,6 +16,7 @@ differences:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,22 +26,27 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from zkconsumer.admin.groups import (
+    SLICE,
     GroupImage,
+    GroupSummary,
     MemberReport,
     OffsetNode,
     Selection,
     member_reports,
+    read_allowed_groups,
     read_groups,
     read_topic_payloads,
     registered_brokers,
     selected,
 )
+from zkconsumer.admin.groups import groups as group_summaries
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.access import is_for_columns
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import NO_KERBEROS, LogRange, committed_in_kafka, log_ends
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
-from zkconsumer.protocol.group_health import GroupHealth, owner_of
+from zkconsumer.protocol.group_health import GroupHealth, GroupState, owner_of
 from zkconsumer.protocol.model import ConsumerId, OffsetAndMetadata, ThreadId, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -295,6 +301,90 @@ def _remark(offset: OffsetNode) -> str:
     if offset.fault and offset.value is not None:
         return f"its offset is plainly {offset.value}, but JVM members cannot read it"
     return ""
+
+
+# ---- idle groups ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IdleGroup:
+    """A group without members that has not committed for some time.
+
+    Attributes:
+        topics: the topics of which it has offsets or owner znodes, sorted.
+        lag: messages from its offsets to the ends of the logs; a string that says why it is
+            unknown; None without an offset.
+        committed_ms: time of its last commit in ZooKeeper by the server's clock, in ms since 1970;
+            None if it has no offset, in ZooKeeper or in Kafka.
+    """
+
+    summary: GroupSummary
+    topics: tuple[str, ...]
+    lag: int | str | None
+    committed_ms: int | None
+
+
+def idle_groups(
+    connection: ZooKeeperClient,
+    *,
+    idle_s: float,
+    limit_s: float,
+    topics: Selection | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[list[IdleGroup], list[str]]:
+    """Return the groups without members whose last commit is at least `idle_s` seconds old.
+
+    The result has two lists: these groups, the oldest commit first, and the names of the groups
+    whose last commit is unknown. A group without any offset counts from its creation. Raises what
+    `ZooKeeperClient.read` raises.
+    """
+    cutoff_ms = 1_000 * (time.time() - idle_s)
+    summaries = {
+        one.name: one
+        for one in group_summaries(connection, topics=topics)
+        if one.state in (GroupState.IDLE, GroupState.LEFTOVER)
+    }
+    names = list(summaries)
+    found: list[IdleGroup] = []
+    unknown: list[str] = []
+    for at in range(0, len(names), SLICE):
+        some = names[at : at + SLICE]
+        images, _ = read_allowed_groups(connection, some)
+        old = {name: one for name, one in images.items() if _last_use_ms(one) <= cutoff_ms}
+        for name, group in lags_of(connection, old, limit_s=limit_s).items():
+            committed = [node.mtime_ms for node in group.image.offsets.values()]
+            if not committed and any(one.committed is not None for one in group.partitions):
+                unknown.append(name)
+                continue
+            known = {*group.image.offsets, *group.image.owners}
+            lag = _total_lag(group)
+            found.append(
+                IdleGroup(
+                    summaries[name],
+                    tuple(sorted({tp.topic for tp in known})),
+                    lag,
+                    max(committed, default=None),
+                )
+            )
+        on_progress(at + len(some), len(names))
+    return sorted(found, key=lambda one: one.committed_ms or 0), unknown
+
+
+def _last_use_ms(image: GroupImage) -> float:
+    """Return the time of the last commit, or of the group's creation; never, if it is in use."""
+    if image.health.live or image.health.unregistered_owners:
+        return math.inf
+    offsets = [node.mtime_ms for node in image.offsets.values()]
+    return max(offsets, default=image.nodes[paths.group(image.name)].stat.mtime_ms)
+
+
+def _total_lag(group: GroupLag) -> int | str | None:
+    """Return the lag of all partitions with an offset; a partition beyond its log has none."""
+    lags = [one.lag for one in group.partitions if one.committed is not None]
+    unknown = [lag for lag in lags if isinstance(lag, str)]
+    if unknown:
+        return unknown[0]
+    return sum(max(0, lag) for lag in lags if isinstance(lag, int)) if lags else None
 
 
 # ---- status --------------------------------------------------------------------------------------

@@ -174,20 +174,25 @@ _DURATION = re.compile(
     r"(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})(?:\.(\d{1,9}))?S)?)?",
     re.ASCII,
 )
+_SHORT_DURATION = re.compile(
+    r"(?:(\d{1,9})w)?(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?:in)?)?"
+    r"(?:(\d{1,9})(?:\.(\d{1,9}))?s)?",
+    re.ASCII,
+)
 _UNITS_S = (7 * 86_400, 86_400, 3_600, 60, 1)
 
 
 def parse_duration(text: str, *, where: str = "duration") -> float:
-    """Return the seconds of an ISO 8601 duration, such as PT1H30M or P7D.
+    """Return the seconds of a duration, such as 30d, 1h30m, or PT1H30M in the form of ISO 8601.
 
     Years and months are rejected, since they have no fixed length. Raises ConfigError with `where`.
     """
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(text) or _SHORT_DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         raise ConfigError(
             f"{text[:80]!r} is not a duration",
             where=where,
-            remedy="use ISO 8601 with weeks, days, hours, minutes, seconds, such as PT1H30M or P7D",
+            remedy="use weeks, days, hours, minutes, seconds, such as 30d, 1h30m, PT1H30M or P7D",
         )
     *whole, fraction = match.groups()
     seconds = sum(int(n or 0) * unit for n, unit in zip(whole, _UNITS_S, strict=True))

@@ -487,7 +487,7 @@ def _change(value: object, where: str) -> Change:
     group, _, below = path.removeprefix(paths.group("")).partition("/")
     if path != paths.group(group) + (below and f"/{below}"):
         raise _Fault(f"{where}: {quoted(path)} is not below a group")
-    paths.validate_group(group)
+    paths.validate_group_znode(group)
     if below and (fault := paths.znode_fault(below)):
         raise _Fault(f"{where}: {quoted(path)}: {fault}")
     before = None if one["before"] is None else _read_state(one["before"], f"{where}.before")
@@ -531,7 +531,7 @@ def _right(value: object, where: str) -> Right:
 
 def _kafka(value: object, where: str) -> KafkaChange:
     one = _object(value, {"group", "topic", "partition", "before", "after"}, where)
-    group = paths.validate_group(_text(one["group"], where))
+    group = paths.validate_group_znode(_text(one["group"], where))
     topic = paths.validate_topic(_text(one["topic"], where))
     partition = _number(one["partition"], where, lowest=0, highest=MAX_INT32)
     before = None if one["before"] is None else _stored(one["before"], where)

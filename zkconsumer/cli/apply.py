@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,6 +105,9 @@ class Changing:
         return Watch(connection, groups, patience_s=self.patience, on_wait=_Waiting())
 
 
+_NAMED = 5  # the maximum number of groups of which a recent commit is reported
+
+
 class _Waiting:
     """Says once that a plan waits for the second reading of its groups, and why."""
 
@@ -122,9 +126,12 @@ def _suspicions(suspects: Mapping[str, GroupHealth]) -> Iterable[str]:
     from zkconsumer.admin.health import last_write
 
     now_s = time.time()
-    for name, health in suspects.items():
+    for name, health in islice(suspects.items(), _NAMED):
         who = "no member owns some partitions" if health.live else "no member is registered"
         yield f"group {name}: {who}{last_write(health, now_s)}"
+    more = len(suspects) - _NAMED
+    if more > 0:
+        yield f"{more} more group{'' if more == 1 else 's'} as these"
 
 
 def changing(command: Callable[..., None]) -> Callable[..., None]:
@@ -318,6 +325,7 @@ class Application(Progress):
     def saved(self, backup: Path) -> None:
         """The backup has been written to the disk: record and print its path."""
         self.backup = backup
+        self.restart()
         say(f"backup: {backup} (`zkconsumer undo` restores it)")
 
 
@@ -381,14 +389,14 @@ def undo(
     """
     from zkconsumer.admin.group_changes import plan_undo
     from zkconsumer.admin.plan import load_plan
-    from zkconsumer.protocol.paths import validate_group
+    from zkconsumer.protocol.paths import validate_group_znode
 
     if (backup is None) is not last or (backup is not None and group is not None):
         raise ConfigError(
             "exactly one of BACKUP and --last is required",
             remedy="give `zkconsumer undo BACKUP`, or `zkconsumer undo --last [--group GROUP]`",
         )
-    wanted = None if group is None else validate_group(group)
+    wanted = None if group is None else validate_group_znode(group)
     with common.connect() as connection:
         config = connection.config
         if backup is None:

@@ -110,7 +110,7 @@ def doctor(
         raise ConfigError("--watch and --fix exclude each other", remedy="leave out one of them")
     names = (common.groups_to_change if fix else common.groups)(group, all_groups=all_groups)
     is_given = common.config is not None or bool(common.properties)
-    settings = common.settings if is_given else None
+    settings = common.member_settings if is_given else None
     with common.connect() as connection:
         ask = kafka_logs(connection.config.zookeeper_connection_timeout_s) if logs else None
 
@@ -228,6 +228,7 @@ def _paragraph(text: str, width: int) -> str:
 
 
 VERIFY_COLUMNS = (
+    Column("group", wide_only=True),
     Column("code", "FINDING"),
     Column("subject", "TOPIC OR MEMBER"),
     Column("what"),

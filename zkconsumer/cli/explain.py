@@ -92,7 +92,7 @@ def explain(
 
     name = common.group(group)
     only = topics_of(topic)
-    settings = common.settings(name)
+    settings = common.member_settings(name)
     with common.connect(name) as connection:
         found = explained(connection, name, settings=settings)
     wanted = set(only or found.topics)

@@ -15,27 +15,37 @@ from zkconsumer.cli.apply import (
     source_notes,
     with_kafka_notes,
 )
-from zkconsumer.cli.lag import COLUMNS, group_notes, partition_rows
+from zkconsumer.cli.lag import ONE_GROUP_COLUMNS, group_notes, partition_rows
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
-from zkconsumer.cli.members import member_faults, member_row
-from zkconsumer.cli.options import Common, OneGroup, OnlyOption, Topics, operator, topics_of
+from zkconsumer.cli.members import member_faults, member_row, of_time
+from zkconsumer.cli.options import (
+    Common,
+    Groups,
+    OneGroup,
+    OnlyOption,
+    Topics,
+    operator,
+    topics_of,
+)
 from zkconsumer.cli.output import (
     SECTIONS,
     Align,
     Color,
     Column,
+    Progress,
     Row,
     Table,
     Unknown,
+    say,
     say_all,
 )
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError
-from zkconsumer.protocol.paths import validate_group
+from zkconsumer.protocol.paths import validate_group, validate_group_znode
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import GroupSummary, Selection
-    from zkconsumer.admin.lag import GroupLag
+    from zkconsumer.admin.lag import GroupLag, IdleGroup
     from zkconsumer.zk.client import ZooKeeperClient
 
 
@@ -56,21 +66,27 @@ def delete(
     common: Common,
     how: Changing,
     *,
-    group: OneGroup = None,
+    group: Groups = None,
     max_znodes: MaxZnodes = 10_000,
 ) -> None:
-    """Delete all znodes of a group. A dry run without --execute.
+    """Delete all znodes of groups. A dry run without --execute.
 
-    Example: zkconsumer groups delete billing-test --execute
+    GROUP is a name, or a quoted pattern with * and ? as in a shell. One plan with one backup
+    deletes all the groups. If one of them has live members, none is deleted.
+
+    Example: zkconsumer groups delete 'console-consumer-*' billing-test --execute
     """
     from zkconsumer.admin.group_changes import plan_delete_group
+    from zkconsumer.admin.groups import matching_groups
 
-    if group is None:  # ignore the group in the settings: deleting needs an explicit name
+    if not group:  # ignore the group in the settings: deleting needs an explicit name
         raise ConfigError("no group is named", remedy="give `zkconsumer groups delete GROUP`")
-    name = validate_group(group)
-    with common.connect(name) as connection:
-        watch = how.watch(connection, name)
-        plan = plan_delete_group(connection, name, max_deleted=max_znodes)
+    for name in group:
+        validate_group_znode(name)
+    with common.connect() as connection:
+        names = matching_groups(connection, group)
+        watch = how.watch(connection, *names)
+        plan = plan_delete_group(connection, *names, max_deleted=max_znodes)
         carry_out(common, connection, plan, how, watch)
 
 
@@ -123,13 +139,13 @@ def rename(
 def _pair(first: str, second: str | None, option: str | None) -> tuple[str, str]:
     """Return the existing and the new group, from GROUP NEW or from --group GROUP NEW.
 
-    Raises ConfigError, InvalidNameError.
+    The new group needs a name that Kafka allows. Raises ConfigError, InvalidNameError.
     """
     if option is not None and second is None:
         first, second = option, first
     if second is None or option not in (None, first):
         raise ConfigError("two groups are needed", remedy="give GROUP and NEW")
-    return validate_group(first), validate_group(second)
+    return validate_group_znode(first), validate_group(second)
 
 
 # ---- groups list, show --------------------------------------------------------------------
@@ -149,12 +165,28 @@ LIST_COLUMNS = (
 )
 
 
+IDLE_COLUMNS = (
+    *LIST_COLUMNS,
+    Column("topics", type="strings", show=", ".join, drop_order=1),
+    Column("lag", align=Align.RIGHT),
+    Column("last_commit"),
+)
+
+
 @app.command("list")
 @operator()
 def list_(
     common: Common,
     *,
     topic: Topics = None,
+    idle_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="List only the groups without members whose last commit is older than this, such"
+            " as 30d or 12h, with topics, lag and last commit.",
+        ),
+    ] = None,
     watch_: Watch = False,
     interval: Interval = 5.0,
 ) -> None:
@@ -164,9 +196,19 @@ def list_(
     partitions. The state of a group is live if a member is registered, leftover if it only has
     registrations without a session, as copies of ZooKeeper contain, and idle otherwise.
 
+    LAST-COMMIT is the last write to an offset in ZooKeeper, by ZooKeeper's clock. --idle-for leaves
+    out a group whose last commit is unknown because it has offsets in Kafka only.
+
     Example: zkconsumer groups list -z zk1:2181/kafka --topic orders
     """
     wanted = topics_of(topic)
+    if idle_for is not None:
+        if watch_:
+            raise ConfigError(
+                "--idle-for and --watch exclude each other", remedy="give one of them"
+            )
+        _list_idle(common, idle_for, wanted)
+        return
     with common.connect() as connection:
         if watch_:
             watch(common, lambda: _overview(connection, wanted), interval_s=interval)
@@ -188,6 +230,41 @@ def _summary_row(group: GroupSummary) -> Row:
     return {"group": group.name, "members": group.members or 0, "state": state}
 
 
+def _list_idle(common: Common, idle_for: str, topics: Selection | None) -> None:
+    from zkconsumer.admin.lag import idle_groups
+    from zkconsumer.admin.offset_plans import parse_duration
+
+    idle_s = parse_duration(idle_for, where="--idle-for")
+    with common.connect() as connection:
+        progress = Progress("groups")
+        with progress.until_done():
+            found, unknown = idle_groups(
+                connection,
+                idle_s=idle_s,
+                topics=topics,
+                limit_s=connection.config.zookeeper_connection_timeout_s,
+                on_progress=progress.advanced,
+            )
+    common.write(map(_idle_row, found), IDLE_COLUMNS)
+    if unknown:
+        names = ", ".join(unknown[:5]) + (" ..." if len(unknown) > 5 else "")
+        say(
+            "left out, because no offset in ZooKeeper shows their last commit, and they have or may"
+            f" have offsets in Kafka: {names}"
+        )
+    if found:
+        say("`zkconsumer groups delete GROUP...` deletes groups, with a backup")
+
+
+def _idle_row(one: IdleGroup) -> Row:
+    return {
+        **_summary_row(one.summary),
+        "topics": list(one.topics),
+        "lag": Unknown(one.lag) if isinstance(one.lag, str) else one.lag,
+        "last_commit": of_time(one.committed_ms) if one.committed_ms else None,
+    }
+
+
 @app.command("show")
 @operator(formats=SECTIONS)
 def show(
@@ -207,7 +284,7 @@ def show(
     common.write_sections(
         {
             "members": Table(list(map(member_row, found.members)), MEMBER_COLUMNS),
-            "partitions": Table(list(partition_rows([found])), COLUMNS),
+            "partitions": Table(list(partition_rows([found])), ONE_GROUP_COLUMNS),
         }
     )
     say_all([*member_faults(found.members), *group_notes(found)])
@@ -218,7 +295,7 @@ def _picture(group: GroupLag) -> Reading:
     threads = sum(len(one.threads) for one in members)
     title = f"{group.name}: {len(members)} members, {threads} threads"
     words = [*member_faults(members), *group_notes(group)]
-    return title, Table(list(partition_rows([group])), COLUMNS), words
+    return title, Table(list(partition_rows([group])), ONE_GROUP_COLUMNS), words
 
 
 def _read(connection: ZooKeeperClient, name: str) -> GroupLag:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
@@ -71,6 +72,10 @@ COLUMNS = (
 )
 
 
+ONE_GROUP_COLUMNS = (replace(GROUP, wide_only=True), *COLUMNS)
+"""The columns of one group's partitions. Formats for programs have the column `group`, too."""
+
+
 def unknown(value: Cell) -> Cell:
     """Return a string as an `Unknown` with that reason, and any other value unchanged."""
     return Unknown(value) if isinstance(value, str) else value
@@ -117,7 +122,7 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
     health = group.image.health if health is None else health
     for remark in remarks(health, time.time()):
         yield f"group {group.name}: {remark}"
-    if all(one.committed is None for one in group.partitions):
+    if not group.image.offsets and all(one.committed is None for one in group.partitions):
         yield f"group {group.name}: no offset is committed, in ZooKeeper or in Kafka"
     for why in idle_by_design(group.requested_topics):
         yield f"group {group.name}: {why}"
@@ -196,9 +201,6 @@ def _some(names: list[str]) -> str:
 
 
 # ---- the command ---------------------------------------------------------------------------------
-
-SLICE: Final = 500
-"""Number of groups that are read together; progress is shown after each such slice."""
 
 FIRST_S: Final = 1.0
 """Seconds between the first two readings of the exporter. One reading does not tell a stopped
@@ -302,7 +304,7 @@ class Reader:
 
     def read(self) -> list[GroupLag]:
         """Read and return the groups. Raises UnknownGroupError, and what `group_lags` raises."""
-        from zkconsumer.admin.groups import read_group_names, unknown_group
+        from zkconsumer.admin.groups import SLICE, read_group_names, unknown_group
         from zkconsumer.admin.lag import group_lags
 
         names = read_group_names(self._connection) if self._names is None else self._names
@@ -361,7 +363,7 @@ def _title(groups: Sequence[GroupLag]) -> str:
 
 
 def _columns(groups: Sequence[GroupLag]) -> tuple[Column, ...]:
-    return (GROUP, *COLUMNS) if len(groups) > 1 else COLUMNS
+    return (GROUP, *COLUMNS) if len(groups) > 1 else ONE_GROUP_COLUMNS
 
 
 def _show(reader: Reader, common: Common, fail_above: int | None) -> None:

@@ -134,7 +134,12 @@ def _read(connection: ZooKeeperClient, names: list[str] | None, denied: list[str
         if name not in found:
             raise admin.unknown_group(name)
     reports = [one for _, of_group in found.values() for one in of_group]
-    words = [*_member_words(reports)]
+    words = [
+        f"group {name}: no member is registered"
+        for name, (_, of_group) in found.items()
+        if names is not None and not any(one.session for one in of_group)
+    ]
+    words += _member_words(reports)
     words += [
         f"group {name}: {why}"
         for name, (requested, _) in found.items()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _COLORS = {"left": Color.BAD, "back": Color.WARNING, "same": Color.FAINT, "none": Color.FAINT}
 
 COLUMNS = (
+    Column("group", wide_only=True),
     Column("topic"),
     Column("partition", align=Align.RIGHT),
     Column("zookeeper", align=Align.RIGHT),
@@ -166,7 +167,7 @@ def _migrate(
                 topics=wanted,
                 lower=HigherTargetOffset.OVERWRITE if force_lower else HigherTargetOffset.KEEP,
             )
-        common.write(map(_row, found.transfers), COLUMNS)
+        common.write((_row(name, one) for one in found.transfers), COLUMNS)
         if found.activity is Activity.DUAL:
             say(f"group {name} commits to both stores: the partitions it owns have migrated")
         if found.plan.is_empty:
@@ -198,8 +199,9 @@ def _verify(connection: ZooKeeperClient, done: Migration, limit_s: float) -> lis
         return verify_migration(connection, done, ask_kafka=ask)
 
 
-def _row(one: Transfer) -> dict[str, object]:
+def _row(group: str, one: Transfer) -> dict[str, object]:
     return {
+        "group": group,
         "topic": one.partition.topic,
         "partition": one.partition.partition,
         "zookeeper": one.zookeeper,

@@ -37,7 +37,7 @@ from zkconsumer.cli.options import (
 from zkconsumer.cli.output import Align, Column, Progress, say, say_all
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import Json, JsonObject, Storage
-from zkconsumer.protocol.paths import validate_group
+from zkconsumer.protocol.paths import validate_group, validate_group_znode
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import Selection
@@ -331,6 +331,8 @@ def set_(
     if len(offsets) > 1 and "=" not in offsets[0]:
         group, offsets = merged(offsets[0], group), offsets[1:]
     name, parsed = common.group(group), _settings(offsets)
+    if new_group:
+        validate_group(name)
     with common.connect(name) as connection:
         watch = how.watch(connection, name)
         moved = plan_reset(
@@ -419,6 +421,8 @@ def reset(
         }
     )
     name = common.group(group)
+    if new_group:
+        validate_group(name)
     if from_file is not None and (topic or topic_regex or all_topics):
         raise ConfigError(
             "--from-file excludes --topic, --topic-regex and --all-topics",
@@ -599,7 +603,7 @@ def copy(
     from zkconsumer.admin.offset_plans import plan_import, read_committed
 
     name = common.group(group)
-    if validate_group(source) == name:
+    if validate_group_znode(source) == name:
         raise ConfigError("a group cannot be copied onto itself", where=name)
     with common.connect(name) as connection:
         watch = how.watch(connection, name, source)

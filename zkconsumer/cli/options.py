@@ -138,16 +138,24 @@ class Connection:
         sources = self._complete().lowest_first()
         return ConsumerConfig.from_properties(*sources, group_id=group, **self._limit(), **more)
 
+    def member_settings(self, group: str) -> ConsumerConfig | None:
+        """Return what `settings` returns; None for a group whose name Kafka does not allow."""
+        from zkconsumer.protocol.paths import is_topic
+
+        return self.settings(group) if is_topic(group) else None
+
     def connection_settings(self, group: str | None = None) -> ConnectionConfig:
         """Return the settings of the connection to ZooKeeper.
 
-        The result is a ConsumerConfig if `group` or a source names a group. Raises ConfigError.
+        The result is a ConsumerConfig if `group` or a source names a group that a consumer can
+        join. Raises ConfigError.
         """
         from zkconsumer.config.settings import ConnectionConfig
 
         named = group if group is not None else self.named_group()
-        if named is not None:
-            return self.settings(named)
+        members = None if named is None else self.member_settings(named)
+        if members is not None:
+            return members
         return ConnectionConfig.from_properties(*self._complete().lowest_first(), **self._limit())
 
     @cached_property
@@ -185,12 +193,14 @@ class Connection:
     def group(self, given: str | None) -> str:
         """Return the group given on the command line, or else the group that another source names.
 
-        Raises ConfigError if no source names a group, InvalidNameError for a bad name.
+        The group may have a name that Kafka does not allow, since other clients create such groups.
+        Raises ConfigError if no source names a group, InvalidNameError for a name that no znode can
+        have.
         """
-        from zkconsumer.protocol.paths import validate_group
+        from zkconsumer.protocol.paths import validate_group_znode
 
         if given is not None:
-            return validate_group(given)
+            return validate_group_znode(given)
         found = self.named_group()
         if found is None:
             raise ConfigError(
@@ -207,9 +217,9 @@ class Connection:
         else all groups. Raises ConfigError if groups are named twice or beside --all-groups,
         InvalidNameError.
         """
-        from zkconsumer.protocol.paths import validate_group
+        from zkconsumer.protocol.paths import validate_group_znode
 
-        names = list(map(validate_group, given or ()))
+        names = list(map(validate_group_znode, given or ()))
         if all_groups and names:
             raise ConfigError(
                 "--all-groups and named groups exclude each other",

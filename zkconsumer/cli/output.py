@@ -565,6 +565,10 @@ class Progress:
         self._next_s = time.monotonic() + self.DELAY_S
         self._is_open = False
 
+    def restart(self) -> None:
+        """Count the time before the first line from now, because the work begins only now."""
+        self._next_s = time.monotonic() + self.DELAY_S
+
     def advanced(self, done: int, total: int) -> None:
         """Record the amount, and show it at intervals, except at the end of the work."""
         self.done, self.total = done, total

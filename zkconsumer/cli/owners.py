@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zkconsumer.zk.observer import Change, GroupSnapshot
 
 COLUMNS = (
+    Column("group", wide_only=True),
     Column("topic"),
     Column("partition", align=Align.RIGHT),
     Column("owner"),
@@ -56,17 +57,17 @@ def owners(
     from zkconsumer.zk.observer import Observer
 
     name = common.group(group)
-    config = common.settings(name)
+    config = common.connection_settings(name)
     limit_s = config.zookeeper_connection_timeout_s
     with Observer(config.zookeeper_connect, name, timeout_s=limit_s, config=config) as observer:
         if not observer.group_exists():
             raise unknown_group(name)
         if not watch:
-            _show(observer.snapshot(), common)
+            _show(name, observer.snapshot(), common)
         elif common.output in (Output.JSON, Output.JSONL):
             _print_all(_change_json(change) for _, change in observer.changes())
         else:
-            _print_all(_lines(observer.changes()))
+            _print_all(_lines(name, observer.changes()))
 
 
 def _print_all(lines: Iterable[str]) -> None:
@@ -74,19 +75,19 @@ def _print_all(lines: Iterable[str]) -> None:
         print(line, flush=True)
 
 
-def _show(snapshot: GroupSnapshot, common: Common) -> None:
-    rows = list(_rows(snapshot))
+def _show(group: str, snapshot: GroupSnapshot, common: Common) -> None:
+    rows = list(_rows(group, snapshot))
     if common.output in (Output.JSON, Output.YAML):
         common.write_document({"members": _members(snapshot), "partitions": rows})
     elif common.output in (Output.JSONL, Output.CSV):
         common.write(rows, [Column(name) for name in rows[0]] if rows else COLUMNS)
     else:
         common.write([_shown(row, snapshot) for row in rows], COLUMNS)
-        for problem in _problems(snapshot):
+        for problem in _problems(rows, snapshot):
             say(problem)
 
 
-def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
+def _lines(group: str, changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
     """Yield the first reading as a table, and then one line per change.
 
     Both come from the same sequence of changes, so no change between them is missed.
@@ -101,9 +102,10 @@ def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
     snapshot = GroupSnapshot(
         first[ChangeKind.MEMBER], first[ChangeKind.OWNER], first[ChangeKind.OFFSET]
     )
-    rows = [_shown(row, snapshot) for row in _rows(snapshot)]
-    yield format_table(Table(rows, COLUMNS), Output.WIDE, Screen())[0].rstrip("\n")
-    for problem in _problems(snapshot):
+    rows = list(_rows(group, snapshot))
+    shown = [_shown(row, snapshot) for row in rows]
+    yield format_table(Table(shown, COLUMNS), Output.WIDE, Screen())[0].rstrip("\n")
+    for problem in _problems(rows, snapshot):
         say(problem)
     for _, change in changes:
         yield _change_line(change)
@@ -112,11 +114,12 @@ def _lines(changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
 # ---- one reading --------------------------------------------------------------------------------
 
 
-def _rows(snapshot: GroupSnapshot) -> Iterator[JsonObject]:
+def _rows(group: str, snapshot: GroupSnapshot) -> Iterator[JsonObject]:
     for tp in sorted(snapshot.owners.keys() | snapshot.offsets.keys()):
         owner, offset = snapshot.owners.get(tp), snapshot.offsets.get(tp)
         thread = owner.thread if owner else None
         yield {
+            "group": group,
             "topic": tp.topic,
             "partition": tp.partition,
             "owner": thread,
@@ -148,11 +151,13 @@ def _shown(row: Row, snapshot: GroupSnapshot) -> Row:
     }
 
 
-def _problems(snapshot: GroupSnapshot) -> Iterator[str]:
+def _problems(rows: Iterable[JsonObject], snapshot: GroupSnapshot) -> Iterator[str]:
+    if not snapshot.members:
+        yield "no member is registered"
     for consumer_id, member in snapshot.members.items():
         if isinstance(member, str):
             yield f"member {consumer_id}: {member}"
-    for row in _rows(snapshot):
+    for row in rows:
         if row["fault"]:
             yield f"{row['topic']}-{row['partition']}: {row['fault']}"
 

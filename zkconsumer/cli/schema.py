@@ -106,11 +106,13 @@ def _tables() -> dict[str, Schema]:
     )
     from zkconsumer.history.tables import TABLES
 
-    partitions = rows(lag.COLUMNS, optional=(lag.GROUP, lag.STATUS))
+    partitions = rows(lag.ONE_GROUP_COLUMNS, optional=(lag.STATUS,))
     return {
         "lag": partitions,
         "members": rows(members.COLUMNS),
-        "groups-list": rows(groups.LIST_COLUMNS),
+        "groups-list": rows(
+            groups.LIST_COLUMNS, optional=groups.IDLE_COLUMNS[len(groups.LIST_COLUMNS) :]
+        ),
         "groups-show": record({"members": rows(members.COLUMNS), "partitions": partitions}),
         "topics-list": rows(topics.LIST_COLUMNS),
         "topics-show": rows(topics.SHOW_COLUMNS),
@@ -151,7 +153,8 @@ def _documents() -> dict[str, Schema]:
                 "members": mapping({"anyOf": [mapping(NUMBER), TEXT]}),
                 "partitions": each(
                     record(
-                        partition
+                        {"group": TEXT}
+                        | partition
                         | {"owner": owner, "consumer": owner, "session": owner}
                         | {"offset": null_or(NUMBER), "fault": TEXT}
                     )

@@ -42,6 +42,22 @@ def validate_group(name: str) -> str:
     return _validate("group", name)
 
 
+def validate_group_znode(name: str) -> str:
+    """Return the name of a group that may exist in ZooKeeper, or raise InvalidNameError.
+
+    Other clients do not check the name as Kafka does, so tools meet groups whose names contain
+    blanks, `#` or `:`. No consumer of Kafka or zkconsumer can join such a group.
+    """
+    fault = "it contains '/'" if "/" in name else znode_fault(name)
+    if fault:
+        raise InvalidNameError(
+            f"{quoted(name)} cannot be the name of a group: {fault}",
+            where="group",
+            remedy="list the existing groups",
+        )
+    return name
+
+
 def validate_topic(name: str) -> str:
     """Return a legal topic name (`kafka.common.Topic.validate`), or raise InvalidNameError."""
     return _validate("topic", name)

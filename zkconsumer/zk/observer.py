@@ -309,7 +309,7 @@ class Observer:
         auth: tuple[str, str] | None = None,
         config: ConnectionConfig | None = None,
     ) -> None:
-        self.group = paths.validate_group(group)
+        self.group = paths.validate_group_znode(group)
         self._follow = frozenset(follow)
         self._inboxes: list[SimpleQueue[str | None]] = []
         self._settings = _settings(connect, timeout_s, auth, config)
