@@ -87,7 +87,8 @@ def app_files() -> Iterator[tuple[Path, str]]:
             # scripts/test installs without compiling, and the image writes nothing.
             if path.suffix == ".py" and compileall.compile_file(path, quiet=2):
                 yield Path(cache_from_source(path)), cache_from_source(str(file))
-    for path in sorted(PACKAGE.rglob("*")):
+    # The pages of `zkconsumer docs` are in a folder that is a link, which rglob does not follow.
+    for path in sorted([*PACKAGE.rglob("*"), *(PACKAGE / "docs").rglob("*.md")]):
         if path.is_file() and "__pycache__" not in path.parts:
             yield path, f"zkconsumer/{path.relative_to(PACKAGE)}"
 

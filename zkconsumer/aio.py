@@ -448,7 +448,7 @@ class ConsumerConnector:
         return self._started.status()
 
     def metrics(self) -> dict[str, float]:
-        """Return the counters since the start, and the gauges; docs/metrics.md lists the names."""
+        """Return the counters since the start, and the gauges (`zkconsumer docs metrics`)."""
         return self._started.metrics()
 
     async def shutdown(self) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import zkconsumer
 from zkconsumer.config.kafka_properties import REFUSED
-from zkconsumer.config.page import configuration_page
+from zkconsumer.config.page import arguments_docstring, configuration_page
 from zkconsumer.config.properties_file import parse_properties
 from zkconsumer.config.settings import (
     NO_EFFECT,
@@ -441,6 +441,13 @@ def test_a_bad_connect_string(connect: str) -> None:
 def test_the_page_is_the_table() -> None:
     """docs/configuration.md is the output of `python -m zkconsumer.config.page`."""
     assert PAGE.read_text() == configuration_page()
+
+
+def test_help_describes_each_argument() -> None:
+    """The docstring of ConsumerConfig is the output of `python -m zkconsumer.config.page`."""
+    assert ConsumerConfig.__doc__ == arguments_docstring()
+    described = re.findall(r"^        (\w+): ", ConsumerConfig.__doc__, re.MULTILINE)
+    assert described == ["properties", "kafka", *(row.attribute for row in SETTINGS)]
 
 
 def test_a_connection_ignores_the_settings_of_a_consumer(caplog: pytest.LogCaptureFixture) -> None:

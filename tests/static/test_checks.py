@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +43,22 @@ def test_nothing_is_found(command: tuple[str, ...]) -> None:
         check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+# A report of mypy: the file, the line, and what is wrong.
+REPORT = re.compile(r"^zkconsumer/(\w+).*: error: .*$", re.MULTILINE)
+
+
+def test_windows_has_every_used_name() -> None:
+    """Only the sandbox and the demos use names that Python lacks on Windows."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--platform", "win32"],
+        cwd=ROOT,
+        env={**os.environ, "MYPY_CACHE_DIR": f"{MYPY_CACHE}-win32"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [one for one in REPORT.finditer(done.stdout) if one[1] not in ("sandbox", "demo")]
+    assert not found, "\n".join(one[0] for one in found)
+    assert "SIGKILL" in done.stdout  # mypy did look for names that Windows lacks

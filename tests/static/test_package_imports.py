@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "zkconsumer"
 
 PERMITTED: dict[str, set[str]] = {
     "errors": set(),
+    "file_lock": set(),
     "java": {"errors"},
     "protocol": {"errors", "java"},
     "config": {"errors", "protocol"},
@@ -28,7 +29,7 @@ PERMITTED: dict[str, set[str]] = {
     "admin": {"errors", "java", "protocol", "config", "zk", "kafka"},
     "spark": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "consumer", "admin"),
-        "history",
+        *("history", "file_lock"),
     },
     "tables": {"errors", "protocol", "config", "zk", "kafka", "admin", "spark"},
     "sim": {
@@ -44,7 +45,7 @@ PERMITTED: dict[str, set[str]] = {
     "demo": {"errors", "protocol", "zk", "spark", "sandbox", "history", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
-        *("sim", "sandbox", "demo", "lab", "history", "zkconsumer"),
+        *("sim", "sandbox", "demo", "lab", "history", "file_lock", "zkconsumer"),
     },
     "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
 }
@@ -58,12 +59,11 @@ on simulated servers.
 
 @cache
 def modules() -> dict[str, Path]:
-    """Return dotted name -> file of every module except Spark's two discovery packages."""
+    """Return dotted name -> file of every module of the package."""
     found = {}
     for path in PACKAGE.rglob("*.py"):
         name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        if "discovery" not in path.parts:
-            found[name.removesuffix(".__init__")] = path
+        found[name.removesuffix(".__init__")] = path
     return found
 
 

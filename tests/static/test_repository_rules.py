@@ -91,6 +91,45 @@ def test_the_pure_packages_are_pure() -> None:
     assert not found, _report(found)
 
 
+# Modules that Python lacks on Windows.
+POSIX_ONLY = {"fcntl", "grp", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty"}
+# These run only where the servers' processes can be controlled by signals.
+POSIX_PACKAGES = {"sandbox", "demo"}
+
+
+def _statements(
+    body: Iterable[ast.stmt], *, is_guarded: bool = False
+) -> Iterator[tuple[ast.stmt, bool]]:
+    """Yield each statement, and whether a test of `sys.platform` precedes it or surrounds it."""
+    for one in body:
+        yield one, is_guarded
+        tests_platform = isinstance(one, ast.If) and "sys.platform" in ast.unparse(one.test)
+        for name in ("body", "orelse", "handlers", "finalbody"):
+            below = getattr(one, name, [])
+            yield from _statements(below, is_guarded=is_guarded or tests_platform)
+        is_guarded = is_guarded or tests_platform
+
+
+def test_all_modules_can_be_imported_on_windows() -> None:
+    """Only the sandbox and the demos import POSIX modules without a test of `sys.platform`."""
+    found = [
+        Place(path, one.lineno, f"imports {name}")
+        for path in MODULES
+        if path.relative_to(PACKAGE).parts[0] not in POSIX_PACKAGES
+        for one, is_guarded in _statements(_tree(path).body)
+        if not is_guarded
+        for name in _imported(one)
+        if name.partition(".")[0] in POSIX_ONLY
+    ]
+    assert not found, _report(found)
+
+
+def _imported(one: ast.stmt) -> list[str]:
+    if isinstance(one, ast.Import):
+        return [alias.name for alias in one.names]
+    return [one.module or ""] if isinstance(one, ast.ImportFrom) else []
+
+
 def test_paths_are_written_in_one_module() -> None:
     """Only protocol/paths.py has strings with "/consumers" or "/brokers", except in docstrings."""
     found = [
@@ -102,6 +141,29 @@ def test_paths_are_written_in_one_module() -> None:
         and isinstance(node.value, str)
         and ZNODE.search(node.value)
         and id(node) not in _docstrings(path)
+    ]
+    assert not found, _report(found)
+
+
+def test_messages_name_pages_that_users_have() -> None:
+    """No text of the program names a file of docs/; `zkconsumer docs PAGE` names a shipped page."""
+    texts = [
+        (path, node)
+        for path in MODULES
+        for node in _nodes(path)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    found = [
+        Place(path, node.lineno, text)
+        for path, node in texts
+        if id(node) not in _docstrings(path)
+        for text in re.findall(r"docs/[\w-]+\.md\b", str(node.value))
+    ]
+    found += [
+        Place(path, node.lineno, page)
+        for path, node in texts
+        for page in re.findall(r"`zkconsumer docs ([\w/-]+)`", str(node.value))
+        if not (ROOT / "docs" / f"{page}.md").exists()
     ]
     assert not found, _report(found)
 
@@ -253,12 +315,11 @@ def test_tests_touch_few_private_parts() -> None:
 
 
 def test_every_package_is_installed() -> None:
-    """`setup.cfg` lists exactly the existing packages, and Spark's two under their own names."""
+    """`setup.cfg` lists exactly the existing packages, and the modules at the top for Spark."""
     listed = ConfigParser()
     listed.read(ROOT / "setup.cfg")
-    lines = listed["options"]["packages"].split()
     folders = [path.parent.relative_to(ROOT) for path in (ROOT / "zkconsumer").rglob("__init__.py")]
-    names = {
-        path.name if path.parent.name == "discovery" else ".".join(path.parts) for path in folders
-    }
-    assert sorted(lines) == sorted(names)
+    names = sorted(".".join(path.parts) for path in folders)
+    assert sorted(listed["options"]["packages"].split()) == names
+    modules = sorted(path.stem for path in ROOT.glob("*.py"))
+    assert sorted(listed["options"]["py_modules"].split()) == modules

@@ -18,6 +18,7 @@ import json
 import os
 import socket
 import stat
+import sys
 import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
@@ -365,7 +366,9 @@ def who() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user id has no name, as in containers
-        user = str(os.getuid())
+        user = "unknown"
+        if sys.platform != "win32":
+            user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 
 
@@ -419,10 +422,10 @@ def load_plan(path: Path) -> Plan:
     endless.
     """
     try:
-        # Without O_NONBLOCK, opening a FIFO waits for a writer.
-        with open(
-            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
-        ) as file:
+        no_wait = 0
+        if sys.platform != "win32":  # without O_NONBLOCK, opening a FIFO waits for a writer
+            no_wait = os.O_NONBLOCK
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise _bad(path, "it is not a regular file")
             data = file.read(MAX_FILE_BYTES + 1)

@@ -103,6 +103,7 @@ COMMANDS = {
         "zkconsumer.cli.completion:app",
         "Print the completion script of bash, zsh or fish.",
     ),
+    "docs": ("zkconsumer.cli.docs:app", "Show a page of the documentation, or search the pages."),
     "schema": ("zkconsumer.cli.schema:app", "Print the JSON Schema of a command's output."),
     "trace": ("zkconsumer.cli.trace:app", "Show or replay a trace of members' decisions."),
     "sandbox": (
@@ -379,7 +380,10 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 def _send_again(thread: int, number: int) -> None:
     time.sleep(_AGAIN_S)
-    signal.pthread_kill(thread, number)
+    if sys.platform == "win32":
+        _thread.interrupt_main(signal.Signals(number))
+    else:
+        signal.pthread_kill(thread, number)
 
 
 def was_interrupted(error: BaseException | None) -> bool:

@@ -73,8 +73,8 @@ Chosen = Annotated[
 Later = Annotated[
     AssignorName | None,
     typer.Option(
-        help="Compute with this assignor of Kafka 3.9 instead (docs/later.md). Each thread of the"
-        " group then counts as one consumer of Kafka's own group protocol."
+        help="Compute with this assignor of Kafka 3.9 instead (see `zkconsumer docs later`). Each"
+        " thread of the group then counts as one consumer of Kafka's own group protocol."
     ),
 ]
 Wishes = Annotated[
@@ -185,7 +185,7 @@ def _show_cases(common: Common, path: Path, release: str, assignor: AssignorName
     if release == AUTO:
         raise ConfigError(
             "the release cannot be detected, since the groups of --cases have no owner znodes",
-            remedy="give --release, or --assignor for cases of docs/later.md",
+            remedy="give --release, or --assignor for cases of `zkconsumer docs later`",
         )
     as_release = profile(release)
     documents, rows = [], []

@@ -81,9 +81,9 @@ def explain(
     """Explain how the members of a live group compute owners.
 
     The command changes nothing. The owner znodes show the strategy and the release
-    (docs/releases.md). If no partition has an owner, partition.assignment.strategy of --config is
-    used. Exit code 6: the assignment fails for a member. Exit code 1: no member subscribes to a
-    topic of --topic.
+    (`zkconsumer docs releases`). If no partition has an owner, partition.assignment.strategy of
+    --config is used. Exit code 6: the assignment fails for a member. Exit code 1: no member
+    subscribes to a topic of --topic.
 
     Example: zkconsumer explain group billing --zookeeper zk1:2181/kafka
     """
@@ -157,7 +157,7 @@ MAX_PARTITIONS = 200_000
 """Highest number of partitions of one topic or of one placement. A cluster of Kafka 3.9 with
 ZooKeeper has at most 200,000 partitions. A higher number is an error."""
 
-_REMEDY = "see `zkconsumer explain --help` and docs/later.md"
+_REMEDY = "see `zkconsumer explain --help` and `zkconsumer docs later`"
 
 Case = Mapping[str, Json]
 Answer = Mapping[str, Json]
@@ -166,7 +166,7 @@ Cases = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Compute the cases of a JSON Lines file, plain or gzipped (docs/later.md).",
+        help="Compute the cases of a JSON Lines file, plain or gzipped (`zkconsumer docs later`).",
     ),
 ]
 

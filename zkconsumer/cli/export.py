@@ -14,9 +14,9 @@ file by its name.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -33,6 +33,7 @@ from pyarrow import ipc, parquet
 
 from zkconsumer.cli.message_lines import json_lines_of_columns
 from zkconsumer.errors import ConfigError, NotOwnedError, ZkConsumerError
+from zkconsumer.file_lock import try_lock
 from zkconsumer.protocol.model import TopicPartition
 
 # Bytes of messages in memory before they become a row group of a Parquet file. Readers skip and
@@ -132,7 +133,9 @@ class Directory:
         """Create the directory if it does not exist. Raises ConfigError."""
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            # Windows neither opens nor syncs a directory.
+            if sys.platform != "win32":
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise ConfigError(
                 f"the directory cannot be used: {error.strerror}",
@@ -142,18 +145,24 @@ class Directory:
         self.path = path
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        if sys.platform != "win32":
+            os.close(self._descriptor)
 
     def sync(self) -> None:
-        os.fsync(self._descriptor)
+        if sys.platform != "win32":
+            os.fsync(self._descriptor)
 
     def remove_incomplete(self) -> list[Path]:
         """Delete and return the hidden files that no process is writing any more."""
         removed = []
         for path in sorted(self.path.glob(f".*{_OPEN}")):
-            with suppress(OSError), path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
+            with suppress(OSError):
+                with path.open("rb") as file:
+                    try_lock(file)
+                    if sys.platform != "win32":
+                        path.unlink()
+                if sys.platform == "win32":  # there, an open file cannot be deleted
+                    path.unlink()
                 removed.append(path)
         return removed
 
@@ -186,7 +195,7 @@ class _OpenFile:
         self._path = directory.path / name
         self._file = self._path.open("wb")
         # The lock tells other processes that this file is being written, until this process ends.
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try_lock(self._file)
         self._writer = WRITERS[kind](self._file, batch.schema)
 
     @property
@@ -212,6 +221,8 @@ class _OpenFile:
         os.fsync(self._file.fileno())
         name = f"{self.tp.topic}-{self.tp.partition}-{self.first:020}..{self.last:020}.{self._kind}"
         path = self._directory.path / name
+        if sys.platform == "win32":  # there, an open file cannot be renamed
+            self._file.close()
         self._path.rename(path)
         self._file.close()
         return ExportedFile(self.tp, self.first, self.last, path)

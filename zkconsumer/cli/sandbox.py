@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -271,6 +270,7 @@ def _running(directory: Path | None) -> Sandbox:
 def _alone(home: Path) -> Iterator[None]:
     """Hold the lock of a sandbox's directory; a second `up` or `down` waits for the first."""
     from zkconsumer.errors import SandboxError
+    from zkconsumer.file_lock import wait_for_lock
 
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -282,7 +282,7 @@ def _alone(home: Path) -> Iterator[None]:
             remedy="name another directory with --directory",
         ) from error
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_for_lock(lock)
         yield
 
 

@@ -1,13 +1,25 @@
-"""Print the text of docs/configuration.md, generated from the table of properties."""
+"""Print docs/configuration.md or, with `--arguments`, the docstring of ConsumerConfig.
+
+Both are generated from the table of properties. Editors read the docstring in the source, so it
+cannot be made when the module is imported.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from itertools import groupby
 
 from zkconsumer.config.kafka_properties import BY_BOTH, BY_LIBRDKAFKA, PREFIX, REFUSED
-from zkconsumer.config.property_types import DerivedDefault, MillisOrNever, Required, Setting
+from zkconsumer.config.property_types import (
+    DerivedDefault,
+    Integer,
+    MillisOrNever,
+    Required,
+    Setting,
+)
 from zkconsumer.config.settings import EXEMPT, NO_EFFECT, SETTINGS
 
 
@@ -48,6 +60,50 @@ def configuration_page() -> str:
         "| `fetch.message.max.bytes` | 1 GB |",
     )
     return "\n".join((*head, *rows, *tail, *_kafka_section(), ""))
+
+
+def arguments_docstring() -> str:
+    """Return the docstring of ConsumerConfig, which describes each argument, as in the source."""
+    lines = [
+        "The configuration of one consumer and of its connections; immutable.",
+        "",
+        "    The constructor is that of `ConnectionConfig`. Each argument is followed by its",
+        "    property in a JVM consumer's file, its unit and its default.",
+        "",
+        "    Args:",
+        "        properties: A mapping of the properties' names, such as `group.id`, to values.",
+        "        kafka: A mapping of librdkafka's own properties, such as `ssl.ca.location`.",
+    ]
+    for row in SETTINGS:
+        effect = re.sub(r"\[(\w+)\.md\]\(\S+?\)", r"`zkconsumer docs \1`", row.effect)
+        facts = f"{row.name}; {_unit(row)}{_python_default(row)}"
+        lines += textwrap.wrap(
+            f"{row.attribute}: {effect} ({facts})",
+            100,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 12,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join([*lines, "    "])
+
+
+def _unit(row: Setting) -> str:
+    if row.attribute.endswith("_s"):
+        return "in seconds, "
+    return "in bytes, " if isinstance(row.kind, Integer) and row.kind.unit == "bytes" else ""
+
+
+def _python_default(row: Setting) -> str:
+    """Return the default of an argument as Python writes it."""
+    match row.default:
+        case Required():
+            return "required"
+        case DerivedDefault(by=by):
+            named = {one.name: f"the value of {one.attribute}" for one in SETTINGS}
+            return f"default: {named.get(by, by)}"
+        case value:
+            return f"default: {value!r}"
 
 
 def _kafka_section() -> tuple[str, ...]:
@@ -125,4 +181,5 @@ def _default(row: Setting) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(configuration_page())
+    is_docstring = sys.argv[1:] == ["--arguments"]
+    sys.stdout.write(arguments_docstring() if is_docstring else configuration_page())

@@ -101,8 +101,9 @@ class ConnectionConfig:
     The constructor takes a mapping of properties, `{"zookeeper.connect": "zk1:2181"}`, or keyword
     arguments, or both; a keyword argument overrides the property. Keyword arguments are the
     properties' names in snake_case. Durations are float seconds, and their names end in `_s`. The
-    constructor resolves defaults that depend on other properties. Raises ConfigError with name,
-    value and allowed values (JVM: InvalidConfigException, IllegalArgumentException).
+    constructor resolves defaults that depend on other properties. The docstring of `ConsumerConfig`
+    describes each argument. Raises ConfigError with name, value and allowed values (JVM:
+    InvalidConfigException, IllegalArgumentException).
     """
 
     properties: InitVar[Mapping[str, object] | None] = field(default=None, kw_only=False)
@@ -306,7 +307,134 @@ class ConnectionConfig:
 class ConsumerConfig(ConnectionConfig):
     """The configuration of one consumer and of its connections; immutable.
 
-    Raises ConfigError as `ConnectionConfig` does.
+    The constructor is that of `ConnectionConfig`. Each argument is followed by its
+    property in a JVM consumer's file, its unit and its default.
+
+    Args:
+        properties: A mapping of the properties' names, such as `group.id`, to values.
+        kafka: A mapping of librdkafka's own properties, such as `ssl.ca.location`.
+        zookeeper_connect: The ZooKeeper servers and the optional chroot. The chroot must exist.
+            (zookeeper.connect; required)
+        zookeeper_session_timeout_s: If ZooKeeper receives no heartbeat from the consumer for this
+            time, the session expires, and the consumer loses its partitions.
+            (zookeeper.session.timeout.ms; in seconds, default: 6.0)
+        zookeeper_connection_timeout_s: The maximum time that the client waits for the first
+            connection to ZooKeeper. (zookeeper.connection.timeout.ms; in seconds, default: the
+            value of zookeeper_session_timeout_s)
+        zookeeper_auth_scheme: zkconsumer only. How to authenticate to ZooKeeper. digest needs TLS,
+            or a server on this machine. (zookeeper.auth.scheme; default: None)
+        zookeeper_auth_credential: zkconsumer only. User and password for digest and DIGEST-MD5, or
+            `@PATH` of a file that contains them. Logs and errors never show them.
+            (zookeeper.auth.credential; default: None)
+        zookeeper_auth_insecure_plaintext: zkconsumer only. Allow a digest password to be sent over
+            the network in clear text. (zookeeper.auth.insecure.plaintext; default: False)
+        zookeeper_sasl_mechanism: zkconsumer only. The mechanism for zookeeper.auth.scheme=sasl.
+            GSSAPI uses the Kerberos ticket cache of the process. (zookeeper.sasl.mechanism;
+            default: 'DIGEST-MD5')
+        zookeeper_sasl_service: zkconsumer only. The service name of ZooKeeper's Kerberos principal.
+            (zookeeper.sasl.service; default: 'zookeeper')
+        zookeeper_ssl_enable: zkconsumer only. Connect to ZooKeeper with TLS 1.2 or later, and
+            verify the certificate and the host name. (zookeeper.ssl.enable; default: False)
+        zookeeper_ssl_ca: zkconsumer only. PEM file of the certificate authorities to trust instead
+            of the system's. (zookeeper.ssl.ca; default: None)
+        zookeeper_ssl_certificate: zkconsumer only. PEM file of the client's certificate.
+            (zookeeper.ssl.certificate; default: None)
+        zookeeper_ssl_key: zkconsumer only. PEM file of the client's private key.
+            (zookeeper.ssl.key; default: None)
+        zookeeper_ssl_key_password: zkconsumer only. The password of the private key. Logs and
+            errors never show it. (zookeeper.ssl.key.password; default: None)
+        zookeeper_ssl_insecure_skip_hostname: zkconsumer only. Accept a server certificate that is
+            valid for another host. (zookeeper.ssl.insecure.skip.hostname; default: False)
+        zookeeper_ssl_insecure_skip_verify: zkconsumer only. Accept any server certificate. An
+            attacker between client and server can then impersonate ZooKeeper.
+            (zookeeper.ssl.insecure.skip.verify; default: False)
+        zookeeper_acl: zkconsumer only. Who may change the znodes that the consumer creates: all
+            clients (open), or only the authenticated user (creator, needs zookeeper.auth.scheme).
+            (zookeeper.acl; default: 'open')
+        broker_listener: zkconsumer only. The brokers' listener to connect to: the name of a
+            listener, or a security protocol. The default is kafka.security.protocol if set, or else
+            PLAINTEXT. (broker.listener; default: None)
+        group_id: The name of the consumer group. (group.id; required)
+        zookeeper_sync_time_s: Used only as the default of rebalance.backoff.ms.
+            (zookeeper.sync.time.ms; in seconds, default: 2.0)
+        consumer_id: The suffix of the consumer id, for tests. By default it is generated from the
+            host, the time and a random part. (consumer.id; default: None)
+        client_id: The client id that is sent to the brokers with each request. (client.id; default:
+            the value of group_id)
+        socket_timeout_s: The timeout of a request to a broker; must be at least fetch.wait.max.ms.
+            (socket.timeout.ms; in seconds, default: 30.0)
+        socket_receive_buffer_bytes: The size of the sockets' receive buffer. The system chooses the
+            size if the value is 65536, or 0 or less. (socket.receive.buffer.bytes; in bytes,
+            default: 65536)
+        fetch_message_max_bytes: The number of bytes to fetch per partition in one request.
+            zkconsumer raises it for a larger message; the JVM does not. (fetch.message.max.bytes;
+            in bytes, default: 1048576)
+        num_consumer_fetchers: The number of broker clients of a connector with more than four
+            streams; it uses at least two. (num.consumer.fetchers; default: 1)
+        auto_commit_enable: Commit the offsets of finished messages periodically, and before each
+            partition is released. (auto.commit.enable; default: True)
+        auto_commit_interval_s: The time between two automatic commits. (auto.commit.interval.ms; in
+            seconds, default: 60.0)
+        queued_max_message_chunks: A stream prefetches at most this number times
+            fetch.message.max.bytes, in bytes. (queued.max.message.chunks; default: 2)
+        rebalance_max_retries: The number of failed attempts to claim a partition after which the
+            blocking owner is reported. zkconsumer keeps retrying; the JVM gives up.
+            (rebalance.max.retries; default: 4)
+        rebalance_backoff_s: The maximum back-off before the next attempt to claim a partition that
+            another member owns. (rebalance.backoff.ms; in seconds, default: the value of
+            zookeeper_sync_time_s)
+        rebalance_mode: zkconsumer only. In a rebalance, release only the partitions that are
+            reassigned (incremental), or all partitions as the JVM does (eager). (rebalance.mode;
+            default: 'incremental')
+        release_grace_s: zkconsumer only. The maximum time that a release waits for the user to ask
+            for the next message. The release then waits for the rebalance listener, if any, for at
+            most the same time. (release.grace.ms; in seconds, default: 1.0)
+        peers_nudge: zkconsumer only. While another member does not claim its partitions, register
+            again once a minute, which makes the group rebalance. (peers.nudge; default: False)
+        peers_release: zkconsumer only. The Kafka release of the group's JVM members, whose rules
+            the consumer follows. With auto, it detects the release from the owner znodes of a
+            settled group (see `zkconsumer docs releases`). (peers.release; default: '0.8.2-0.11')
+        refresh_leader_backoff_s: The back-off after a failed fetch or leader lookup.
+            (refresh.leader.backoff.ms; in seconds, default: 0.2)
+        fetch_min_bytes: The minimum number of bytes in the response to a fetch. The broker waits
+            for them for at most fetch.wait.max.ms. (fetch.min.bytes; in bytes, default: 1)
+        fetch_max_bytes: No effect in zkconsumer; the JVM parses it but never uses it.
+            (fetch.max.bytes; in bytes, default: 52428800)
+        fetch_wait_max_s: The maximum time that a broker waits for fetch.min.bytes.
+            (fetch.wait.max.ms; in seconds, default: 0.1)
+        fetch_engine: zkconsumer only. What fetches messages. librdkafka: always librdkafka.
+            columns: always zkconsumer's own columnar reader. auto: the columnar reader for
+            poll_arrow if the extra fast is installed and the reader honours all properties of
+            librdkafka that are set (see below); otherwise librdkafka. (fetch.engine; default:
+            'auto')
+        auto_offset_reset: Where to start if a partition has no stored offset, or one that is out of
+            range. (auto.offset.reset; default: 'largest')
+        consumer_timeout_s: If no message arrives for this time, the stream raises
+            ConsumerTimeoutError and remains usable. (consumer.timeout.ms; in seconds, default:
+            None)
+        partition_assignment_strategy: How partitions are assigned to consumer threads. All members
+            of a group must have the same value. (partition.assignment.strategy; default: 'range')
+        offsets_storage: Where offsets are stored: in ZooKeeper, or in Kafka (brokers 0.8.2 and
+            later). (offsets.storage; default: 'zookeeper')
+        dual_commit_enabled: With offsets.storage=kafka: also commit to ZooKeeper, and start at the
+            higher of the two offsets. (dual.commit.enabled; default: true if offsets.storage is
+            kafka)
+        offsets_channel_backoff_s: With offsets.storage=kafka: the back-off before a failed offset
+            request is retried. (offsets.channel.backoff.ms; in seconds, default: 1.0)
+        offsets_channel_socket_timeout_s: With offsets.storage=kafka: the timeout of one commit or
+            fetch of offsets. (offsets.channel.socket.timeout.ms; in seconds, default: 10.0)
+        offsets_commit_max_retries: With offsets.storage=kafka: how often a failed commit is
+            retried. The commit before a release is never retried. (offsets.commit.max.retries;
+            default: 5)
+        exclude_internal_topics: Exclude Kafka's internal topics from the filters of all members.
+            All members of a group must have the same value. (exclude.internal.topics; default:
+            True)
+        metrics_port: zkconsumer only. The port of the Prometheus endpoint; needs
+            `zkconsumer[metrics]` (`zkconsumer docs metrics`). (metrics.port; default: None)
+        metrics_host: zkconsumer only. The address on which metrics.port listens. 0.0.0.0 gives
+            other machines access, without authentication. (metrics.host; default: '127.0.0.1')
+        trace_file: zkconsumer only. Write one JSON line per event of the member to this file.
+            (trace.file; default: None)
     """
 
     group_id: str = setting("group.id", GROUP, REQUIRED, "The name of the consumer group.")
@@ -671,7 +799,11 @@ def _advice(name: str) -> str:
     if name.startswith(_SECURITY):
         return f'set {kafka_properties.PREFIX}{name}, or kafka={{"{name}": ...}} in Python'
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
-    return f"did you mean {near[0]}?" if near else "docs/configuration.md lists the properties"
+    return (
+        f"did you mean {near[0]}?"
+        if near
+        else "`zkconsumer docs configuration` lists the properties"
+    )
 
 
 def _unknown_keyword(name: str) -> ConfigError:

@@ -589,7 +589,7 @@ class ConsumerConnector:
         return status_of(self._coordinator.state, self._member.gate, self._coordinator.failure)
 
     def metrics(self) -> dict[str, float]:
-        """Return the counters since the start, and the gauges; docs/metrics.md lists the names."""
+        """Return the counters since the start, and the gauges (`zkconsumer docs metrics`)."""
         self._require_own_process()
         figures = self._figures()
         return figures.flat() if figures else {}

@@ -134,10 +134,14 @@ class CommitRuns:
         return self._partitions - 1
 
     def learn(self, path: str, number: int) -> None:
-        """Record the partition of a path, or that the path is FOREIGN."""
+        """Record the partition of a path."""
         text = np.frombuffer(path.encode(), np.uint8)
         while not _inserted(self._state, text, number):
             self._grow(len(text))
+
+    def skip(self, path: str) -> None:
+        """Record that a path belongs to no described group."""
+        self.learn(path, FOREIGN)
 
     def _grow(self, more: int) -> None:
         """Double the tables of paths and sessions."""

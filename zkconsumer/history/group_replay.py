@@ -295,14 +295,12 @@ class GroupHistory:
 
     def _register_path(self, path: str, place: At | _Partition) -> None:
         """Tell the compiled loop whether a path is a known partition's, or is to be skipped."""
-        from zkconsumer.history.commits import FOREIGN  # noqa: PLC0415 - loads numba
-
         if self._runs is None:
             return
         if isinstance(place, _Partition):
             self._runs.learn(path, place.number)
         elif place[1].kind is Kind.OTHER:
-            self._runs.learn(path, FOREIGN)
+            self._runs.skip(path)
 
     def _other(self, row: RowTuple) -> None:
         """Apply a row that is not a commit of a known partition."""

@@ -101,7 +101,7 @@ def invalid(error: Exception) -> ConfigError:
     """Return the error for properties that librdkafka refuses."""
     cause = error.args[0] if error.args else error
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
-    remedy = "correct the property; docs/configuration.md links to librdkafka's list"
+    remedy = "correct the property; `zkconsumer docs configuration` links to librdkafka's list"
     if _NO_PROVIDER in text:
         remedy = (
             "install zkconsumer[fast,kerberos], and consume with fetch.engine=columns and "

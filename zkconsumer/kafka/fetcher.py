@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
+import sys
 import threading
 import time
 from collections import deque
@@ -93,12 +93,19 @@ def descriptors_error() -> str:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             return (
-                f"no file descriptor is left for connections to brokers (the limit of this process "
-                f"is {limit}): raise it (ulimit -n, LimitNOFILE=), or use fewer connectors"
+                f"no file descriptor is left for connections to brokers{_descriptors_limit()}: "
+                "raise the limit (ulimit -n, LimitNOFILE=), or use fewer connectors"
             )
     return ""
+
+
+def _descriptors_limit() -> str:
+    if sys.platform == "win32":
+        return ""
+    import resource  # noqa: PLC0415 - Windows has no such module
+
+    return f" (the limit of this process is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})"
 
 
 def new_client(settings: Settings) -> Consumer:

@@ -45,9 +45,6 @@ done
 exec "{{java}}" "$@"
 """
 
-# The two top-level modules in a checkout; an installed package has them beside itself.
-DISCOVERY = Path(__file__).resolve().parent.parent / "spark" / "discovery"
-
 
 def java_home(directory: Path, java: Java | None = None) -> Path:
     """Create a JAVA_HOME for Spark in `directory`; its `java` omits a module that the runtime
@@ -120,14 +117,14 @@ def environment(directory: Path) -> dict[str, str]:
     `spark_home`.
     """
     home = archive_home(archive())
-    before = os.environ.get("PYTHONPATH")
     return {
         "JAVA_HOME": str(java_home(directory / "java")),
         "SPARK_HOME": str(home if home.exists() else spark_home(directory / "home")),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join([str(DISCOVERY), *([before] if before else [])]),
+        # a cluster's processes get no other variable of this process
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
 
 

@@ -16,7 +16,6 @@ result is the same as if the file had been there in time.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import uuid
@@ -33,6 +32,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from zkconsumer.errors import ConfigError, DamagedFileError, HistoryError
+from zkconsumer.file_lock import try_lock
 from zkconsumer.history.columns import ColumnDecoder, can_compile
 from zkconsumer.history.describe import STATE_FORMAT, Description
 from zkconsumer.history.inputs import find_servers, zxid_of
@@ -167,7 +167,7 @@ def _output_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of the output directory; the lock ends with the process."""
     with (folder / ".lock").open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(file)
         except BlockingIOError:
             raise ConfigError(
                 "another run writes into the output",

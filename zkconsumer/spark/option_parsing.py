@@ -103,7 +103,9 @@ def with_credential(
 def did_you_mean(key: str, names: Mapping[str, str]) -> str:
     """Return a hint that suggests the known name that is most similar to `key`."""
     near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.5)
-    return f"did you mean {names[near[0]]}?" if near else "docs/spark.md lists all options"
+    if near:
+        return f"did you mean {names[near[0]]}?"
+    return "`zkconsumer docs spark` lists all options"
 
 
 def parse_choice(given: Mapping[str, str], name: str, words: Mapping[str, T], default: T) -> T:

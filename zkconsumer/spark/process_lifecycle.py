@@ -140,9 +140,11 @@ def hold_name(name: str, *, limit_s: float) -> Hold | None:
     The name is an abstract Unix address, which the kernel frees when the process ends for whatever
     reason. Other systems than Linux have no such addresses, so on them the name is always acquired.
     """
+    if sys.platform != "linux":
+        return socket.socket()
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     deadline = time.monotonic() + limit_s
-    while sys.platform == "linux":
+    while True:
         try:
             made.bind(f"\0{name}")
             break

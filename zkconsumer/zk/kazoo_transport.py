@@ -24,6 +24,7 @@ import re
 import select
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -242,7 +243,7 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         held = [one for one in rlist if getattr(one, "pending", int)()]
         if held:
             return held, [], []
-        if not hasattr(select, "poll"):  # Windows
+        if sys.platform == "win32":
             ready: tuple[list[FromKazoo], list[FromKazoo], list[FromKazoo]]
             ready = super().select(rlist, wlist, xlist, timeout)
             return ready

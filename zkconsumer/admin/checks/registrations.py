@@ -231,7 +231,7 @@ def of_agreement(examined: ExaminedGroup) -> Iterator[Finding]:
             " owner",
             "give all members the same partition.assignment.strategy, the same"
             " exclude.internal.topics, and Kafka releases that are"
-            " all before 1.0 or all from 1.0 on (docs/releases.md)",
+            " all before 1.0 or all from 1.0 on (see `zkconsumer docs releases`)",
         )
 
 

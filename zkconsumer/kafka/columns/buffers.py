@@ -8,7 +8,7 @@ slab returns to its pool when the last Arrow array that refers to it is destroye
 from __future__ import annotations
 
 import mmap
-import os
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -64,8 +64,11 @@ class Slab:
         aligned = [-(-size // _ALIGNED) * _ALIGNED for size in sizes]
         *self._starts, self._size = accumulate(aligned, initial=0)
         # By default, a child process after a fork would write into the same memory.
-        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
-        self._memory = mmap.mmap(-1, self._size, **private)
+        if sys.platform == "win32":
+            self._memory = mmap.mmap(-1, self._size)
+        else:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._memory = mmap.mmap(-1, self._size, flags=flags)
         self._address = pa.py_buffer(self._memory).address
         self._home = home
         self._touched = 0
