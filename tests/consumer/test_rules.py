@@ -407,6 +407,7 @@ def test_a_deleted_topic_stops_and_a_recreated_one_starts(group: Group) -> None:
     one.connector.commit_offsets()
     group.sandbox.delete_topic(group.topic)
     eventually(lambda: one.counted.get("topic_deleted") == 1)
+    assert one.status.unreadable_offsets == frozenset()
     group.sandbox.create_topic(group.topic, partitions=4)
     eventually(lambda: one.counted.get("topic_recreated") == 1)
     one.settled(0, 1, 2, 3)

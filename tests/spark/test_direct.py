@@ -418,7 +418,7 @@ def test_finished_batches_are_mirrored(
 
 
 def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Unique) -> None:
-    """Other clients' higher offsets and malformed offset znodes are not changed."""
+    """Higher offsets and malformed znodes stay; a repaired znode is written again."""
     group = unique("group")
     config = SourceOptions.parse(
         {
@@ -448,6 +448,10 @@ def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Uni
     mirror.close()
     mirror.commit({zero: 12})
     assert stored(sandbox, group, topic) == [b"12", b"what?"]
+    with session(sandbox.zookeeper_connect) as zk:
+        zk.set(paths.offset(group, one), b"2")
+    mirror.commit({zero: 12, one: 13})
+    assert stored(sandbox, group, topic) == [b"12", b"13"]
     mirror.close()
 
 

@@ -37,6 +37,7 @@ from zkconsumer.admin.verify import verify
 from zkconsumer.admin.what_if import OwnerChange, live_group, places, what_if
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import ConfigError
+from zkconsumer.kafka.logs import KeptLogs
 from zkconsumer.protocol.group_assignment import assign_each_member
 from zkconsumer.protocol.group_health import PATIENCE_S
 from zkconsumer.protocol.model import Storage, TopicPartition
@@ -54,7 +55,8 @@ class Admin:
         with Admin("zk1:2181/kafka", backup_dir=Path("backups")) as admin:
             print(admin.lag(["billing"]))
 
-    Use it from one thread.
+    Use it from one thread. `lag` and `doctor` keep their client of the brokers. To ask every few
+    seconds, call them again on the same object.
 
     Args:
         config: `host:port,.../chroot`, or settings with authentication and TLS. If it is a
@@ -91,6 +93,7 @@ class Admin:
         self.config = config
         self._backup_dir, self._limit_s, self._patience_s = backup_dir, broker_limit_s, patience_s
         self._connection = ZooKeeperClient(config)
+        self._logs = KeptLogs(limit_s=broker_limit_s)
 
     def __enter__(self) -> Self:
         self._connection.__enter__()
@@ -103,6 +106,11 @@ class Admin:
         trace: TracebackType | None,
     ) -> None:
         self._connection.__exit__(kind, error, trace)
+
+    @property
+    def connection(self) -> ZooKeeperClient:
+        """The client that the methods use; call it on the same thread."""
+        return self._connection
 
     # ---- read ------------------------------------------------------------------------------------
 
@@ -124,7 +132,14 @@ class Admin:
 
         An unknown value is a string with the reason. Groups that do not exist are left out.
         """
-        return group_lags(self._connection, names, limit_s=self._limit_s, only=topics)
+        return group_lags(
+            self._connection,
+            names,
+            limit_s=self._limit_s,
+            only=topics,
+            logs=self._logs.ends,
+            kafka=self._logs.committed,
+        )
 
     def committed(
         self,
@@ -159,7 +174,7 @@ class Admin:
             self._connection,
             names,
             settings=known,
-            ask_logs=kafka_logs(self._limit_s),
+            ask_logs=self._logs.ends,
             patience_s=self._patience_s,
         )
 

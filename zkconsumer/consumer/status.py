@@ -77,6 +77,15 @@ def _waiting_for(state: State) -> str:
     return state.waiting_for
 
 
+def _is_unreadable(state: State, tp: TopicPartition) -> bool:
+    """Return whether the stored offset is the reason why a partition is not fetched.
+
+    The partitions of a deleted topic are not fetched either.
+    """
+    entry = state.offsets.get(tp)
+    return entry is not None and bool(entry.error)
+
+
 def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = None) -> Status:
     """Return the status of a member; `error` is the error that ended it, or None."""
     owned: dict[str, list[TopicPartition]] = {}
@@ -94,7 +103,7 @@ def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = Non
             for name, why in (state.view.malformed if state.view else {}).items()
         },
         refused=dict(state.refused),
-        unreadable_offsets=state.malformed,
+        unreadable_offsets=frozenset(tp for tp in state.malformed if _is_unreadable(state, tp)),
         lease_s=max(0.0, gate.deadline - gate.clock()),
         error=error,
     )

@@ -232,6 +232,56 @@ class LogClient:
         return answers
 
 
+class KeptLogs:
+    """Answers as `log_ends` and `committed_in_kafka`, with one client for all calls.
+
+    It is for a caller that asks every few seconds, on one thread. A change of the registered
+    brokers makes a new client.
+    """
+
+    def __init__(self, *, limit_s: float) -> None:
+        """`limit_s` is the time limit in seconds of each call."""
+        self._limit_s = limit_s
+        self._client: LogClient | None = None
+        self._brokers: tuple[Broker, ...] = ()
+
+    def ends(
+        self, brokers: Brokers, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, LogRange | str]:
+        """Return the ends of the logs, as `log_ends` does."""
+        if not partitions:
+            return {}
+        try:
+            client = self._client_of(brokers)
+            client.topics()  # looks up the leaders
+            return client.ends(partitions)
+        except ConfigError:
+            return log_ends(brokers, partitions, limit_s=self._limit_s)
+        except FetchError as error:
+            return dict.fromkeys(partitions, str(error))
+
+    def committed(
+        self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
+        """Return the offsets in Kafka, as `committed_in_kafka` does."""
+        try:
+            if are_times_exact(brokers):
+                return self._client_of(brokers).committed(group, partitions)
+            return committed_in_kafka(brokers, group, partitions, limit_s=self._limit_s)
+        except ConfigError as error:
+            if not is_for_columns(error, brokers.config):
+                raise
+            return dict.fromkeys(partitions, NO_KERBEROS)
+        except FetchError as error:
+            return dict.fromkeys(partitions, str(error))
+
+    def _client_of(self, brokers: Brokers) -> LogClient:
+        if self._client is None or self._brokers != tuple(brokers):
+            self._client = LogClient(brokers, limit_s=self._limit_s)
+            self._brokers = tuple(brokers)
+        return self._client
+
+
 def _range(start: int | str, end: int | str) -> LogRange | str:
     if isinstance(start, str):
         return start

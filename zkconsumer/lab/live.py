@@ -16,6 +16,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from zkconsumer.admin.api import Admin
@@ -488,23 +489,27 @@ class LiveGroup:
     def _poll(self) -> None:
         """Read the members' programs, the logs and the findings every POLL_S, until the lab is
         closed."""
-        while not self._closed.wait(POLL_S):
-            try:
-                self._identify()
-                with Admin(self._config) as admin:
+        with ExitStack() as stack:
+            admin: Admin | None = None
+            while not self._closed.wait(POLL_S):
+                try:
+                    if admin is None:
+                        admin = stack.enter_context(Admin(self._config))
+                    self._identify(admin.connection)
                     self._read(admin)
-            except ZkConsumerError as error:
-                logger.debug("the group could not be read: %s", error)
+                except ZkConsumerError as error:
+                    logger.debug("the group could not be read: %s", error)
+                    stack.close()  # the next read connects again
+                    admin = None
 
-    def _identify(self) -> None:
+    def _identify(self, client: ZooKeeperClient) -> None:
         """Find out which programs the members run, if a member or an owner has changed."""
         if self._is_identified:
             return
         # A change that arrives from here on causes another read.
         self._is_identified = True
         try:
-            with ZooKeeperClient(self._config) as client:
-                found = read_identities(client, self.group)
+            found = read_identities(client, self.group)
         except ZkConsumerError:
             self._is_identified = False
             raise

@@ -72,7 +72,9 @@ class OffsetMirror:
         self._config, self._group = config, config.group_id
         self._connection: ZooKeeperClient | None = None
         self._stored: dict[TopicPartition, _Stored] = {}
+        # The malformed znodes of the present commit, and the payloads of which a warning has told.
         self._malformed: set[TopicPartition] = set()
+        self._warned: dict[TopicPartition, bytes | None] = {}
         self._existing_parents: set[str] = set()
         self._members: Sequence[str] = ()
         self._checked_at = float("-inf")
@@ -107,6 +109,7 @@ class OffsetMirror:
         return self._connection
 
     def _commit(self, connection: ZooKeeperClient, offsets: Mapping[TopicPartition, int]) -> None:
+        self._malformed.clear()  # an operator may have repaired them
         due = self._due(offsets)
         if not due:
             return
@@ -178,9 +181,13 @@ class OffsetMirror:
                 self._stored[tp] = _Stored(-1 if stored is None else stored, node.stat.version)
             except MalformedZnodeError as error:
                 self._malformed.add(tp)
-                _log.warning(
-                    "the offset znode of %s is malformed and is not overwritten: %s", tp, error
-                )
+                if tp not in self._warned or self._warned[tp] != node.data:
+                    _log.warning(
+                        "the offset znode of %s is malformed and is not overwritten: %s", tp, error
+                    )
+                self._warned[tp] = node.data
+            else:
+                self._warned.pop(tp, None)
 
     def _create_parents(self, connection: ZooKeeperClient, topics: Collection[str]) -> None:
         """Create the parents of offset znodes, as every member does."""
