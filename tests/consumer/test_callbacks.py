@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,6 +20,7 @@ from zkconsumer import (
     TopicPartition,
     aio,
 )
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 
 
@@ -63,6 +66,81 @@ def test_assigned_and_revoked(group: Group) -> None:
         eventually(lambda: len(stream.poll(timeout_s=0.1)))
     assert heard.calls[2:] == [("revoked", {0, 1})]
     assert group.stored(0) in ("11", "12")
+
+
+def test_a_partition_that_frees_up_during_the_shutdown_is_not_announced(group: Group) -> None:
+    """While on_revoked runs at the shutdown, the member claims and announces nothing."""
+    heard, entered, free = Heard(), threading.Event(), threading.Event()
+    path = group.owner(1)
+    group.admin.create(path, f"{group.name}_x-0".encode(), ephemeral=True, makepath=True)
+
+    def last() -> None:
+        entered.set()
+        assert free.wait(LIMIT_S)
+
+    with connected(group, heard, release_grace_s=LIMIT_S) as connector:
+        connector.create_message_streams({group.topic: 1})
+        eventually(lambda: heard.calls == [("assigned", {0, 2, 3})])
+        heard.commit = last
+        leaving = threading.Thread(target=connector.shutdown)
+        leaving.start()
+        assert entered.wait(LIMIT_S)
+        group.admin.delete(path)
+        # The reply to a commit shows that the member has handled the watch's event.
+        connector.commit_offsets()
+        assert connector.status().phase == "leaving"
+        free.set()
+        leaving.join(LIMIT_S)
+    assert heard.calls == [("assigned", {0, 2, 3}), ("revoked", {0, 2, 3})]
+
+
+def test_every_shutdown_waits_until_the_member_has_left(group: Group) -> None:
+    """A second shutdown and the end of the block return after the first shutdown has ended."""
+    heard, entered, free = Heard(), threading.Event(), threading.Event()
+
+    def last() -> None:
+        entered.set()
+        assert free.wait(LIMIT_S)
+
+    heard.commit = last
+    ended: list[bool] = []
+
+    def end(connector: ConsumerConnector) -> None:
+        connector.shutdown()
+        ended.append(group.admin.get_children(paths.ids(group.name)) == [])
+
+    with connected(group, heard, release_grace_s=LIMIT_S) as connector:
+        connector.create_message_streams({group.topic: 1})
+        eventually(lambda: heard.calls)
+        threads = [threading.Thread(target=end, args=(connector,)) for _ in range(2)]
+        threads[0].start()
+        assert entered.wait(LIMIT_S)
+        threads[1].start()
+        timer = threading.Timer(0.3, free.set)
+        timer.start()
+    assert group.admin.get_children(paths.ids(group.name)) == []
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert ended == [True, True]
+
+
+def test_a_signal_handler_may_shut_down_during_the_shutdown(group: Group) -> None:
+    """A handler that interrupts the shutdown's thread and shuts down again does not wait for it."""
+    heard = Heard()
+
+    def last() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    with connected(group, heard) as connector:
+        before = signal.signal(signal.SIGUSR1, lambda *_: connector.shutdown())
+        try:
+            connector.create_message_streams({group.topic: 1})
+            eventually(lambda: heard.calls)
+            heard.commit = last
+            connector.shutdown()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    assert heard.calls == [("assigned", {0, 1, 2, 3}), ("revoked", {0, 1, 2, 3})]
 
 
 def test_a_partition_is_lost_with_its_owner_znode(group: Group) -> None:

@@ -16,7 +16,7 @@ from support.wait import LIMIT_S, eventually
 from support.zk.proxies import Proxy, Wire
 
 from zkconsumer.consumer import group_member
-from zkconsumer.consumer.listener import ListenerThread, merged
+from zkconsumer.consumer.listener import ListenerThread, merged, without_unseen
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError
 from zkconsumer.kafka import engines
 from zkconsumer.kafka.fetcher import KafkaFetcher
@@ -187,6 +187,24 @@ def test_calls_that_wait_for_a_listener_are_merged() -> None:
     assert merged([*waiting, _call(100, released, 1)])[2] == _call(100, released, 1)
 
 
+def test_a_partition_that_was_never_announced_is_not_taken_back() -> None:
+    """Waiting on_assigned calls lose the partitions that a later on_revoked or on_lost names."""
+    seen = _call(0, Callback.REVOKED, 1)
+    waiting = [seen, _call(0, Callback.ASSIGNED, 2, 3)]
+    assert without_unseen([*waiting, _call(0, Callback.LOST, 2)]) == [
+        seen,
+        _call(0, Callback.ASSIGNED, 3),
+    ]
+    assert without_unseen([*waiting, _call(0, Callback.REVOKED, 2, 3, 4)]) == [
+        seen,
+        _call(0, Callback.REVOKED, 4),
+    ]
+    # The member waits for the call of its shutdown, even if no partition is left.
+    assert without_unseen([*waiting, _call(9, Callback.REVOKED, 2, 3)])[1:] == [
+        CallListener(9, Callback.REVOKED, {})
+    ]
+
+
 def test_a_listener_that_hangs_has_a_bounded_queue() -> None:
     """If a thousand calls wait for a running call, only the last one of each kind is made."""
     entered, free = threading.Event(), threading.Event()
@@ -203,14 +221,14 @@ def test_a_listener_that_hangs_has_a_bounded_queue() -> None:
 
     ended: list[Any] = []
     thread = ListenerThread(Hanging(), "g_m", post=ended.append, clock=time.monotonic)
-    thread.call(_call(0, Callback.RELEASING))
+    thread.call(_call(1, Callback.RELEASING))
     assert entered.wait(LIMIT_S)
     dropped = 0
-    for op in range(1, 1001, 2):
+    for op in range(2, 1002, 2):
         dropped += thread.call(_call(op, Callback.RELEASING, op))
         dropped += thread.call(_call(op + 1, Callback.STARTING, op))
     free.set()
     eventually(lambda: len(ended) == 3)
     thread.close()
     assert calls == [("released", 0), ("released", 500), ("assigned", 1)]
-    assert ([one.op for one in ended], dropped) == ([0, 999, 1000], 998)
+    assert ([one.op for one in ended], dropped) == ([1, 1000, 1001], 998)

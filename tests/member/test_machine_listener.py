@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from support.members.machine import (
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.phases import Phase
-from zkconsumer.protocol.model import RebalanceMode, StoredOffset, TopicPartition
+from zkconsumer.protocol.model import Purpose, RebalanceMode, StoredOffset, TopicPartition
 
 RELEASING, STARTING = cmd.Callback.RELEASING, cmd.Callback.STARTING
 ALL = dict.fromkeys(tps(0, 1, 2, 3), THREAD)
@@ -249,3 +250,123 @@ def test_leaving_does_not_wait_for_the_listener(phase: Phase) -> None:
         member.answer_commit()
     assert member.state.phase is Phase.CLOSED
     assert not calls(member, before)
+
+
+# ---- callbacks ----------------------------------------------------------------------------------
+
+ASSIGNED, REVOKED, LOST = cmd.Callback.ASSIGNED, cmd.Callback.REVOKED, cmd.Callback.LOST
+
+
+def announcing(**settings: Any) -> Member:
+    """Return a settled member whose user has callbacks."""
+    return settled(**({"announces": True} | settings))
+
+
+def announced(commands: Iterable[cmd.Command]) -> list[tuple[cmd.Callback, list[int]]]:
+    """Return the calls of callbacks with the numbers of their partitions."""
+    return [
+        (one.callback, sorted(tp.partition for tp in one.partitions))
+        for one in of(commands, cmd.CallListener)
+        if one.callback in (ASSIGNED, REVOKED, LOST)
+    ]
+
+
+def test_callbacks_get_each_partition_in_turn() -> None:
+    """A partition is assigned, then revoked before its release, or lost with its owner znode."""
+    member = announcing()
+    assert announced(member.log) == [(ASSIGNED, [0, 1, 2, 3])]
+    before = len(member.log)
+    joined(member)
+    member.drive(TWO)
+    assert announced(member.log[before:]) == [(REVOKED, [2, 3])]
+    done = member.send(ev.OwnerNodeChanged, partition=TopicPartition("t", 0))
+    assert announced(done) == [(LOST, [0])]
+    before = len(member.log)
+    member.drive(TWO)
+    assert announced(member.log[before:]) == [(ASSIGNED, [0])]
+
+
+def test_a_leaving_member_waits_for_on_revoked_and_claims_nothing() -> None:
+    """While on_revoked runs, a commit is stored and a free partition is not claimed."""
+    member = listening(announces=True)
+    member.register()
+    member.read()
+    member.listened()
+    member.claim(TopicPartition("t", 3))
+    member.drive()
+    assert member.state.phase is Phase.WAITING
+    member.delivered |= dict.fromkeys(tps(0, 1, 2), 16)
+    done = member.send(ev.CloseRequested)
+    assert announced(done) == [(REVOKED, [0, 1, 2])]
+    assert one(done, cmd.AskRelease).partitions == tps(0, 1, 2)
+    member.answer_commit()
+    assert member.state.phase is Phase.LEAVING
+    assert not member.send(ev.OwnersChanged, topic="t")
+    member.delivered |= dict.fromkeys(tps(0), 17)
+    member.commit()
+    assert one(member.answer_commit(), cmd.AnswerCommit).failures == {}
+    done = member.listened()
+    assert one(done, cmd.CloseSession) and not announced(done)
+
+
+def test_a_leaving_member_waits_for_on_revoked_no_longer_than_the_grace() -> None:
+    """After `release.grace.ms` the member leaves without the callback, and reports it."""
+    member = announcing(auto_commit_s=None)
+    member.send(ev.CloseRequested)
+    assert not member.wait(0.9)
+    done = member.wait(0.2)
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.LISTENER_LATE
+    assert one(done, cmd.CloseSession)
+
+
+@pytest.mark.parametrize("session", [SESSION, LATER])
+def test_a_connection_that_breaks_does_not_end_the_wait_for_on_revoked(session: Any) -> None:
+    """After a reconnect or an expiry, a leaving member still waits for on_revoked alone."""
+    member = announcing()
+    member.send(ev.CloseRequested)
+    before = len(member.log)
+    member.send(ev.Suspended)
+    member.connect(session)
+    assert member.state.phase is Phase.LEAVING
+    assert not announced(member.log[before:])
+    assert one(member.listened(), cmd.CloseSession)
+
+
+def test_a_member_that_gives_up_has_lost_its_partitions() -> None:
+    """If the ZooKeeper client fails for good, on_lost gets every announced partition once."""
+    member = announcing()
+    done: tuple[cmd.Command, ...] = ()
+    while member.state.phase is not Phase.CLOSED:
+        done += member.send(ev.ClientDied, reason="auth failed", refused=True)
+    assert announced(done) == [(LOST, [0, 1, 2, 3])]
+
+
+def test_a_leaving_member_commits_nothing_of_a_release_in_progress() -> None:
+    """A commit that waits for a release does not write offsets of the released partitions."""
+    member = settled()
+    joined(member)
+    member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
+    member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    if member.state.commits.running is not None:
+        member.answer_commit()
+    member.listened()
+    assert member.state.phase is Phase.RELEASING
+    member.collected(Purpose.GIVEN, tps(0, 3), request=1)
+    member.send(ev.CloseRequested)
+    member.answer_commit()
+    running = member.state.commits.running
+    assert running is not None and not {*running.plan.writes, *running.plan.checks} & tps(3)
+    failed = one(member.answer_commit(), cmd.AnswerCommit).failures
+    assert failed.keys() == tps(3)
+
+
+def test_a_leaving_member_ends_the_commits_that_its_user_awaits() -> None:
+    """Without automatic commits, the member leaves after the explicit commits are stored."""
+    member = settled(auto_commit_s=None)
+    member.delivered |= dict.fromkeys(tps(0), 16)
+    member.commit()
+    member.send(ev.CloseRequested)
+    assert member.state.phase is Phase.LEAVING
+    done = member.answer_commit()
+    assert one(done, cmd.AnswerCommit).failures == {}
+    assert one(done, cmd.CloseSession)

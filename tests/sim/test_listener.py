@@ -10,7 +10,7 @@ import pytest
 from zkconsumer.member.state import Settings
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
-from zkconsumer.sim.random_search import Decisions, run
+from zkconsumer.sim.random_search import Decisions, listening, run
 from zkconsumer.sim.world import World
 
 SEEDS = range(60)
@@ -20,14 +20,14 @@ SEEDS = range(60)
 def test_no_invariant_is_broken(grace_s: float) -> None:
     """Promises hold whether members wait up to a second for a listener or do not wait at all."""
 
-    def listening(plan: Plan, monitor: Monitor) -> World:
+    def heard(plan: Plan, monitor: Monitor) -> World:
         drawn = plan.settings
 
         def settings(one: Settings) -> Settings:
-            return replace(drawn(one), listener_s=grace_s)
+            return replace(drawn(one), **listening(grace_s))
 
         return World(replace(plan, settings=settings), monitor)
 
     for seed in SEEDS:
-        result = run(Decisions(random.Random(seed)), make=listening)
+        result = run(Decisions(random.Random(seed)), make=heard)
         assert result.violation is None, f"seed {seed}: {result.violation}"

@@ -53,7 +53,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SHUTDOWN_MARGIN_S = 10.0
-"""Seconds for which a shutdown waits, besides one session timeout for the last commit.
+"""Seconds for which a shutdown waits, besides the time for the last commit and for `on_revoked`.
 
 Every later step takes at most a few seconds. The rest of this time allows for a slow machine.
 """
@@ -109,7 +109,8 @@ class ConsumerConnector:
         self._streams: Streams = {}
         self._pool: FetcherPool | None = None
         self._listener: ConsumerRebalanceListener | None = None
-        self._is_leaving = False
+        self._leaving = threading.RLock()  # held while a thread leaves the group
+        self._has_left = False
         self._exports = Exports(self._figures)
         self._pid = os.getpid()
         _connectors.add(self)
@@ -257,7 +258,9 @@ class ConsumerConnector:
                 where=self.consumer_id,
                 remedy="create another connector, or create all streams in one call",
             )
-        settings = self._member.settings(registration, self._listener or self._callbacks)
+        settings = self._member.settings(
+            registration, listener=self._listener, callbacks=self._callbacks
+        )
         counts = list(counts)
         self._pool = group_member.fetcher_pool(
             self.config,
@@ -619,7 +622,8 @@ class ConsumerConnector:
         as a rebalance listener that does not return, a warning names the call, and the call's
         daemon thread continues.
 
-        Any thread may call `shutdown`, even more than once.
+        Any thread may call `shutdown`, even more than once. Each call waits until the member has
+        left the group.
 
         Raises:
             ZkConsumerError: an error ended the member before or during the call, so the last commit
@@ -630,29 +634,41 @@ class ConsumerConnector:
         self._raise_failure()
 
     def _leave(self, purpose: Purpose) -> None:
-        if self._is_leaving:
-            return
-        self._is_leaving = True
-        for stream in self._streams.values():
-            stream.end_iteration()
-        if self._coordinator is not None:
-            # Call the callbacks before `_closed` is set, because `on_revoked` may still commit.
-            self._coordinator.revoke_all(self.config.release_grace_s)
+        """Leave the group and close everything; a later call waits for the first one.
+
+        The first call's `purpose` applies. Each step may be repeated. So a call that Ctrl-C has
+        interrupted is completed by the next call, and a signal handler may call `shutdown` while
+        the thread that it interrupts does so.
+        """
+        with self._leaving:
+            if self._has_left:
+                return
+            for stream in self._streams.values():
+                stream.end_iteration()
+            if self._coordinator is None:
+                self._closed = True
+                self._exports.end()
+                self._member.stop()
+            else:
+                self._leave_group(self._coordinator, purpose)
+            self._has_left = True
+
+    def _leave_group(self, coordinator: Coordinator, purpose: Purpose) -> None:
+        coordinator.leave(purpose)
+        config = self.config
+        wait_s = max(config.zookeeper_session_timeout_s, config.release_grace_s)
+        limit_s = wait_s + SHUTDOWN_MARGIN_S
+        coordinator.join(limit_s)
+        # `on_revoked` may commit until the coordinator has ended.
         self._closed = True
         self._exports.end()
-        if self._coordinator is None:
-            self._member.stop()
-            return
-        self._coordinator.leave(purpose)
-        limit_s = self.config.zookeeper_session_timeout_s + SHUTDOWN_MARGIN_S
-        self._coordinator.join(limit_s)
-        if self._coordinator.is_alive():
+        if coordinator.is_alive():
             text = (
                 "%s has not ended within %g s; ZooKeeper deletes its znodes when its session "
                 "expires"
             )
             logger.error(text, self.consumer_id, limit_s)
-        running = [*self._coordinator.still_running, *self._close_clients()]
+        running = [*coordinator.still_running, *self._close_clients()]
         if running:
             logger.warning(
                 "%s: shut down, but these are still running: %s",
@@ -710,7 +726,7 @@ class ConsumerConnector:
         self._member.gate.shut()
         for stream in self._streams.values():
             stream.forked(_forked_error(self.consumer_id))
-        self._is_leaving = self._closed = True
+        self._has_left = self._closed = True
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def _require_own_process(self) -> None:

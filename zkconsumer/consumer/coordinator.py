@@ -19,12 +19,7 @@ from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import Executor, WatchFired
 from zkconsumer.consumer.jvm_log_lines import JvmLogWriter, SafeLogger
-from zkconsumer.consumer.listener import (
-    AssignmentObserver,
-    Callbacks,
-    ConsumerRebalanceListener,
-    ListenerThread,
-)
+from zkconsumer.consumer.listener import Callbacks, ConsumerRebalanceListener, ListenerThread
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, PartitionSinks, SessionChanged
 from zkconsumer.consumer.metrics import MemberCounters
 from zkconsumer.consumer.status import NoticeLog, TroubleLog
@@ -143,25 +138,12 @@ class Coordinator(threading.Thread):
             self._observers["trace"] = trace.write
         self._log = NoticeLog(logger, settings.consumer, gate.clock)
         self._listener: ListenerThread | None = None
-        self._assignment_observer: AssignmentObserver | None = None
         if listener is not None or callbacks is not None:
-            self._listen(listener, callbacks)
+            self._listener = ListenerThread(
+                listener, settings.consumer, callbacks=callbacks, post=self.post, clock=self.clock
+            )
         if store is not None:
             store.start()
-
-    def _listen(
-        self, listener: ConsumerRebalanceListener | None, callbacks: Callbacks | None
-    ) -> None:
-        self._listener = ListenerThread(
-            listener,
-            self._settings.consumer,
-            callbacks=callbacks,
-            post=self.post,
-            clock=self.clock,
-        )
-        if callbacks is not None:
-            self._assignment_observer = AssignmentObserver(self._listener.queue_callback)
-            self._observers["callbacks"] = self._assignment_observer.observe
 
     @property
     def state(self) -> State:
@@ -213,14 +195,6 @@ class Coordinator(threading.Thread):
     def give_up(self, asked: CommitRequested) -> None:
         """Drop an explicit commit whose caller timed out, unless the commit is already running."""
         self.post(CommitAbandoned(asked.answer))
-
-    def revoke_all(self, limit_s: float) -> None:
-        """Call `on_revoked`, or `on_lost` without a session; wait at most `limit_s` seconds."""
-        if self._assignment_observer is not None:
-            has_session = self.failure is None and self.state.session is not None
-            self._assignment_observer.remove_all(
-                "on_revoked" if has_session else "on_lost", limit_s
-            )
 
     def leave(self, purpose: Purpose) -> None:
         self.post(LeaveRequested(purpose))
@@ -294,7 +268,6 @@ class Coordinator(threading.Thread):
         death = ClientDeath(command.reason, command.refused)
         self.failure = self._session.death_error(death).mark_fatal()
         self._reject(self.failure)
-        self._lose_all()
         logger.error("%s: the member ends: %s", self._settings.consumer, self.failure)
         return self.failure
 
@@ -330,11 +303,6 @@ class Coordinator(threading.Thread):
         self.failure = error
         self._reject(error)
         self._loop.fail(error)
-        self._lose_all()
-
-    def _lose_all(self) -> None:
-        if self._assignment_observer is not None:
-            self._assignment_observer.remove_all("on_lost", 0.0)
 
     def _finish(self) -> None:
         """End the session, and then all other parts of the member.

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from zkconsumer.config.property_types import AUTO_RELEASE
@@ -29,7 +30,12 @@ from zkconsumer.consumer.stream_fetcher import (
     in_thread,
     inline,
 )
-from zkconsumer.consumer.stream_partitions import Codec, Decoded, LeaseGate
+from zkconsumer.consumer.stream_partitions import (
+    Codec,
+    Decoded,
+    LeaseGate,
+    require_global_lock,
+)
 from zkconsumer.errors import (
     AccessDeniedError,
     ConsumerIdTakenError,
@@ -85,8 +91,10 @@ class GroupMember:
 
         Raises:
             InvalidNameError: `consumer.id` is not a valid name.
-            ConfigError: librdkafka refuses a `kafka.` property.
+            ConfigError: librdkafka refuses a `kafka.` property, or Python runs without its global
+                interpreter lock.
         """
+        require_global_lock()
         check_properties(config)
         self.config = config
         self.consumer_id = paths.consumer_id(config.group_id, config.consumer_id or suffix())
@@ -121,7 +129,9 @@ class GroupMember:
     def settings(
         self,
         registration: Registration,
-        listener: ConsumerRebalanceListener | Callbacks | None = None,
+        *,
+        listener: ConsumerRebalanceListener | None = None,
+        callbacks: Callbacks | None = None,
     ) -> Settings:
         """Return the settings of the state machine; call it after `connect`.
 
@@ -131,7 +141,14 @@ class GroupMember:
             AccessDeniedError, ZooKeeperUnreachableError: `peers.release=auto`, and the group could
                 not be read.
         """
-        return settings(self.config, self.session, self.consumer_id, registration, listener)
+        release = _profile(self.config, self.session)
+        validate_registration(registration, profile=release)
+        made = settings(self.config, self.consumer_id, registration, release)
+        if listener is None and callbacks is None:
+            return made
+        # A JVM member gives up if this member releases partitions too late, so this member waits
+        # for the user's functions no longer than the grace period.
+        return replace(made, listener_s=made.grace_s, announces=callbacks is not None)
 
     def start(
         self,
@@ -279,21 +296,9 @@ REFRESH_S: Final = 30.0
 
 
 def settings(
-    config: ConsumerConfig,
-    session: ZooKeeperSession,
-    consumer: ConsumerId,
-    registration: Registration,
-    listener: ConsumerRebalanceListener | Callbacks | None,
+    config: ConsumerConfig, consumer: ConsumerId, registration: Registration, release: Profile
 ) -> Settings:
-    """Return the settings of the state machine.
-
-    Raises:
-        ConfigError: members of the release that `peers.release` names would misread `registration`.
-        AccessDeniedError, ZooKeeperUnreachableError: `peers.release=auto`, and the group could not
-            be read.
-    """
-    release = _profile(config, session)
-    validate_registration(registration, profile=release)
+    """Return the settings of the state machine of a member without listener and callbacks."""
     return Settings(
         group=config.group_id,
         consumer=consumer,
@@ -309,9 +314,6 @@ def settings(
         retries=config.rebalance_max_retries,
         nudge_s=NUDGE_S if config.peers_nudge else None,
         refresh_s=REFRESH_S,
-        # A JVM member gives up if this member releases partitions too late, so this member waits
-        # for the listener no longer than the grace period.
-        listener_s=config.release_grace_s if listener else None,
         storage=storage(config),
         channel_backoff_s=config.offsets_channel_backoff_s,
         commit_retries=config.offsets_commit_max_retries,

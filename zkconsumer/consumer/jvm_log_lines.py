@@ -272,7 +272,7 @@ class JvmLogWriter:
             case cmd.CallListener(callback=cmd.Callback.RELEASING):
                 # The JVM's line contains this misspelling, and operators search for it.
                 yield INFO, "Invoking rebalance listener before relasing partition ownerships."
-            case cmd.CallListener():
+            case cmd.CallListener(callback=cmd.Callback.STARTING):
                 yield INFO, "Invoking rebalance listener before starting fetchers."
             case cmd.StartFetching(grants=grants):
                 by_number = sorted(grants, key=lambda tp: (tp.partition, tp.topic))

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.member.commands import Callback, CallListener, Command, StartFetching
-from zkconsumer.member.events import Event, Finished, ListenerReturned
-from zkconsumer.member.state import State
+from zkconsumer.member.commands import Callback, CallListener
+from zkconsumer.member.events import Finished, ListenerReturned
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -89,6 +88,8 @@ class RebalanceCallbacks(Protocol):
         """
 
 
+CALLBACKS = frozenset({Callback.ASSIGNED, Callback.REVOKED, Callback.LOST})
+
 PartitionsCallback = Callable[[list[TopicPartition]], object]
 
 
@@ -124,77 +125,12 @@ class Callbacks:
         return cls(**found) if any(one is not None for one in found.values()) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _QueuedCallback:
-    """A queued call of a callback with its partitions; `done` is set when it has returned."""
-
-    name: str
-    partitions: list[TopicPartition]
-    done: threading.Event
-
-
-class AssignmentObserver:
-    """Detects which partitions were assigned, revoked and lost, and queues the callbacks for them.
-
-    `observe` runs on the coordinator's thread, `remove_all` on the thread that shuts down the
-    connector.
-    """
-
-    def __init__(
-        self, queue_callback: Callable[[str, list[TopicPartition]], threading.Event]
-    ) -> None:
-        self._queue_callback = queue_callback
-        self._lock = threading.Lock()
-        self._known: dict[TopicPartition, int] = {}  # assigned partition -> its fencing token
-
-    def observe(
-        self, before: State, event: Event, after: State, commands: Iterable[Command]
-    ) -> None:
-        """Compare the owned partitions with the partitions that the callbacks have reported."""
-        owned = {tp: one.epoch for tp, one in after.owned.items()}
-        if owned == self._known and not commands:
-            return
-        with self._lock:
-            lost = [tp for tp, epoch in self._known.items() if owned.get(tp) != epoch]
-            self._remove("on_lost", lost)
-            for command in commands:
-                if isinstance(command, CallListener) and command.callback is Callback.RELEASING:
-                    self._remove(
-                        "on_revoked", [tp for tp in command.partitions if tp in self._known]
-                    )
-                elif isinstance(command, CallListener):
-                    self._add(owned)
-                elif isinstance(command, StartFetching):
-                    self._add({tp: owned[tp] for tp in command.grants if tp in owned})
-
-    def remove_all(self, name: str, limit_s: float) -> None:
-        """Call the callback `name` with all reported partitions; wait at most `limit_s` seconds."""
-        with self._lock:
-            gone = list(self._known)
-            self._known.clear()
-        if gone:
-            self._queue_callback(name, sorted(gone)).wait(limit_s)
-
-    def _add(self, owned: Mapping[TopicPartition, int]) -> None:
-        added = sorted(tp for tp in owned if tp not in self._known)
-        self._known |= {tp: owned[tp] for tp in added}
-        if added:
-            self._queue_callback("on_assigned", added)
-
-    def _remove(self, name: str, partitions: Iterable[TopicPartition]) -> None:
-        gone = sorted(partitions)
-        for tp in gone:
-            del self._known[tp]
-        if gone:
-            self._queue_callback(name, gone)
-
-
 class ListenerThread:
-    """Calls a listener, one call at a time. When a call ends, `post` receives an event.
+    """Calls the user's functions, one at a time. When a call ends, `post` receives an event.
 
-    While a call runs, at most three others wait. A new call replaces waiting calls that it makes
-    obsolete (see `call`). Callbacks that `queue_callback` has queued run before the next call of
-    the listener. The listener, the callbacks and `post` run on this thread.
+    Of the listener's calls, at most three wait; a new call replaces waiting calls that it makes
+    obsolete (see `call`). Waiting calls of the callbacks run before the next call of the listener.
+    The listener, the callbacks and `post` run on this thread.
     """
 
     def __init__(
@@ -208,9 +144,9 @@ class ListenerThread:
     ) -> None:
         self._listener, self._consumer_id = listener, consumer_id
         self._callbacks = callbacks or Callbacks()
-        self._queued_callbacks: list[_QueuedCallback] = []
         self._post, self._clock = post, clock
-        self._queued_calls: list[CallListener] = []
+        self._queued_calls: list[CallListener] = []  # of the listener
+        self._queued_callbacks: list[CallListener] = []
         self._changed = threading.Condition()
         self._closed = False
         self.is_calling = False
@@ -221,39 +157,21 @@ class ListenerThread:
         self._thread.start()
 
     def call(self, command: CallListener) -> int:
-        """Queue a call of the listener, without waiting. Return how many calls were merged.
+        """Queue a call, without waiting. Return how many calls of the listener were merged.
 
-        Calls wait in the queue only if the listener takes longer than `release.grace.ms`; the
-        rebalance has then continued without the listener's return. Two queued calls of
+        Calls wait in the queue only if the user's functions take longer than `release.grace.ms`;
+        the rebalance has then continued without their return. Two queued calls of
         `before_releasing_partitions` become one call with the partitions of both. A call for a new
-        assignment replaces the queued calls for older assignments.
+        assignment replaces the queued calls for older assignments. No callback gets a partition
+        that was assigned and given up before `on_assigned` could be called with it.
         """
         with self._changed:
+            self._changed.notify()
+            if command.callback in CALLBACKS:
+                self._queued_callbacks = without_unseen([*self._queued_callbacks, command])
+                return 0
             before, self._queued_calls = self._queued_calls, merged([*self._queued_calls, command])
-            self._changed.notify()
             return len(before) + 1 - len(self._queued_calls)
-
-    def queue_callback(self, name: str, partitions: list[TopicPartition]) -> threading.Event:
-        """Queue a call of the callback `name`; the event is set when it has returned.
-
-        If partitions are lost before `on_assigned` was called with them, no callback gets them.
-        """
-        with self._changed:
-            if name == "on_lost":
-                unseen = {
-                    tp
-                    for one in self._queued_callbacks
-                    if one.name == "on_assigned"
-                    for tp in one.partitions
-                }
-                for one in self._queued_callbacks:
-                    if one.name == "on_assigned":
-                        one.partitions[:] = [tp for tp in one.partitions if tp not in partitions]
-                partitions = [tp for tp in partitions if tp not in unseen]
-            queued = _QueuedCallback(name, partitions, threading.Event())
-            self._queued_callbacks.append(queued)
-            self._changed.notify()
-            return queued.done
 
     def close(self) -> None:
         """Stop calling the listener; queued callbacks still run. The call returns at once."""
@@ -261,56 +179,67 @@ class ListenerThread:
             self._closed = True
             self._changed.notify()
 
-    def _next(self) -> tuple[list[_QueuedCallback], CallListener | None] | None:
+    def _next(self) -> CallListener | None:
         with self._changed:
             self.is_calling = False
             self._changed.wait_for(
                 lambda: self._queued_calls or self._queued_callbacks or self._closed
             )
-            queued, self._queued_callbacks = self._queued_callbacks, []
-            if self._closed and not queued:
+            if self._queued_callbacks:
+                command = self._queued_callbacks.pop(0)
+            elif self._queued_calls and not self._closed:
+                command = self._queued_calls.pop(0)
+            else:
                 return None
             self.is_calling = True
-            return queued, self._queued_calls.pop(
-                0
-            ) if self._queued_calls and not self._closed else None
+            return command
 
     def _run(self) -> None:
-        while (work := self._next()) is not None:
-            queued, command = work
-            errors = [error for one in queued if (error := self._run_callback(one))]
-            if command is not None:
-                error = self._run_listener(command) or "; ".join(errors)
+        while (command := self._next()) is not None:
+            error = ""
+            try:
+                self._call(command)
+            except Exception as raised:  # the user's functions may raise anything
+                logger.exception("%s: %s raised", self._consumer_id, command.callback.value)
+                error = f"{type(raised).__name__}: {raised}"
+            if command.op or error:
                 outcome = ListenerReturned(command.callback, error)
                 self._post(Finished(now=self._clock(), op=command.op, outcome=outcome))
 
-    def _run_callback(self, queued: _QueuedCallback) -> str:
-        """Call a callback; return the text of its exception, or an empty text."""
-        function = getattr(self._callbacks, queued.name)
-        try:
-            if function is not None and queued.partitions:
-                function(queued.partitions)
-        except Exception as error:  # the user's callback may raise anything
-            logger.exception("%s: %s raised", self._consumer_id, queued.name)
-            return f"{queued.name}: {type(error).__name__}: {error}"
-        finally:
-            queued.done.set()
-        return ""
+    def _call(self, command: CallListener) -> None:
+        if command.callback in CALLBACKS:
+            function = getattr(self._callbacks, command.callback.value)
+            if function is not None and command.partitions:
+                function(sorted(command.partitions))
+        elif self._listener is None:
+            return
+        elif command.callback is Callback.RELEASING:
+            self._listener.before_releasing_partitions(released(command.partitions))
+        else:
+            assigned = assignment(command.partitions)
+            self._listener.before_starting_fetchers(self._consumer_id, assigned)
 
-    def _run_listener(self, command: CallListener) -> str:
-        """Call the listener; return the text of its exception, or an empty text."""
-        if self._listener is None:
-            return ""
-        try:
-            if command.callback is Callback.RELEASING:
-                self._listener.before_releasing_partitions(released(command.partitions))
-            else:
-                assigned = assignment(command.partitions)
-                self._listener.before_starting_fetchers(self._consumer_id, assigned)
-        except Exception as error:  # the user's listener may raise anything
-            logger.exception("%s: %s raised", self._consumer_id, command.callback.value)
-            return f"{type(error).__name__}: {error}"
-        return ""
+
+def without_unseen(calls: Sequence[CallListener]) -> list[CallListener]:
+    """Return waiting calls of callbacks without partitions that the newest call takes back.
+
+    `calls` has the newest call last. If it is `on_revoked` or `on_lost`, it takes back the
+    partitions of the waiting calls of `on_assigned`. The newest call remains even without
+    partitions, because the member may wait for it.
+    """
+    *older, last = calls
+    if last.callback is Callback.ASSIGNED:
+        return [*calls]
+    unseen = {
+        tp for one in older if one.callback is Callback.ASSIGNED for tp in one.partitions
+    }.intersection(last.partitions)
+    left = [
+        replace(one, partitions={tp: at for tp, at in one.partitions.items() if tp not in unseen})
+        if one.callback is Callback.ASSIGNED or one is last
+        else one
+        for one in calls
+    ]
+    return [one for one in left if one.partitions or one.op]
 
 
 def merged(calls: Sequence[CallListener]) -> list[CallListener]:

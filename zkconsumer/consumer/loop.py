@@ -31,7 +31,8 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.machine import awaits, next_deadline, step
 from zkconsumer.member.phases import Phase
-from zkconsumer.member.state import Settings, State, enter
+from zkconsumer.member.rebalance import abort
+from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.model import (
     Ownership,
     Positions,
@@ -415,5 +416,7 @@ class MemberLoop:
         self._commit_answers.clear()
 
     def close(self) -> None:
-        """End the loop, in any phase of the member."""
-        self.state = enter(self.state, Phase.CLOSED)
+        """End the loop, in any phase of the member, after an exception in its own code."""
+        self.state, calls = abort(self.state)
+        for command in calls:
+            self._run(command)

@@ -2,7 +2,8 @@
 
 The coordinator grants and revokes partitions, and any thread may pause or seek them; these writers
 take a lock. Only the user's thread hands out messages. Neither side waits for the other. Three
-rules make this safe.
+rules make this safe. They rest on Python's global interpreter lock: every thread sees the writes of
+another thread in their order. So `require_global_lock` refuses an interpreter without the lock.
 
 **A revoked partition stops at once.** `granted = False` ends delivery. The next time that the
 user's thread asks for messages, it tells the broker client to stop fetching the partition.
@@ -79,6 +80,22 @@ class Codec(Generic[K, V]):
         self.key = key
         self.value = value
         self.failed = failed
+
+
+# ---- the interpreter -----------------------------------------------------------------------------
+
+
+def require_global_lock() -> None:
+    """Raise ConfigError in an interpreter that runs without the global lock (PEP 703)."""
+    # `sys` has this function from Python 3.13 on. The lock can be off only there.
+    is_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+    if not is_enabled():
+        raise ConfigError(
+            "this interpreter runs without the global interpreter lock, which orders the steps of "
+            "a stream's thread and of the member's thread",
+            where=sys.executable,
+            remedy="use the standard build of Python, or set PYTHON_GIL=1",
+        )
 
 
 # ---- partitions ----------------------------------------------------------------------------------

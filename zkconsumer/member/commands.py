@@ -137,15 +137,30 @@ class CollectPositions(Command):
 
 
 class Callback(Enum):
-    """The calls of a rebalance listener (JVM: `ConsumerRebalanceListener`, 0.9.0.0)."""
+    """The user's functions for rebalances; each value is the name of the function.
+
+    The first two are those of a rebalance listener (JVM: `ConsumerRebalanceListener`, 0.9.0.0). The
+    other three are the callbacks, which get each partition in turn: first ASSIGNED, and then either
+    REVOKED or LOST.
+    """
 
     RELEASING = "before_releasing_partitions"
     STARTING = "before_starting_fetchers"
+    ASSIGNED = "on_assigned"
+    REVOKED = "on_revoked"
+    LOST = "on_lost"
 
 
 @dataclass(frozen=True, slots=True)
 class CallListener(Command):
-    """Call the user's listener with the revoked partitions, or with every member's partitions."""
+    """Call one of the user's functions for rebalances.
+
+    Attributes:
+        op: the number of the call, for which the phase waits; 0: no phase waits for it.
+        callback: the function.
+        partitions: partition -> thread. For RELEASING the revoked partitions, for STARTING the
+            partitions of every member, for the callbacks the affected partitions of this member.
+    """
 
     op: int
     callback: Callback

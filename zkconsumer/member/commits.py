@@ -128,6 +128,11 @@ def is_urgent_pending(state: State) -> bool:
     return any(pending(state, purpose) for purpose in URGENT)
 
 
+def is_awaited(state: State) -> bool:
+    """Return whether a commit is queued or running for which a phase or the user waits."""
+    return any(pending(state, purpose) for purpose in URGENT | ASKED)
+
+
 def touches(state: State, partitions: Container[TopicPartition]) -> bool:
     """Return whether the running commit reads or writes one of these partitions."""
     if state.commits.running is None:

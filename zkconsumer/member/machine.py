@@ -27,7 +27,7 @@ from zkconsumer.member import (
 from zkconsumer.member.commands import CollectPositions, Notice, NoticeKind, Withdraw
 from zkconsumer.member.events import Event, Finished, Interrupted
 from zkconsumer.member.phases import Cause, Deadline, Phase
-from zkconsumer.member.rebalance import CALLING, failure_notice, late_notice
+from zkconsumer.member.rebalance import CALLING, failure_notice, late_notice, leave_if_done
 from zkconsumer.member.state import CommitRequest, State, Step, enter, replace, then
 from zkconsumer.protocol.model import Purpose
 
@@ -152,7 +152,8 @@ def _positions_collected(state: State, event: events.PositionsCollected) -> Step
 
 
 def _commit_timed_out(state: State, event: events.CommitTimedOut) -> Step:
-    return commits.timed_out(state, event.request), ()
+    state = commits.timed_out(state, event.request)
+    return leave_if_done(state) if state.phase is Phase.LEAVING else (state, ())
 
 
 def _position_reset(state: State, event: events.PositionReset) -> Step:
@@ -194,7 +195,7 @@ def _phase_tick(state: State, now: float) -> Step:
         return rebalance.close(state)
     if Deadline.GRACE in due and state.phase is Phase.STOPPING:
         return rebalance.commit_revoked(state, now)
-    if Deadline.GRACE in due and state.phase in CALLING:
+    if Deadline.GRACE in due and state.phase in (*CALLING, Phase.LEAVING):
         return rebalance.listened(state, (late_notice(state),), now)
     if Deadline.VERIFY in due:
         return rebalance.recheck(state)
@@ -220,11 +221,17 @@ def _phase_tick(state: State, now: float) -> Step:
 
 
 def _close_requested(state: State, event: events.CloseRequested) -> Step:
-    """Leave: stop delivery, store the last positions, end the session."""
-    served, committing = state.serving, state.phase is Phase.COMMITTING
+    """Leave: stop delivery, call `on_revoked`, store the last positions, end the session."""
+    if state.phase is Phase.RELEASING and state.op is not None:
+        # 1. The release is executed. 2. Another member claims the partitions. 3. A commit that
+        # waited for the release would overwrite the offsets of the new owner.
+        state = rebalance.forget_revoked(state, state.revoking)
+    served, awaited = state.serving, commits.is_awaited(state)
     state = enter(replace(state, op=None, grace_at=None, retry_at=None), Phase.LEAVING)
-    if state.settings.auto_commit_s is None or not (served or committing):
-        return then((state, (Withdraw(served),)), rebalance.close)
+    state, calls = rebalance.call_before_leaving(state, event.now)
+    stops = calls or (Withdraw(served),)
+    is_due = bool(served) or commits.is_urgent_pending(state)
+    collects = state.settings.auto_commit_s is not None and is_due
     if not (state.connected and state.registered) or state.session is None:
         notice = Notice(
             NoticeKind.COMMIT_FAILED,
@@ -232,11 +239,17 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
             "this member left while ZooKeeper was unreachable; messages delivered since the last "
             "commit are redelivered to the next owner",
         )
-        return then((state, (Withdraw(served), notice)), rebalance.close)
+        return then((state, (*stops, *((notice,) if collects else ()))), leave_if_done)
+    if not (collects or awaited or calls):
+        return then((state, stops), leave_if_done)
     # A leaving member delivers nothing, and its last commit is a compare-and-set that checks the
     # member's id znode. So the commit is safe before the owner znodes are read back.
-    state = replace(state, fenced=False, leave_at=event.now + state.session.timeout_s)
-    return state, (CollectPositions(event.purpose, served), Withdraw(served))
+    leave_at = max(event.now + state.session.timeout_s, state.grace_at or 0.0)
+    state = replace(state, fenced=False, leave_at=leave_at)
+    if collects:
+        return state, (CollectPositions(event.purpose, served), *stops)
+    # A waiting commit may start now: the owner znodes need not be read back.
+    return then((state, stops), lambda s: rebalance.start_next_commit(s, event.now))
 
 
 # ---- results of operations ----------------------------------------------------------------------
@@ -329,6 +342,7 @@ OUTCOME_HANDLERS: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler
     (Phase.READING, events.ViewRead): assignment.view_read,
     (Phase.BEFORE_RELEASE, events.ListenerReturned): _listened,
     (Phase.BEFORE_START, events.ListenerReturned): _listened,
+    (Phase.LEAVING, events.ListenerReturned): _listened,
     (Phase.RELEASING, events.Released): rebalance.released,
     (Phase.CLAIMING, events.Claimed): rebalance.claimed,
     (Phase.LOADING, events.OffsetsLoaded): rebalance.offsets_loaded,

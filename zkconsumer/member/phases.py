@@ -24,6 +24,7 @@ from zkconsumer.member.events import (
     ClientDied,
     CloseRequested,
     Committed,
+    CommitTimedOut,
     Connected,
     Denied,
     Event,
@@ -63,7 +64,7 @@ class Phase(Enum):
     VERIFYING = "verifying"  # reads back and watches its owner znodes: Verified
     WAITING = "waiting"  # an assigned partition is not available: a watch, or the back-off
     SETTLED = "settled"  # owns and delivers all partitions assigned to it
-    LEAVING = "leaving"  # commits for the last time
+    LEAVING = "leaving"  # commits for the last time; `on_revoked` runs: both ended, or a deadline
     CLOSED = "closed"
 
 
@@ -189,7 +190,12 @@ MAIN_PATH: tuple[Row, ...] = (
         "the group changed, or a refresh is due",
     ),
     _row(Phase.SETTLED, CloseRequested, "LEAVING", "the user closes the member"),
-    _row(Phase.LEAVING, COMMIT_ENDED, "CLOSED", "the last commit has ended"),
+    _row(
+        Phase.LEAVING,
+        (*COMMIT_ENDED, *RETURNED),
+        "CLOSED",
+        "the last commit has ended, and `on_revoked` has returned",
+    ),
 )
 """The usual life of a member. The diagram in docs/architecture.md shows these rows."""
 
@@ -261,7 +267,7 @@ DETOURS: tuple[Row, ...] = (
     ),
     _row(
         Phase.LEAVING,
-        (MemberNodeGone, Connected, Deadline.LEAVE),
+        (MemberNodeGone, Connected, CommitTimedOut, Deadline.LEAVE),
         "CLOSED",
         "the last commit cannot end any more",
     ),

@@ -10,6 +10,11 @@ none. The second call comes after the claim and before the first fetch, with eve
 partitions. The listener is also called when partitions are released for another reason. The JVM
 calls the listener in every attempt and waits without limit, so a joining member may give up
 meanwhile. This member waits at most `release.grace.ms` and then continues.
+
+The callbacks are called at the same moments. `State.announced` holds the partitions that were
+announced as assigned, so each of them is announced as revoked or lost exactly once: before its
+release or before the member leaves (`call_listener`), or when the member finds that it has lost the
+partition (`drop_ownership`), or when the member gives up (`close`).
 """
 
 from __future__ import annotations
@@ -293,19 +298,23 @@ def count_as_unwatched(state: State) -> State:
     return replace(state, unwatched=frozenset(state.owned))
 
 
-def released(state: State, outcome: Released, now: float) -> Step:
-    gone, refused = state.revoking.difference(outcome.denied), {**state.refused, **outcome.denied}
+def forget_revoked(state: State, gone: frozenset[TopicPartition]) -> State:
+    """End a release: drop the partitions in `gone`, which this member has released."""
     state = replace(
         state,
         owned=drop_from(state.owned, gone),
         offsets=drop_from(state.offsets, gone),
         malformed=state.malformed - gone,
-        reassign=state.reassign.intersection(refused),
-        refused=refused,
         revoking=frozenset(),
         finished=frozenset(),
     )
-    state = unreadable.forget_offsets(state, gone)
+    return unreadable.forget_offsets(state, gone)
+
+
+def released(state: State, outcome: Released, now: float) -> Step:
+    gone, refused = state.revoking.difference(outcome.denied), {**state.refused, **outcome.denied}
+    reassign = state.reassign.intersection(refused)
+    state = forget_revoked(replace(state, reassign=reassign, refused=refused), gone)
     notices = tuple(
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")
         for tp, reason in sorted(outcome.denied.items())
@@ -325,18 +334,29 @@ def after_commit(state: State, now: float) -> Step:
         return before_release(state, now)
     if state.phase is Phase.RELEASING and state.op is None and state.connected:
         return release(state)
-    if state.phase is Phase.LEAVING and not commits.is_urgent_pending(state):
-        return close(state)
-    return state, ()
+    return leave_if_done(state) if state.phase is Phase.LEAVING else (state, ())
+
+
+def leave_if_done(state: State) -> Step:
+    """Close a leaving member, unless `on_revoked` runs or a commit may still be stored."""
+    awaits_commit = state.leave_at is not None and commits.is_awaited(state)
+    return (state, ()) if state.op is not None or awaits_commit else close(state)
 
 
 def close(state: State, reason: str = "the connector is shut down") -> Step:
     """End the member: fail the waiting commits; the session's end deletes all its znodes."""
     state, answers = commits.abandon(state, reason)
-    return enter(state, Phase.CLOSED), (*answers, ShutGate(), CloseSession())
+    state, lost = abort(state)
+    return state, (*answers, *lost, ShutGate(), CloseSession())
 
 
-# ---- the listener -------------------------------------------------------------------------------
+def abort(state: State) -> Step:
+    """End the member, and announce the partitions that it still has as lost."""
+    state, lost = announce(state, Callback.LOST, state.announced)
+    return enter(state, Phase.CLOSED), lost
+
+
+# ---- the listener and the callbacks -------------------------------------------------------------
 
 _PHASE = {Callback.RELEASING: Phase.BEFORE_RELEASE, Callback.STARTING: Phase.BEFORE_START}
 
@@ -377,19 +397,58 @@ def due_callback(state: State, *, claiming: bool, complete: bool) -> Callback | 
 
 
 def call_listener(state: State, callback: Callback, now: float) -> Step:
-    """Call the listener; the rebalance continues when it returns or the grace period is over."""
+    """Call the listener; the rebalance continues when it returns or the grace period is over.
+
+    The callbacks for the same partitions run before the listener, so the phase waits for both.
+    """
     assert state.settings.listener_s is not None
     grace_at = now + state.settings.listener_s
     state = replace(state, last_callback=callback, grace_at=grace_at)
     state, op = start_op(enter(state, _PHASE[callback]))
-    revoked = {tp: state.owned[tp].thread for tp in state.revoking if tp in state.owned}
-    partitions = revoked if callback is Callback.RELEASING else state.assignment or {}
-    return state, (CallListener(op, callback, partitions),)
+    if callback is Callback.RELEASING:
+        partitions = {tp: state.owned[tp].thread for tp in state.revoking if tp in state.owned}
+        state, announced = announce(state, Callback.REVOKED, state.revoking)
+    else:
+        partitions = {**(state.assignment or {})}
+        claimed = frozenset(tp for tp in state.owned if tp in state.assigned)
+        state, announced = announce(state, Callback.ASSIGNED, claimed)
+    return state, (*announced, CallListener(op, callback, partitions))
+
+
+def announce(
+    state: State, callback: Callback, partitions: frozenset[TopicPartition], op: int = 0
+) -> Step:
+    """Call a callback with those of `partitions` that it has to announce; `op` as in the command.
+
+    `on_assigned` announces partitions that are not announced, the other callbacks those that are.
+    """
+    known = state.announced
+    affected = partitions - known if callback is Callback.ASSIGNED else partitions & known
+    if not state.settings.announces or not affected:
+        return state, ()
+    threads = {tp: state.owned[tp].thread for tp in affected}
+    return replace(state, announced=known ^ affected), (CallListener(op, callback, threads),)
+
+
+def call_before_leaving(state: State, now: float) -> Step:
+    """Call `on_revoked` with every announced partition; the member leaves when it has returned.
+
+    Delivery stops, and the positions stay known, so that the callback can commit.
+    """
+    if not state.announced:
+        return state, ()
+    assert state.settings.listener_s is not None
+    state, op = start_op(replace(state, grace_at=now + state.settings.listener_s))
+    asked = (AskRelease(state.serving),) if state.serving else ()
+    state, called = announce(state, Callback.REVOKED, state.announced, op)
+    return state, (*asked, *called)
 
 
 def listened(state: State, notices: tuple[Notice, ...], now: float) -> Step:
-    """Continue the rebalance: the listener has returned or raised, or the grace period is over."""
+    """Continue: the user's function has returned or raised, or the grace period is over."""
     state = replace(state, op=None, grace_at=None)
+    if state.phase is Phase.LEAVING:
+        return then((state, notices), leave_if_done)
     return then((state, notices), release if state.revoking else lambda s: advance(s, now))
 
 
@@ -408,13 +467,16 @@ def failure_notice(outcome: Outcome) -> tuple[Notice, ...]:
 
 
 def late_notice(state: State) -> Notice:
-    """Report that the listener has not returned within the grace period."""
-    callback = Callback.RELEASING if state.phase is Phase.BEFORE_RELEASE else Callback.STARTING
+    """Report that the user's function has not returned within the grace period."""
+    late = {Phase.BEFORE_RELEASE: Callback.RELEASING, Phase.LEAVING: Callback.REVOKED}
+    callback = late.get(state.phase, Callback.STARTING)
+    leaves = state.phase is Phase.LEAVING
     return Notice(
         NoticeKind.LISTENER_LATE,
         callback.value,
         f"the rebalance listener has not returned within {state.settings.listener_s:g} s; the "
-        "rebalance continues without it",
+        + ("member leaves" if leaves else "rebalance continues")
+        + " without it",
         "return sooner, or raise release.grace.ms, which must stay well under the time after which "
         "a member that joins gives up",
     )
@@ -497,7 +559,9 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
         refused={**state.refused, **refused},
     )
     state = _note_malformed(state, outcome, malformed, now)
-    commands: tuple[Command, ...] = (StartFetching(grants),) if grants else ()
+    # Partitions that another member has released late are not announced yet.
+    state, commands = announce(state, Callback.ASSIGNED, frozenset(grants))
+    commands += (StartFetching(grants),) if grants else ()
     starts = {tp: at for tp, (_, at) in grants.items() if at is not None}
     commands += _migrated(state, starts, outcome)
     return then((state, commands), lambda s: advance(s, now))
@@ -602,6 +666,7 @@ def apply_read_back(state: State, outcome: Verified) -> Step:
 def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
     """Drop lost partitions and their positions, and stop their delivery now."""
     served = lost & state.serving
+    state, announced = announce(state, Callback.LOST, lost)
     state = replace(
         unreadable.forget_offsets(state, lost),
         owned=drop_from(state.owned, lost),
@@ -610,7 +675,7 @@ def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
         offsets=drop_from(state.offsets, lost),
         last_callback=None if lost else state.last_callback,
     )
-    return state, ((Withdraw(served),) if served else ())
+    return state, (*((Withdraw(served),) if served else ()), *announced)
 
 
 # ---- triggers -----------------------------------------------------------------------------------

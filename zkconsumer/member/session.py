@@ -80,7 +80,8 @@ def connected(state: State, event: events.Connected) -> Step:
         fenced=expired or state.phase is not Phase.LEAVING,
         session=event.session,
         wall_ms=event.wall_ms,
-        op=None,
+        # A leaving member's operation is a call of `on_revoked`, which continues.
+        op=state.op if state.phase is Phase.LEAVING else None,
         lease=replace(state.lease, timeout_s=event.session.timeout_s, op=None),
         auto_commit_at=state.auto_commit_at or (interval and event.now + interval),
     )

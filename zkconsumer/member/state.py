@@ -124,7 +124,9 @@ class Settings:
             `peers.nudge=false`.
         refresh_s: the minimum time after which a settled member reads the group again; None: only
             watches make it read.
-        listener_s: how long to wait for the rebalance listener; None: there is no listener.
+        listener_s: how long to wait for the rebalance listener or a callback; None: there is
+            neither.
+        announces: whether the user has callbacks (`on_assigned`, `on_revoked`, `on_lost`).
         channel_backoff_s: the back-off before the member asks Kafka again to return or to store
             offsets.
         profile: how the group's JVM members behave where releases differ (`peers.release`).
@@ -144,6 +146,7 @@ class Settings:
     nudge_s: float | None = None
     refresh_s: float | None = None
     listener_s: float | None = None
+    announces: bool = False
     storage: Storage = Storage.ZOOKEEPER
     channel_backoff_s: float = 1.0
     commit_retries: int = 5
@@ -299,6 +302,8 @@ class State:
 
     From the first Claimed on, ownership:
         owned: the owner znodes of this session.
+        announced: the owned partitions that the last callback announced as assigned; empty without
+            callbacks.
         serving: the owned partitions that streams fetch.
         offsets: the stored offset of each owned partition whose offset was loaded.
         unconfirmed_claims: claims without a reply; the member reads them back after a reconnect.
@@ -323,7 +328,8 @@ class State:
 
     Deadlines of single phases:
         grace_at: STOPPING: the end of the user's grace period. BEFORE_RELEASE and BEFORE_START:
-            the end of the wait for the rebalance listener.
+            the end of the wait for the rebalance listener. LEAVING: the end of the wait for
+            `on_revoked`.
         retry_at: REGISTERING and WAITING: the end of the back-off, which a read-back does not
             change.
         verify_at: WAITING and SETTLED: when the partitions in `unverified` are read back.
@@ -358,6 +364,7 @@ class State:
     unreadable: tuple[Unreadable, ...] = ()
 
     owned: Mapping[TopicPartition, Ownership] = field(default_factory=dict)
+    announced: frozenset[TopicPartition] = frozenset()
     serving: frozenset[TopicPartition] = frozenset()
     offsets: Ledger = field(default_factory=dict)
     unconfirmed_claims: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)

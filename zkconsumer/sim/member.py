@@ -534,7 +534,9 @@ class SimMember:
         return ZkConsumerError(command.reason, where=self.name, remedy="start the member again")
 
     def call_listener(self, command: cmd.CallListener) -> None:
-        """The user's listener returns at once."""
+        """The user's function returns at once."""
+        if not command.op:
+            return
         outcome = events.ListenerReturned(command.callback)
         self.post(events.Finished(now=self.turn_at, op=command.op, outcome=outcome))
 

@@ -63,6 +63,9 @@ EXCUSES = frozenset(
 TURNS = frozenset({Do.RECEIVE, Do.OVERTAKE})
 """Actions in which a member's loop handles an item of its inbox."""
 
+LISTENER = frozenset({cmd.Callback.RELEASING, cmd.Callback.STARTING})
+"""The calls of the listener; the callbacks have the others."""
+
 HARMLESS = frozenset({Do.GROW, Do.LAG})
 """Faults after which no finished message may be redelivered."""
 
@@ -186,6 +189,8 @@ class Monitor(Watcher):
             user has moved the position, in order. A write may lower the stored offset to one of
             these offsets.
         given: partition -> offsets that a user has named in commits.
+        announced: (member, partition) -> the ownership that `on_assigned` has announced, until
+            `on_revoked` or `on_lost` is called.
     """
 
     JUDGES_COMMITS: ClassVar = True
@@ -212,6 +217,7 @@ class Monitor(Watcher):
     asked: dict[int, int] = field(default_factory=dict)
     rewound: dict[TopicPartition, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     given: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
+    announced: dict[tuple[int, TopicPartition], int] = field(default_factory=dict)
     seen: int = 0
     deliveries: int = 0
     duplicates: int = 0
@@ -253,6 +259,8 @@ class Monitor(Watcher):
         elif isinstance(event, events.Finished):
             self._ended(world, who, before, event, commands)
         self._commanded(who, before, commands)
+        if state.settings.announces:
+            self._announced(who, state, commands)
         gives_up = isinstance(event, events.ClientDied) and state.phase is Phase.CLOSED
         if gives_up and not any(isinstance(command, cmd.GiveUp) for command in commands):
             raise InvariantViolation("I15", f"{who} closes itself without a notice")
@@ -268,6 +276,31 @@ class Monitor(Watcher):
                 self._excuse(before, command)
             elif isinstance(command, cmd.GiveUp):
                 self.excused |= {*before.owned}  # every stream raises the reason
+
+    def _announced(self, who: int, state: State, commands: Iterable[cmd.Command]) -> None:
+        """Check the calls of the callbacks (I17).
+
+        Each partition is first assigned, and then either revoked or lost, once. The member has no
+        announced partition that it does not own any more.
+        """
+        for command in commands:
+            if not isinstance(command, cmd.CallListener) or command.callback in LISTENER:
+                continue
+            is_assigned = command.callback is cmd.Callback.ASSIGNED
+            for tp in command.partitions:
+                if ((who, tp) in self.announced) is is_assigned:
+                    known = "is assigned already" if is_assigned else "is not assigned"
+                    does = f"{who} calls {command.callback.value} with {tp}"
+                    raise InvariantViolation("I17", f"{does}, which {known}")
+                if is_assigned:
+                    self.announced[who, tp] = state.owned[tp].epoch
+                else:
+                    del self.announced[who, tp]
+        for (member, tp), epoch in self.announced.items():
+            mine = state.owned.get(tp)
+            gone = mine is None or mine.epoch != epoch or state.phase is Phase.CLOSED
+            if member == who and gone:
+                raise InvariantViolation("I17", f"{who} has given up {tp}, and calls no callback")
 
     def _excuse(self, before: State, notice: cmd.Notice) -> None:
         named = {tp for tp in self.finished_in if str(tp) == notice.where}
@@ -391,6 +424,9 @@ class Monitor(Watcher):
         if offset <= self.edited.get(tp, -1):
             del self.edited[tp]
         self._order(tp, offset, epoch)
+        announces = world.members[message.who].settings.announces
+        if announces and (message.who, tp) not in self.announced:
+            raise InvariantViolation("I17", f"{message.who} delivers {tp}, which is not assigned")
         if tp not in self.by_hand:
             self._ownership(world, message)
 
@@ -480,6 +516,8 @@ class Monitor(Watcher):
             self.deleted = {tp: at for tp, (_, _, at) in owners if tp.topic == world.TOPIC}
         if action.do is Do.REVIVE:
             self.asked.pop(action.who, None)  # the callers ended with the process
+            for announced in [one for one in self.announced if one[0] == action.who]:
+                del self.announced[announced]
         if action.do is Do.CREATE_TOPIC:
             # Offsets of the old topic do not apply to the new one.
             for ownership in [one for one in self.next_offset if one[0].topic == world.TOPIC]:

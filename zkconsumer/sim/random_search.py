@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from zkconsumer.member.machine import IllegalTransitionError
 from zkconsumer.member.phases import Phase
@@ -137,6 +138,18 @@ def draw_world(decide: Decide) -> Drawn:
     return draw_full(decide) if drawn < SMALL + FULL else draw_large(decide)
 
 
+class Listening(TypedDict):
+    """The settings of a member whose user has a listener and callbacks, or neither."""
+
+    listener_s: float | None
+    announces: bool
+
+
+def listening(listener_s: float | None) -> Listening:
+    """Return the settings for a wait of `listener_s` seconds; None: the user has no functions."""
+    return {"listener_s": listener_s, "announces": listener_s is not None}
+
+
 def draw_full(decide: Decide) -> Drawn:
     """Draw a small or a large world in which more faults may happen."""
     plan, length, rarity = draw_large(decide) if decide(2) else draw_plan(decide)
@@ -149,7 +162,7 @@ def draw_full(decide: Decide) -> Drawn:
         streams=True,
         queries=max(0, decide(4) - 1),
         reset="largest" if decide(2) else "smallest",
-        settings=lambda one: replace(of_all(one), listener_s=listener_s),
+        settings=lambda one: replace(of_all(one), **listening(listener_s)),
         faults={**plan.faults, **more},
     )
     return plan, length, rarity
@@ -193,7 +206,8 @@ def draw_aimed(decide: Decide, aims: Sequence[Phase] = (), rare: Rare | None = N
     more = RARE_REPORT_FAULTS | DISTURBANCES if is_rarely_diagnosed else {}
 
     def settings(one: Settings) -> Settings:
-        one = replace(of_members(one), listener_s=listener_s, nudge_s=nudge_s, storage=storage)
+        heard = listening(listener_s)
+        one = replace(of_members(one), **heard, nudge_s=nudge_s, storage=storage)
         # Hasty members often look for idle peers, and wait only 0.5 s for slow users.
         return replace(one, retries=1, backoff_s=0.5, grace_s=0.5) if is_hasty else one
 
@@ -364,7 +378,7 @@ def draw_large(decide: Decide) -> Drawn:
             mode=RebalanceMode.EAGER if is_eager else given.mode,
             grace_s=0.0 if is_hasty else given.grace_s,
             storage=storage,
-            listener_s=listener_s,
+            **listening(listener_s),
             nudge_s=nudge_s,
         )
 

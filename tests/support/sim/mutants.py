@@ -691,6 +691,32 @@ def _lost_reply_of_a_tool_is_a_refusal() -> list[Patch]:
     return [(plan.Change, "is_done", lambda self, node: False)]
 
 
+# ---- callbacks ----------------------------------------------------------------------------------
+
+
+def _loss_without_a_callback() -> list[Patch]:
+    real = rebalance.announce
+
+    def announce(state: Any, callback: Any, partitions: Any, op: int = 0) -> Any:
+        if callback is commands.Callback.LOST:
+            return state, ()
+        return real(state, callback, partitions, op)
+
+    return [(rebalance, "announce", announce)]
+
+
+def _rebalance_after_the_last_callback() -> list[Patch]:
+    real = machine.HANDLERS[None, events.CloseRequested]
+
+    def close_requested(state: Any, event: Any) -> Any:
+        state, calls = rebalance.announce(state, commands.Callback.REVOKED, state.announced)
+        if not calls:
+            return real(state, event)
+        return state, (*calls, commands.CollectPositions(Purpose.AUTO, state.serving))
+
+    return [(machine.HANDLERS, (None, events.CloseRequested), close_requested)]
+
+
 MUTANTS = (
     Mutant(
         "no lease",
@@ -731,6 +757,17 @@ MUTANTS = (
         "gives up without an error",
         "a member whose credential is refused closes, and its streams raise no error",
         _gives_up_without_an_error,
+    ),
+    Mutant(
+        "loss without a callback",
+        "a member that loses partitions does not call on_lost",
+        _loss_without_a_callback,
+    ),
+    Mutant(
+        "rebalance after the last callback",
+        "a member calls on_revoked for its shutdown, and goes on until the call has returned",
+        _rebalance_after_the_last_callback,
+        "an earlier version of zkconsumer",
     ),
     Mutant(
         "release before stop", "the owner znode is deleted during delivery", _release_before_stop
