@@ -140,8 +140,8 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     ),
     **_each(
         "isolation.level",
-        "the group's JVM members read the messages of open and aborted transactions too",
-        "remove it",
+        "it also decides where the tools see the ends of logs",
+        "set isolation.level without the prefix",
     ),
     **_each("check.crcs", "a damaged message would be delivered", "remove it"),
     **_each("allow.auto.create.topics", "a consumer never creates a topic", "remove it"),

@@ -215,6 +215,15 @@ class ConnectionConfig:
         "zkconsumer only. The brokers' listener to connect to: the name of a listener, or a"
         " security protocol. The default is kafka.security.protocol if set, or else PLAINTEXT.",
     )
+    isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
+        "isolation.level",
+        Choice(("read_uncommitted", "read_committed")),
+        "read_uncommitted",
+        "zkconsumer only. read_uncommitted: read all messages, as the JVM's old consumer does."
+        " read_committed: leave out the messages of aborted transactions; each log ends at its last"
+        " stable offset, before the first open transaction. Brokers before 0.11 have no"
+        " transactions.",
+    )
     kafka: Mapping[str, object] = field(default=KafkaProperties())
     """librdkafka's own properties; in a file, their names have the prefix `kafka.`."""
 
@@ -786,7 +795,6 @@ _ELSEWHERE: Final = {
     "key.deserializer": "remove it, and pass key_decoder to create_message_streams",
     "value.deserializer": "remove it, and pass value_decoder to create_message_streams",
     "group.instance.id": "remove it; the old consumer has no static members",
-    "isolation.level": "remove it; the old consumer reads the messages of all transactions",
 }
 # The beginnings of librdkafka's properties for secured brokers.
 _SECURITY: Final = ("ssl.", "sasl.", "security.protocol", "enable.ssl.", "oauth_cb")

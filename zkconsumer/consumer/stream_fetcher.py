@@ -493,7 +493,7 @@ class StreamFetcher:
             if tp not in self.states or tp in self.not_fetched:
                 return  # the partition was withdrawn, or is already not fetched
             if fault.kind is FetchFaultKind.END:
-                self._ends_after_buffer[tp] = fault.offset
+                self._ends_after_buffer[tp] = self.ends[tp] = fault.offset
                 return
             where = f"{tp}, next offset {self.states[tp].delivered}"
             self._set_aside(tp, fault)

@@ -59,9 +59,9 @@ def fetch_settings(config: ConsumerConfig) -> Settings:
         "enable.partition.eof": True,
         # zkconsumer resets the offset itself, so that it knows the new position and can commit it.
         "auto.offset.reset": "error",
-        # Like the JVM's fetch (version 3), read all messages up to the high watermark, including
-        # those of aborted and open transactions.
-        "isolation.level": "read_uncommitted",
+        # By default read all messages up to the high watermark, including those of aborted and open
+        # transactions, as the JVM's fetch (version 3) does.
+        "isolation.level": config.isolation_level,
         "check.crcs": True,
         "socket.timeout.ms": _within(10, _ms(config.socket_timeout_s), 300_000),
         "socket.receive.buffer.bytes": (
@@ -158,6 +158,9 @@ PLAINTEXT: Final = "PLAINTEXT"
 # answer the request.
 _SILENT: Final = {1: "0.8.2.2", 2: "0.9.0.1"}
 
+# The lowest registration version of brokers that may have transactions: 0.11, and also 0.10.2.
+_TRANSACTIONS: Final = 4
+
 # librdkafka (up to 2.16 at least) reserves four bytes of memory for each byte of the brokers'
 # metadata, and five if it has a rack. A topic with one partition needs up to 176 bytes; brokers up
 # to 0.10 describe it in 34 bytes and its name, so four times this is too little for a short name.
@@ -194,6 +197,11 @@ class Brokers(tuple[Broker, ...]):
             self.config.kafka.get("security.protocol", PLAINTEXT)
         )
 
+    @property
+    def reads_committed(self) -> bool:
+        """Whether the logs end at the last stable offset (`isolation.level=read_committed`)."""
+        return self.config is not None and self.config.isolation_level == "read_committed"
+
 
 def broker_settings(brokers: Brokers) -> Settings:
     """Return librdkafka's `bootstrap.servers`, its protocol settings, and the `kafka.` properties.
@@ -203,14 +211,18 @@ def broker_settings(brokers: Brokers) -> Settings:
     (`kafka.cluster.Broker`, 0.9 to 1.1) rejects the whole cluster if a broker has no PLAINTEXT
     endpoint. If `brokers` is empty, the result has no servers, and the caller waits for brokers.
 
-    Raises FetchError if no broker has the chosen listener, or if the listener has another security
-    protocol than `kafka.security.protocol`.
+    Raises FetchError if no broker has the chosen listener, if the listener has another security
+    protocol than `kafka.security.protocol`, or if the protocol of an old broker would return the
+    messages of aborted transactions from newer brokers although `isolation.level` is
+    read_committed.
     """
     passed_on = {} if brokers.config is None else dict(brokers.config.kafka)
     ends = list(_endpoints(brokers))
     if brokers and not ends:
         raise _no_listener(brokers)
     release = _SILENT.get(max(1, min((one.version for one in brokers), default=3)))
+    if release is not None and brokers.reads_committed:
+        _check_transactions(brokers)
     settings: Settings = {
         "client.rack": _RACK,
         **passed_on,
@@ -261,6 +273,19 @@ def _endpoints(brokers: Brokers) -> Iterator[tuple[str, str]]:
             # their first PLAINTEXT endpoint, even if its listener has another name (KIP-103).
             host = f"[{broker.host}]" if ":" in broker.host else broker.host
             yield f"{host}:{broker.port}", PLAINTEXT
+
+
+def _check_transactions(brokers: Brokers) -> None:
+    """Raise FetchError if newer brokers, which may have transactions, are asked in the protocol of
+    a broker before 0.10, which cannot tell aborted messages from others."""
+    newer = Brokers((one for one in brokers if one.version >= _TRANSACTIONS), brokers.config)
+    if newer:
+        raise FetchError(
+            "isolation.level=read_committed needs brokers from 0.11 on; besides newer brokers, a"
+            " broker before 0.10 is registered, and all brokers are asked in its protocol",
+            where=f"{BROKER_IDS}; newer brokers: {', '.join(servers(newer))}",
+            remedy="finish the upgrade of the brokers, or use isolation.level=read_uncommitted",
+        )
 
 
 def _no_listener(brokers: Brokers) -> FetchError:

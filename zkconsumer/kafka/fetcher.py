@@ -225,7 +225,10 @@ class BrokerClient(Protocol):
         """
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log ends that earlier fetches have reported; sends no request."""
+        """Return the log ends that earlier fetches have reported; sends no request.
+
+        With `isolation.level=read_committed` an end is the last stable offset, if it is known.
+        """
 
     def close(self) -> None:
         """Close the clients; may be called more than once."""
@@ -317,6 +320,10 @@ class KafkaFetcher:
         )
         self._assigned: set[TopicPartition] = set()
         self._known: set[TopicPartition] = set()
+        # With read_committed: the last ends that librdkafka has reported. It knows no other last
+        # stable offsets.
+        self._reads_committed = settings.get("isolation.level") == "read_committed"
+        self._stable_ends: dict[TopicPartition, int] = {}
         self._backlog: list[Message] = []
         self._consumer = new_client({**settings, "error_cb": self._errors.report})
         self._closed = False
@@ -338,6 +345,8 @@ class KafkaFetcher:
         self._assigned -= gone
         self._backlog = [one for one in self._backlog if _tp(one) not in gone]
         drop_faults(self.faults, gone)
+        for tp in gone:
+            self._stable_ends.pop(tp, None)
         self._consumer.incremental_unassign([Raw(*tp) for tp in gone])
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
@@ -371,6 +380,12 @@ class KafkaFetcher:
                 with suppress(KafkaException):  # librdkafka does not know the partition yet
                     marks = self._consumer.get_watermark_offsets(Raw(*tp), cached=True)
                     found[tp] = -1 if marks is None else marks[1]
+        # The last stable offset of a log of which all messages were returned. It is unknown while
+        # messages are left; then the end is the high watermark.
+        stable = [Raw(*tp) for tp in found if tp in self._stable_ends]
+        for one in self._consumer.position(stable) if stable else ():
+            if one.offset <= (end := self._stable_ends[_tp_of(one)]):
+                found[_tp_of(one)] = end
         return {tp: end for tp, end in found.items() if end >= 0}
 
     def close(self) -> None:
@@ -407,9 +422,11 @@ class KafkaFetcher:
             if error is None:
                 found.append(one)
             elif error.code() == KafkaError._PARTITION_EOF:
-                end = one.offset()
-                assert end is not None
-                self.faults.append(FetchFault(FetchFaultKind.END, _tp(one), error.str(), end))
+                end, tp = one.offset(), _tp(one)
+                assert end is not None and tp is not None
+                self.faults.append(FetchFault(FetchFaultKind.END, tp, error.str(), end))
+                if self._reads_committed:
+                    self._stable_ends[tp] = end
             else:
                 self._backlog = messages[number + (not found) :]
                 if not found:

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     admin,
@@ -90,6 +91,7 @@ class LogClient:
 
     def __init__(self, brokers: Brokers, *, limit_s: float) -> None:
         self._settings = _settings(brokers, limit_s)
+        self._isolation = _isolation(brokers)
         self._client = _new(admin.AdminClient, self._settings)
         self._consumer: Consumer | None = None
         self._limit_s = limit_s
@@ -167,7 +169,11 @@ class LogClient:
         0.1 s.
         """
         if self._consumer is None:
-            own = {"group.id": _NO_GROUP, "enable.auto.commit": False}
+            own = {
+                "group.id": _NO_GROUP,
+                "enable.auto.commit": False,
+                "isolation.level": self._isolation,
+            }
             self._consumer = Consumer({**self._settings, **own})
             self._metadata = None  # the consumer has no metadata yet
         try:
@@ -218,7 +224,7 @@ class LogClient:
         answers: list[dict[TopicPartition, int | str]] = [dict(places) for _ in times]
         left_s = max(_LEAST_S, deadline - monotonic())
         running = [
-            (answer, _listed(self._client, part, at, left_s))
+            (answer, _listed(self._client, part, at, left_s, self._isolation))
             for theirs in by_leader.values()
             for part in _parts(theirs)
             for answer, at in zip(answers, times, strict=True)
@@ -295,8 +301,8 @@ def log_ends(
 
     `limit_s` is the time limit in seconds for all partitions together. The next offset is the high
     watermark, as in the JVM's tools (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the
-    leader). If librdkafka lacks Kerberos, the columnar reader asks; then `limit_s` limits each of
-    its requests.
+    leader), or with `isolation.level=read_committed` the last stable offset. If librdkafka lacks
+    Kerberos, the columnar reader asks; then `limit_s` limits each of its requests.
     """
     try:
         try:
@@ -315,7 +321,7 @@ def _ends_without_librdkafka(
     from zkconsumer.kafka.columns.lookups import Lookup  # noqa: PLC0415 - needs the extra `fast`
     from zkconsumer.kafka.fetcher import AutoOffsetReset  # noqa: PLC0415 - only this call needs it
 
-    lookup = Lookup(broker_settings(brokers))
+    lookup = Lookup({**broker_settings(brokers), "isolation.level": _isolation(brokers)})
     try:
         starts = lookup.ends(partitions, AutoOffsetReset.SMALLEST, limit_s)
         ends = lookup.ends(partitions, AutoOffsetReset.LARGEST, limit_s)
@@ -357,11 +363,17 @@ def _parts(partitions: Collection[TopicPartition]) -> Iterator[list[TopicPartiti
 
 
 def _listed(
-    client: admin.AdminClient, partitions: Iterable[TopicPartition], at: int, limit_s: float
+    client: admin.AdminClient,
+    partitions: Iterable[TopicPartition],
+    at: int,
+    limit_s: float,
+    isolation: str,
 ) -> dict[TopicPartition, Untyped]:
     spec = _spec(at)
     asked = {RawPartition(*tp): spec for tp in partitions}
-    futures = client.list_offsets(asked, request_timeout=limit_s)
+    futures = client.list_offsets(
+        asked, isolation_level=IsolationLevel[isolation.upper()], request_timeout=limit_s
+    )
     return {TopicPartition(raw.topic, raw.partition): one for raw, one in futures.items()}
 
 
@@ -446,6 +458,10 @@ def _settings(brokers: Brokers, limit_s: float) -> Settings:
         "socket.timeout.ms": max(10, min(round(limit_s * 1000), 300_000)),
     }
     return {**settings, "error_cb": Refusals(settings)}
+
+
+def _isolation(brokers: Brokers) -> str:
+    return "read_committed" if brokers.reads_committed else "read_uncommitted"
 
 
 def _refusals(settings: Settings) -> Refusals:

@@ -75,17 +75,17 @@ def test_a_request_without_a_session_ends_it() -> None:
     for number in (7, 0):
         assert session.request_without(wanted(a=1)) == SessionRequest(number, -1, wanted(a=1))
         session.answered(0, [(A, 1)])
-        assert session.high_watermark(A) == -1
+        assert session.end(A) == -1
     assert session.request(wanted(a=1)) == SessionRequest(0, 0, wanted(a=1))
 
 
-def test_high_watermarks_are_known_until_a_partition_is_removed() -> None:
+def test_ends_of_logs_are_known_until_a_partition_is_removed() -> None:
     """The last high watermark of each partition of the session is known."""
     session = begun()
-    assert [session.high_watermark(one) for one in (A, B, C)] == [1, 2, -1]
+    assert [session.end(one) for one in (A, B, C)] == [1, 2, -1]
     session.request(wanted(b=2, c=0))
     session.answered(7, [(B, 9)])
-    assert [session.high_watermark(one) for one in (A, B, C)] == [-1, 9, -1]
+    assert [session.end(one) for one in (A, B, C)] == [-1, 9, -1]
 
 
 class Broker:

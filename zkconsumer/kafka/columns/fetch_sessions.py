@@ -64,7 +64,7 @@ class FetchSession:
         self.epoch = _NONE
         self._next_epoch = _FIRST
         self._known: dict[TopicPartition, tuple[int, int]] = {}
-        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
 
     def request(self, wanted: Sequence[Wanted]) -> SessionRequest:
         """Return the next request of the session, or of a new one."""
@@ -76,17 +76,17 @@ class FetchSession:
         changed = [one for one in wanted if known.get(one[0]) != one[1:]]
         removed = [tp for tp in known if tp not in self._known]
         for tp in removed:
-            self._high_watermarks.pop(tp, None)
+            self._ends.pop(tp, None)
         return SessionRequest(self.number, self.epoch, changed, removed)
 
     def request_without(self, wanted: Sequence[Wanted]) -> SessionRequest:
         """Return a request that needs no session, and ends the present one."""
         ended, self.number = self.number, _NO_SESSION
         self.epoch, self._next_epoch = _NONE, _FIRST
-        self._high_watermarks = {}
+        self._ends = {}
         return SessionRequest(ended, _NONE, wanted)
 
-    def answered(self, session: int, high_watermarks: Iterable[tuple[TopicPartition, int]]) -> None:
+    def answered(self, session: int, ends: Iterable[tuple[TopicPartition, int]]) -> None:
         """Handle a response without an error: the session's id, and the partitions in it."""
         if self.epoch == _NONE:
             return
@@ -94,9 +94,9 @@ class FetchSession:
             # A broker that has no room for another session responds with the id 0; each later
             # request then asks again for a session, and names all partitions.
             self.number = session
-            self._high_watermarks = {}
+            self._ends = {}
         self._next_epoch = _FIRST if self.number == _NO_SESSION else self.epoch % LAST_EPOCH + 1
-        self._high_watermarks.update(high_watermarks)
+        self._ends.update(ends)
 
     def refused(self, error: int) -> None:
         """Handle an error in `ERRORS`: the next request names all partitions."""
@@ -108,7 +108,7 @@ class FetchSession:
         """Handle a lost connection: the next request ends this session, and begins another."""
         self._next_epoch = _FIRST
 
-    def high_watermark(self, tp: TopicPartition) -> int:
-        """Return the high watermark of a partition, which a response omits if it is unchanged;
-        -1 if it is unknown."""
-        return self._high_watermarks.get(tp, -1)
+    def end(self, tp: TopicPartition) -> int:
+        """Return the end of a partition's log, which a response omits if it is unchanged; -1 if
+        it is unknown."""
+        return self._ends.get(tp, -1)

@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -33,7 +33,15 @@ from zkconsumer.kafka.client_settings import RECEIVE_BYTES, Settings
 from zkconsumer.kafka.columns import fetch_sessions, parsers, requests
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.fetch_sessions import FetchSession
-from zkconsumer.kafka.columns.lookups import LOST, OUT_OF_RANGE, PERMANENT, Lookup, name_of, why
+from zkconsumer.kafka.columns.lookups import (
+    LOST,
+    OUT_OF_RANGE,
+    PERMANENT,
+    Lookup,
+    isolation_of,
+    name_of,
+    why,
+)
 from zkconsumer.kafka.columns.record_sets import (
     BYTES,
     Batches,
@@ -43,7 +51,14 @@ from zkconsumer.kafka.columns.record_sets import (
     fastest_engine,
     headers_of,
 )
-from zkconsumer.kafka.columns.requests import Fetched, FetchLimits, Metadata, Reader
+from zkconsumer.kafka.columns.requests import (
+    Aborted,
+    Fetched,
+    FetchLimits,
+    Isolation,
+    Metadata,
+    Reader,
+)
 from zkconsumer.kafka.fetcher import (
     LOOKUP_S,
     REPORT_INTERVAL_S,
@@ -142,14 +157,14 @@ class _Partition:
     is larger than the fetcher's limit. A partition is `stopped` after a fault and at `until`.
     """
 
-    __slots__ = ("ended_at", "high_watermark", "limit", "offset", "stopped", "tp", "until")
+    __slots__ = ("end", "ended_at", "limit", "offset", "stopped", "tp", "until")
 
     def __init__(self, tp: TopicPartition, offset: int, until: int) -> None:
         self.tp = tp
         self.offset = offset
         self.until = until
         self.limit = 0
-        self.high_watermark = -1
+        self.end = -1  # the log's end
         self.ended_at = -1  # the log's end that was reported last
         self.stopped = offset >= until
 
@@ -199,6 +214,7 @@ class ColumnFetcher:
             wait_ms=int(settings["fetch.wait.max.ms"]),
             min_bytes=int(settings["fetch.min.bytes"]),
             max_bytes=max(self._partition_bytes, int(settings.get("fetch.max.bytes", 0))),
+            isolation=isolation_of(settings),
         )
         ahead = 1024 * int(settings.get("queued.max.messages.kbytes", 0))
         self._ahead_bytes = min(ahead, self._limits.max_bytes)
@@ -303,11 +319,7 @@ class ColumnFetcher:
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         known = ((tp, self._partitions.get(tp)) for tp in tps)
-        return {
-            tp: one.high_watermark
-            for tp, one in known
-            if one is not None and one.high_watermark >= 0
-        }
+        return {tp: one.end for tp, one in known if one is not None and one.end >= 0}
 
     @property
     def kind(self) -> type[ColumnMessage]:
@@ -531,7 +543,7 @@ class ColumnFetcher:
             self._lose(node, ConnectionError(name_of(code)))
             return
         else:
-            broker.session.answered(session, [(one.tp, one.high_watermark) for one in found])
+            broker.session.answered(session, [(one.tp, self._end_of(one)) for one in found])
             found += _unchanged(broker.session, asked.values(), {one.tp for one in found})
         for one in found:
             partition = asked.get(one.tp)
@@ -543,22 +555,28 @@ class ColumnFetcher:
         if found.error:
             self._take_error(partition, found.error)
             return
-        partition.high_watermark = found.high_watermark
+        partition.end = self._end_of(found)
         if found.size:
-            self._take_records(partition, response.slice(found.at, found.size))
+            self._take_records(partition, response.slice(found.at, found.size), found.aborted)
         if partition.offset >= partition.until:
             partition.stopped = True
             if self._reports_ends:
                 self._pending.append((partition, self._end(partition, partition.offset)))
         elif (
             self._reports_ends
-            and partition.offset >= found.high_watermark >= 0
+            and partition.offset >= partition.end >= 0
             and partition.ended_at != partition.offset
         ):
             # Messages before the end were not returned to the user yet; report the fault after
             # them.
             partition.ended_at = partition.offset
             self._pending.append((partition, self._end(partition, partition.offset)))
+
+    def _end_of(self, found: Fetched) -> int:
+        """Return the end of the log for this reader."""
+        if self._limits.isolation is Isolation.READ_COMMITTED:
+            return found.last_stable
+        return found.high_watermark
 
     def _end(self, partition: _Partition, offset: int) -> Iterator[pa.RecordBatch]:
         """Yield nothing. When this generator runs, all messages before the end of the log were
@@ -568,7 +586,9 @@ class ColumnFetcher:
         )
         yield from ()
 
-    def _take_records(self, partition: _Partition, data: pa.Buffer) -> None:
+    def _take_records(
+        self, partition: _Partition, data: pa.Buffer, aborted: Sequence[Aborted]
+    ) -> None:
         found = RecordSet(
             partition.tp,
             data,
@@ -576,6 +596,7 @@ class ColumnFetcher:
             first=partition.offset,
             until=partition.until,
             with_headers=self._with_headers,
+            aborted=aborted,
         )
         if found.next_offset > partition.offset:
             if partition.until < parsers.MAX_OFFSET:
@@ -667,14 +688,14 @@ class ColumnFetcher:
 def _unchanged(
     session: FetchSession, asked: Iterable[_Partition], found: Set[TopicPartition]
 ) -> list[Fetched]:
-    """Return the high watermarks that the response of a session omits, but the fetcher needs.
+    """Return the ends of logs that the response of a session omits, but the fetcher needs.
 
     A partition that was assigned again, at the offset of the last request, is new for the fetcher
     only.
     """
-    new = [one.tp for one in asked if one.high_watermark < 0 and one.tp not in found]
-    known = ((tp, session.high_watermark(tp)) for tp in new)
-    return [Fetched(tp, 0, end, 0, 0) for tp, end in known if end >= 0]
+    new = [one.tp for one in asked if one.end < 0 and one.tp not in found]
+    known = ((tp, session.end(tp)) for tp in new)
+    return [Fetched(tp, 0, end, end, (), 0, 0) for tp, end in known if end >= 0]
 
 
 # Maximum number of different error texts for which the time of the last report is stored.

@@ -72,12 +72,18 @@ def why(error: BaseException) -> str:
     return str(error)
 
 
+def isolation_of(settings: Settings) -> requests.Isolation:
+    """Return the value of librdkafka's `isolation.level`."""
+    return requests.Isolation[str(settings.get("isolation.level", "read_uncommitted")).upper()]
+
+
 class Lookup:
     """A client for look-ups, for one thread at a time; it keeps its connections."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._addresses = addresses_of(settings)
+        self._isolation = isolation_of(settings)
         self._connections: dict[tuple[str, int], Connection] = {}
 
     def close(self) -> None:
@@ -146,7 +152,7 @@ class Lookup:
             found = self._ask(
                 address,
                 requests.LIST_OFFSETS,
-                lambda version: requests.offsets_request(version, tps, reset.spec),
+                lambda version: requests.offsets_request(version, tps, reset.spec, self._isolation),
                 requests.offsets,
                 timeout_s,
             )

@@ -416,6 +416,15 @@ def _record(data: Array, at: int, end: int) -> tuple[int, int, int, int, int, in
     return stop, late, delta, key_at, key_size, value_at, value_size, rest
 
 
+def is_abort_marker(data: Array, at: int, end: int) -> bool:
+    """Return whether a control batch, whose records begin at `at`, aborts its transaction.
+
+    The key of a control record is its version and its type, each of 16 bits; type 0 is an abort.
+    """
+    after, _, _, key_at, key_size, _, _, _ = _record(data, at, end)
+    return after >= 0 and key_size >= 4 and data[key_at + 2] == 0 and data[key_at + 3] == 0
+
+
 @_loop
 def _parse_messages(
     data: Array, table: Array, row: int, cursor: Array, first: int, until: int, out: Columns

@@ -6,9 +6,10 @@ then checks, decompresses and parses them. The functions of `parsers` process ea
 
 from __future__ import annotations
 
+import struct
 import zlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from typing import Final, Literal, NamedTuple
 
@@ -20,6 +21,7 @@ from zkconsumer.kafka.columns.buffers import Slab, SlabPool
 from zkconsumer.kafka.columns.codecs import CodecError, decompress
 from zkconsumer.kafka.columns.parsers import Columns, Parsers
 from zkconsumer.kafka.columns.primitives import Array
+from zkconsumer.kafka.columns.requests import Aborted
 from zkconsumer.protocol.model import TopicPartition
 
 # A record batch is complete when it has this many rows, or this many bytes of keys or values. For a
@@ -231,6 +233,7 @@ class RecordSet:
         first: int = 0,
         until: int = parsers.MAX_OFFSET,
         with_headers: bool = False,
+        aborted: Iterable[Aborted] = (),
     ) -> None:
         """Find the batches.
 
@@ -239,6 +242,7 @@ class RecordSet:
             first: offset of the first record wanted; a batch may begin with earlier ones.
             until: offset after the last record wanted.
             with_headers: whether the record batches have the column `headers`.
+            aborted: the transactions whose messages are left out.
         """
         self._tp = tp
         self._engine = engine
@@ -249,6 +253,7 @@ class RecordSet:
         self._table, self._rows, self.next_offset, self.stopped_at, self.is_corrupt = self._scan(
             self._octets
         )
+        self._left_out = _aborted_batches(memoryview(data).cast("B"), self.stopped_at, aborted)
 
     def _scan(self, octets: Array) -> tuple[Array, int, int, int, bool]:
         # A batch of format v2 has at least 61 bytes, a message of an old format at least 26.
@@ -329,6 +334,10 @@ class RecordSet:
         rows = _as_rows(self._table, self._rows)
         try:
             for number, row in enumerate(rows):
+                if row[parsers.POSITION] in self._left_out:
+                    yield from self._uncompressed(begin, number)
+                    begin = number + 1
+                    continue
                 self._check(row)
                 if row[parsers.CODEC]:
                     inner = self._decompressed(self._data, row, 1)
@@ -394,6 +403,44 @@ class RecordSet:
             else:
                 pieces.append(_Piece(octets, self._engine.longs(array("q", inner)), 1))
         return pieces
+
+
+# The fields of a batch of format v2 that say to which transaction it belongs: its offset and size,
+# the format, the attributes, the last offset relative to the first, and the producer's id.
+_TRANSACTION: Final = struct.Struct(">qi4xb4xhi16xq")
+_IS_TRANSACTIONAL: Final = 16
+_IS_CONTROL: Final = 32
+
+
+def _aborted_batches(data: memoryview, end: int, aborted: Iterable[Aborted]) -> frozenset[int]:
+    """Return the positions of the records of aborted batches, among the complete batches up to
+    `end`.
+
+    The messages of an aborted transaction are those of its producer from the transaction's first
+    offset to the abort marker.
+
+    Kafka: `org.apache.kafka.clients.consumer.internals.Fetcher.PartitionRecords`, 0.11 to 3.9.
+    """
+    waiting = sorted(aborted, key=lambda one: one.first, reverse=True)
+    if not waiting:
+        return frozenset()
+    producers: set[int] = set()
+    found: set[int] = set()
+    at = 0
+    while at < end:
+        size = int.from_bytes(data[at + 8 : at + 12], "big")
+        if data[at + 16] == 2:
+            base, _, _, attributes, last, producer = _TRANSACTION.unpack_from(data, at)
+            while waiting and waiting[-1].first <= base + last:
+                producers.add(waiting.pop().producer)
+            records = at + parsers.HEADER_V2
+            if attributes & _IS_CONTROL:
+                if parsers.is_abort_marker(data, records, at + 12 + size):
+                    producers.discard(producer)
+            elif attributes & _IS_TRANSACTIONAL and producer in producers:
+                found.add(records)
+        at += 12 + size
+    return frozenset(found)
 
 
 def _as_rows(table: Array, count: int) -> list[list[int]]:

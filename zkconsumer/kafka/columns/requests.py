@@ -10,7 +10,9 @@ Kafka: `clients/src/main/resources/common/message/*.json`, and for 0.8 and 0.9
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
 
@@ -37,11 +39,23 @@ OF_0_9: Final[Versions] = {FETCH: 1, LIST_OFFSETS: 0, METADATA: 0}
 # The versions that this module supports, the preferred one first.
 _KNOWN: Final[Mapping[int, Sequence[int]]] = {
     FETCH: range(11, -1, -1),
-    LIST_OFFSETS: (1, 0),
+    LIST_OFFSETS: (2, 1, 0),
     METADATA: (4, 1, 0),
     SASL_HANDSHAKE: (1, 0),
     SASL_AUTHENTICATE: (0,),
 }
+
+
+class Isolation(Enum):
+    """Whether a reader gets the messages of open transactions; the value is the protocol's."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+    @property
+    def octet(self) -> bytes:
+        return bytes([self.value])
+
 
 # The `replica.id` that consumers send.
 _CONSUMER: Final = -1
@@ -210,14 +224,23 @@ def metadata(version: int, response: Reader) -> Metadata:
 # ---- ListOffsets ---------------------------------------------------------------------------------
 
 
-def offsets_request(version: int, tps: Iterable[TopicPartition], spec: int) -> bytes:
-    """Return a request for offsets at the special time `spec`: -1: the next, -2: the first."""
+def offsets_request(
+    version: int, tps: Iterable[TopicPartition], spec: int, isolation: Isolation
+) -> bytes:
+    """Return a request for offsets at the special time `spec`: -1: the next, -2: the first.
+
+    The next offset is the last stable offset with READ_COMMITTED. Before version 2 (0.11), there
+    are no transactions.
+    """
     rest = struct.pack(">q", spec) + (b"" if version else struct.pack(">i", 1))
-    return struct.pack(">i", _CONSUMER) + _by_topic((tp, rest) for tp in sorted(tps))
+    head = struct.pack(">i", _CONSUMER) + (isolation.octet if version >= 2 else b"")
+    return head + _by_topic((tp, rest) for tp in sorted(tps))
 
 
 def offsets(version: int, response: Reader) -> dict[TopicPartition, tuple[int, int]]:
     """Return error and offset of each partition."""
+    if version >= 2:
+        response.int32()  # throttle time
 
     def partition() -> tuple[int, tuple[int, int]]:
         number, error = response.int32(), response.int16()
@@ -238,20 +261,34 @@ def offsets(version: int, response: Reader) -> dict[TopicPartition, tuple[int, i
 
 
 class FetchLimits(NamedTuple):
-    """How long a broker may wait for messages, and how many bytes it may return."""
+    """How long a broker may wait for messages, how many bytes it may return, and up to where."""
 
     wait_ms: int
     min_bytes: int
     max_bytes: int
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction: its producer's id, and the offset of its first message."""
+
+    producer: int
+    first: int
 
 
 class Fetched(NamedTuple):
-    """The part of a response for one partition. The partition's record set begins at `at` and has
-    `size` bytes."""
+    """The part of a response for one partition.
+
+    The partition's record set begins at `at` and has `size` bytes. `last_stable` is the high
+    watermark if the broker has no transactions. The broker names the aborted transactions of the
+    record set only with READ_COMMITTED.
+    """
 
     tp: TopicPartition
     error: int
     high_watermark: int
+    last_stable: int
+    aborted: Sequence[Aborted]
     at: int
     size: int
 
@@ -275,7 +312,7 @@ def fetch_request(version: int, limits: FetchLimits, request: SessionRequest) ->
     if version >= 3:
         body += struct.pack(">i", limits.max_bytes)
     if version >= 4:
-        body += b"\0"  # isolation level: include messages of aborted and of open transactions
+        body += limits.isolation.octet
     if version >= 7:
         body += struct.pack(">ii", request.session, request.epoch)
     epoch = struct.pack(">i", _NO_EPOCH) if version >= 9 else b""
@@ -295,28 +332,23 @@ def fetched(version: int, response: Reader) -> FetchResponse:
     if version >= 7:
         error, session = response.int16(), response.int32()
 
-    def aborted() -> None:
-        response.skip(16)
+    def one_aborted() -> Aborted:
+        return Aborted(response.int64(), response.int64())
 
-    def partition() -> tuple[int, int, int, int, int]:
+    def partition(topic: str) -> Fetched:
         number, failure, high_watermark = response.int32(), response.int16(), response.int64()
-        if version >= 4:
-            response.int64()  # last stable offset
+        last_stable = response.int64() if version >= 4 else high_watermark
         if version >= 5:
             response.int64()  # first offset of the log
-        if version >= 4:
-            response.each(aborted)
+        aborted = response.each(one_aborted) if version >= 4 else ()
         if version >= 11:
             response.int32()  # preferred replica
         size = max(0, response.int32())
-        return number, failure, high_watermark, response.skip(size), size
+        at, tp = response.skip(size), TopicPartition(topic, number)
+        return Fetched(tp, failure, high_watermark, last_stable, aborted, at, size)
 
-    def topic() -> Iterator[Fetched]:
-        name = response.text()
-        return (
-            Fetched(TopicPartition(name, number), *rest)
-            for number, *rest in response.each(partition)
-        )
+    def topic() -> list[Fetched]:
+        return response.each(partial(partition, response.text()))
 
     found = [one for part in response.each(topic) for one in part]
     return FetchResponse(throttled_ms, error, session, found)
