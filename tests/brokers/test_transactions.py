@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from support.kafka.logs import ABORTED, COMMITTED, REQUEST_S, contents, producer, tool, transact
+from confluent_kafka import Producer
+from support.kafka.logs import (
+    ABORTED,
+    COMMITTED,
+    REQUEST_S,
+    contents,
+    open_transaction,
+    producer,
+    tool,
+    transact,
+)
 from support.kafka.streams import assert_engines_agree
 from support.members.group import Group
 from support.wait import eventually
@@ -86,3 +96,48 @@ def test_the_jvms_consumer_reads_the_same_messages(group: Group, cluster: Sandbo
     one.read(10)
     assert [message.value.decode() for message in one.readers[0].messages] == kept
     assert said.splitlines() == kept
+
+
+@pytest.mark.parametrize("engine", ["librdkafka", "columns"])
+def test_committed_messages_only(group: Group, cluster: Sandbox, engine: str) -> None:
+    """With read_committed no aborted message is delivered, and the log ends before open ones."""
+    values = interleaved(cluster, group.topic)
+    tp = TopicPartition(group.topic, 0)
+    with open_transaction(cluster, group.topic):
+        one = group.join(fetch_engine=engine, isolation_level="read_committed")
+        one.read(len(values))
+        end = one.connector.end_offsets([tp])[tp]
+        eventually(lambda: one.connector.position(tp) == end)
+        eventually(lambda: one.connector.lag().get(tp) == 0)
+        assert [message.value.decode() for message in one.readers[0].messages] == values
+        assert (
+            end == one.readers[0].messages[-1].offset + 1 + 2 + 3 + 1
+        )  # two markers, and the aborted end
+    eventually(lambda: one.connector.position(tp) == end + 2)
+    assert len(one.readers[0].messages) == len(values)
+
+
+def interleaved(cluster: Sandbox, topic: str) -> list[str]:
+    """Write transactions of two producers, which overlap; return the committed values.
+
+    The last transaction is aborted. The producer of an aborted transaction also commits one.
+    """
+    first, second = (producer(cluster, transactional_id=f"{topic}-{n}") for n in range(2))
+
+    def write(one: Producer, value: str) -> None:
+        one.begin_transaction()
+        for number in range(3):
+            one.produce(topic, f"{value} {number}", partition=0)
+        assert one.flush(REQUEST_S) == 0
+
+    for one in (first, second):
+        one.init_transactions(REQUEST_S)
+    write(first, "aborted")
+    write(second, "kept")
+    first.abort_transaction(REQUEST_S)
+    write(first, "kept, too")
+    second.commit_transaction(REQUEST_S)
+    first.commit_transaction(REQUEST_S)
+    write(second, "aborted")
+    second.abort_transaction(REQUEST_S)
+    return [f"{value} {number}" for value in ("kept", "kept, too") for number in range(3)]

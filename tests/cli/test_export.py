@@ -17,6 +17,7 @@ import pytest
 from cli.conftest import RUN_LIMIT_S, Run, Spawn
 from cli.test_consume import committed
 from pyarrow import ipc, parquet
+from support.kafka.logs import ABORTED, COMMITTED, transact
 from support.wait import eventually
 
 from zkconsumer.cli.export import COLUMNS, Directory, runs_of
@@ -113,6 +114,17 @@ def test_everything_once(
     row = rows_of(complete(tmp_path)[0])[0]
     expected = "k" if kind == "jsonl" else b"k"
     assert (row["topic"], row["key"]) == (topic, expected)
+
+
+def test_the_position_after_a_marker_is_committed(
+    run: Run, export: tuple[str, ...], sandbox: Sandbox, topic: str, tmp_path: Path
+) -> None:
+    """The log ends with the marker of a transaction; after the export the group has no lag."""
+    for partition, end in ((0, COMMITTED), (1, ABORTED)):
+        transact(sandbox, topic, end, partition=partition)
+        assert run(*export, "-o", "jsonl", "--idle-timeout", "3")[0] == 0
+        assert committed(sandbox, topic) == 6 * (partition + 1)
+    assert sum(len(rows_of(path)) for path in complete(tmp_path)) == 10
 
 
 def test_files_roll(

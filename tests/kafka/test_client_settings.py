@@ -188,3 +188,21 @@ def test_the_properties_of_librdkafka_reach_every_client() -> None:
     brokers = pickle.loads(pickle.dumps(Brokers([NEW], config)))
     found = {**fetch_settings(config), **broker_settings(brokers)}
     assert (found["client.rack"], found["reconnect.backoff.max.ms"]) == ("r1", "77")
+
+
+@pytest.mark.parametrize(
+    ("brokers", "is_refused"),
+    [([NEW], False), ([NINE, OLD], False), ([NEW, NINE], True), ([NEW, OLD], True)],
+)
+def test_transactions_are_not_read_in_an_old_protocol(
+    brokers: list[Broker], is_refused: bool
+) -> None:
+    """Newer brokers that are asked in the protocol of 0.9 would return aborted messages."""
+    config = ConsumerConfig(group_id="g", zookeeper_connect="h:1", isolation_level="read_committed")
+    assert fetch_settings(config)["isolation.level"] == "read_committed"
+    if is_refused:
+        with pytest.raises(FetchError, match=r"needs brokers from 0.11 on.*c:9092"):
+            broker_settings(Brokers(brokers, config))
+    else:
+        assert broker_settings(Brokers(brokers, config))
+    assert broker_settings(Brokers(brokers))

@@ -8,10 +8,13 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RawPartition
-from support.kafka.logs import producer
+from support.kafka.logs import COMMITTED, open_transaction, producer, transact
 
+from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.kafka import logs
-from zkconsumer.kafka.client_settings import Brokers
+from zkconsumer.kafka.client_settings import Brokers, broker_settings
+from zkconsumer.kafka.columns.lookups import Lookup
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.kafka.logs import (
     NO_BROKER,
     NO_TOPIC,
@@ -61,6 +64,27 @@ def test_log_ends(
     assert [found[tp] for tp in wanted[3:]] == [NO_TOPIC, NO_TOPIC]
     with session(sandbox.zookeeper_connect) as client:
         assert not client.exists(paths.topic(missing))
+
+
+def test_committed_log_ends(
+    sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]
+) -> None:
+    """With `isolation.level=read_committed` a log ends before its first open transaction."""
+    topic = unique("committed")
+    sandbox.create_topic(topic)
+    transact(sandbox, topic, COMMITTED)
+    tp = TopicPartition(topic, 0)
+    config = ConnectionConfig(zookeeper_connect="unused:1", isolation_level="read_committed")
+    committed = Brokers(brokers, config)
+    with open_transaction(sandbox, topic):
+        sandbox.produce(topic, 1, partition=0)
+        for known, end in ((brokers, 8), (committed, 6)):
+            assert log_ends(known, [tp], limit_s=LIMIT_S) == {tp: LogRange(0, end)}
+            assert LogClient(known, limit_s=LIMIT_S).latest([tp]) == {tp: end}
+            lookup = Lookup({**broker_settings(known), "isolation.level": known.isolation})
+            assert lookup.ends([tp], AutoOffsetReset.LARGEST) == {tp: end}
+            lookup.close()
+    assert log_ends(committed, [tp], limit_s=LIMIT_S) == {tp: LogRange(0, 9)}
 
 
 def test_by_time(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]) -> None:

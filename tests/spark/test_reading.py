@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from support.internals import idle_consumers, let_another_thread_close
-from support.kafka.logs import CODECS, REQUEST_S, producer, write
+from support.kafka.logs import ABORTED, CODECS, COMMITTED, REQUEST_S, producer, transact, write
 from support.kafka.streams import KafkaLog
 from support.wait import LIMIT_S
 
@@ -39,8 +39,16 @@ from zkconsumer.spark.task_reader import ReadSettings, client_settings, read_ran
 MOMENT_MS = 1_600_000_000_123
 
 
-def settings_of(sandbox: Sandbox, *, patience_s: float = 120.0, **more: Any) -> ReadSettings:
-    config = ConsumerConfig(group_id="none", zookeeper_connect="unused:2181")
+def settings_of(
+    sandbox: Sandbox,
+    *,
+    patience_s: float = 120.0,
+    isolation_level: Any = "read_uncommitted",
+    **more: Any,
+) -> ReadSettings:
+    config = ConsumerConfig(
+        group_id="none", zookeeper_connect="unused:2181", isolation_level=isolation_level
+    )
     broker = Broker(None, -1, 4, tuple(f"PLAINTEXT://{one.bootstrap}" for one in sandbox.brokers))
     return ReadSettings(client_settings(config, Brokers([broker])), patience_s, **more)
 
@@ -264,6 +272,26 @@ def test_transactions(sandbox: Sandbox, topic: str) -> None:
     assert offsets(sandbox, OffsetRange(topic, 0, 5, 6)) == []
     assert offsets(sandbox, OffsetRange(topic, 0, 11, 12)) == []
     assert offsets(sandbox, OffsetRange(topic, 0, 3, 7)) == [3, 4, 6]
+
+
+@pytest.mark.parametrize("engine", ["librdkafka", "columns"])
+def test_committed_messages_only(sandbox: Sandbox, topic: str, engine: str) -> None:
+    """With read_committed, aborted messages are left out; a range may consist of them."""
+    transact(sandbox, topic, COMMITTED, ABORTED)
+
+    def read(start: int, end: int) -> list[int]:
+        return offsets(
+            sandbox,
+            OffsetRange(topic, 0, start, end),
+            engine=engine,
+            isolation_level="read_committed",
+        )
+
+    assert read(0, 12) == [*range(5)]
+    assert read(6, 12) == []
+    transact(sandbox, topic, COMMITTED)
+    assert read(6, 11) == []
+    assert read(3, 14) == [3, 4, 12, 13]
 
 
 # ---- what is missing -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ A file is written under a hidden name. A complete file goes through these steps,
 
 1. its bytes are synced;
 2. it is renamed to `TOPIC-PARTITION-FIRST..LAST.FORMAT`, and the directory is synced;
-3. the offset after LAST is committed.
+3. the offset after LAST, and after transaction markers that follow it, is committed.
 
 So a committed message is always in a file that has its final name. A process that is killed before
 step 2 leaves a hidden file, which the next run removes. A process that is killed between the steps
@@ -34,7 +34,7 @@ from pyarrow import ipc, parquet
 from zkconsumer.cli.message_lines import json_lines_of_columns
 from zkconsumer.errors import ConfigError, NotOwnedError, ZkConsumerError
 from zkconsumer.file_lock import try_lock
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Position, TopicPartition
 
 # Bytes of messages in memory before they become a row group of a Parquet file. Readers skip and
 # decode whole row groups. Larger row groups would need more memory for each partition.
@@ -51,12 +51,16 @@ _NAME: Final = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-(?P<first>\d+)\.\.(
 
 
 class ExportedFile(NamedTuple):
-    """A complete file: the partition and the first and last offset in its name."""
+    """A complete file: the partition and the first and last offset in its name.
+
+    `reached` is the offset after the last message, and after transaction markers that follow it.
+    """
 
     tp: TopicPartition
     first: int
     last: int
     path: Path
+    reached: int
 
 
 class Writer(Protocol):
@@ -172,7 +176,8 @@ class Directory:
         for path in sorted(self.path.iterdir()):
             if (match := _NAME.fullmatch(path.name)) and not path.name.startswith("."):
                 tp = TopicPartition(match["topic"], int(match["partition"]))
-                found.append(ExportedFile(tp, int(match["first"]), int(match["last"]), path))
+                first, last = int(match["first"]), int(match["last"])
+                found.append(ExportedFile(tp, first, last, path, last + 1))
         return found
 
     def overlapping(self, tp: TopicPartition, offset: int) -> list[ExportedFile]:
@@ -187,7 +192,7 @@ class _OpenFile:
         self, directory: Directory, tp: TopicPartition, token: int, kind: str, batch: pa.RecordBatch
     ) -> None:
         self._directory, self.tp, self.token, self._kind = directory, tp, token, kind
-        self.first = self.last = int(batch["offset"][0].as_py())
+        self.first = self.last = self.reached = int(batch["offset"][0].as_py())
         self.opened_s = time.monotonic()
         self._waiting: list[pa.RecordBatch] = []
         self.waiting_bytes = self.count = 0
@@ -207,6 +212,7 @@ class _OpenFile:
         self.waiting_bytes += batch.nbytes
         self.count += batch.num_rows
         self.last = int(batch["offset"][-1].as_py())
+        self.reached = self.last + 1
 
     def write_waiting(self) -> None:
         waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
@@ -225,7 +231,7 @@ class _OpenFile:
             self._file.close()
         self._path.rename(path)
         self._file.close()
-        return ExportedFile(self.tp, self.first, self.last, path)
+        return ExportedFile(self.tp, self.first, self.last, path, self.reached)
 
     def discard(self) -> None:
         """Delete the file; its messages are not committed."""
@@ -279,6 +285,8 @@ class Export:
         # which `_report_overlap` has compared the first message with the directory's files.
         self._ended: dict[TopicPartition, int] = {}
         self._compared: dict[TopicPartition, int] = {}
+        # Partition -> the last position at which it had no open file.
+        self._passed: dict[TopicPartition, Position] = {}
         self._locks: defaultdict[TopicPartition, threading.RLock] = defaultdict(threading.RLock)
         self._counting = threading.Lock()
 
@@ -320,6 +328,25 @@ class Export:
                 f" already in {one.path}, and were not committed"
             )
 
+    def passed(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Take the positions of a stream whose messages have all been written.
+
+        A position may be higher than the offset after the last message, because transaction markers
+        have offsets. It is committed with the partition's file, or at once if no file is open.
+        """
+        for tp, at in positions.items():
+            with self._locked([tp]):
+                if at.epoch <= self._ended.get(tp, -1):
+                    continue  # messages that came after the end of the file were not written
+                file = self._open.get(tp)
+                if file is not None and file.token == at.epoch:
+                    file.reached = max(file.reached, at.offset)
+                elif file is None and self._passed.get(tp) != at:
+                    # If the commit fails, the next call repeats it.
+                    with suppress(ZkConsumerError):
+                        self._group.commit({tp: at.offset})
+                        self._passed[tp] = at
+
     def complete_due(self) -> None:
         """Complete the files whose maximum age has passed."""
         oldest = time.monotonic() - self._limits.file_s
@@ -349,7 +376,7 @@ class Export:
 
     def _commit(self, done: list[ExportedFile]) -> None:
         try:
-            self._group.commit({one.tp: one.last + 1 for one in done})
+            self._group.commit({one.tp: one.reached for one in done})
         except NotOwnedError:
             # The refused commit stored no offset. Commit again, for the partitions that this member
             # still owns.

@@ -198,9 +198,9 @@ class Brokers(tuple[Broker, ...]):
         )
 
     @property
-    def reads_committed(self) -> bool:
-        """Whether the logs end at the last stable offset (`isolation.level=read_committed`)."""
-        return self.config is not None and self.config.isolation_level == "read_committed"
+    def isolation(self) -> str:
+        """`isolation.level`, which decides where the logs end."""
+        return "read_uncommitted" if self.config is None else self.config.isolation_level
 
 
 def broker_settings(brokers: Brokers) -> Settings:
@@ -221,7 +221,7 @@ def broker_settings(brokers: Brokers) -> Settings:
     if brokers and not ends:
         raise _no_listener(brokers)
     release = _SILENT.get(max(1, min((one.version for one in brokers), default=3)))
-    if release is not None and brokers.reads_committed:
+    if release is not None and brokers.isolation == "read_committed":
         _check_transactions(brokers)
     settings: Settings = {
         "client.rack": _RACK,

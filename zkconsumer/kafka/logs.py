@@ -91,7 +91,7 @@ class LogClient:
 
     def __init__(self, brokers: Brokers, *, limit_s: float) -> None:
         self._settings = _settings(brokers, limit_s)
-        self._isolation = _isolation(brokers)
+        self._isolation = brokers.isolation
         self._client = _new(admin.AdminClient, self._settings)
         self._consumer: Consumer | None = None
         self._limit_s = limit_s
@@ -321,7 +321,7 @@ def _ends_without_librdkafka(
     from zkconsumer.kafka.columns.lookups import Lookup  # noqa: PLC0415 - needs the extra `fast`
     from zkconsumer.kafka.fetcher import AutoOffsetReset  # noqa: PLC0415 - only this call needs it
 
-    lookup = Lookup({**broker_settings(brokers), "isolation.level": _isolation(brokers)})
+    lookup = Lookup({**broker_settings(brokers), "isolation.level": brokers.isolation})
     try:
         starts = lookup.ends(partitions, AutoOffsetReset.SMALLEST, limit_s)
         ends = lookup.ends(partitions, AutoOffsetReset.LARGEST, limit_s)
@@ -458,10 +458,6 @@ def _settings(brokers: Brokers, limit_s: float) -> Settings:
         "socket.timeout.ms": max(10, min(round(limit_s * 1000), 300_000)),
     }
     return {**settings, "error_cb": Refusals(settings)}
-
-
-def _isolation(brokers: Brokers) -> str:
-    return "read_committed" if brokers.reads_committed else "read_uncommitted"
 
 
 def _refusals(settings: Settings) -> Refusals:

@@ -87,18 +87,23 @@ LOG_EVERY_S: Final = 30.0
 class ShortLogs:
     """Logs whose reported end lies before a position that the query has already reached."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._reads_committed = config.isolation_level == "read_committed"
         self._since: dict[TopicPartition, float] = {}
 
     def must_wait(self, tp: TopicPartition, position: int, log: LogRange) -> bool:
         """Return whether the query must wait because the leader may report an end that is too low.
 
         A leader that was just elected may know of fewer messages than it stores. The wait ends
-        after `STALE_END_S`.
+        after `STALE_END_S`. With `isolation.level=read_committed` the query waits without a limit:
+        the end is the last stable offset, and a reader of uncommitted messages may have committed a
+        later position.
         """
         if position <= log.end:
             self._since.pop(tp, None)
             return False
+        if self._reads_committed:
+            return True
         now = time.monotonic()
         return now - self._since.setdefault(tp, now) < STALE_END_S
 

@@ -85,7 +85,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         # appears again, it counts as new and is read from its beginning.
         self._gone: set[TopicPartition] = set()
         self._checked_at = float("-inf")
-        self._short = ShortLogs()
+        self._short = ShortLogs(options.config)
         self._pause = IdleDelay()
         self._warned: set[str] = set()
 

@@ -233,6 +233,9 @@ def _stored(options: SourceOptions, logs: Logs, cluster: ClusterLogs) -> dict[To
     for tp, log in logs.items():
         reset = log.start if config.auto_offset_reset == "smallest" else log.end
         found[tp] = stored.get(tp, reset)
+        if config.isolation_level == "read_committed":
+            # Readers of uncommitted messages may have stored an offset after the last stable one.
+            found[tp] = min(found[tp], log.end)
         if not log.start <= found[tp] <= log.end:
             _log.warning(
                 "%s: the group's offset %d is outside the log, which has offsets %d to %d;"

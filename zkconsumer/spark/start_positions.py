@@ -38,7 +38,7 @@ class StartPositions:
     def __init__(self, options: SourceOptions, name: str) -> None:
         self._options, self._name = options, name
         self.checkpoint: Mapping[TopicPartition, OffsetRange] = {}
-        self._short = ShortLogs()
+        self._short = ShortLogs(options.config)
 
     def resume(
         self, group: Membership, served: Partitions, before: Mapping[TopicPartition, OffsetRange]

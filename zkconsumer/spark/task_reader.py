@@ -392,6 +392,9 @@ class _Reader:
             position = first
         elif until >= end:
             self._short_since.pop(tp, None)
+        elif self._settings.client.get("isolation.level") == "read_committed":
+            # The range was planned before the query read committed messages only.
+            self._trouble = f"a transaction is open at offset {until}"
         elif self._is_short_too_long(tp):
             self._report_missing(tp, max(position, until), end, first, until)
             position = end

@@ -57,6 +57,21 @@ def transact(sandbox: Sandbox, topic: str, *ends: str, partition: int = 0) -> No
             one.abort_transaction(REQUEST_S)
 
 
+@contextmanager
+def open_transaction(
+    sandbox: Sandbox, topic: str, values: Iterable[str] = ("open",)
+) -> Iterator[None]:
+    """Write messages to partition 0 in a transaction, which is aborted at the end of the block."""
+    one = producer(sandbox, transactional_id=f"{topic}-open")
+    one.init_transactions(REQUEST_S)
+    one.begin_transaction()
+    for value in values:
+        one.produce(topic, value, partition=0)
+    assert one.flush(REQUEST_S) == 0
+    yield
+    one.abort_transaction(REQUEST_S)
+
+
 def write(
     sandbox: Sandbox, topic: str, messages: Iterable[Keyed], *, partition: int, codec: str
 ) -> None:
