@@ -218,8 +218,8 @@ def bench(client: str, group: Group, members: int, partitions: int) -> Iterator[
     _, owners = measured(group, lambda: None, {}, partitions)
     orders: dict[str, tuple[Callable[[], None], str, int]] = {
         "join": (lambda: group.start(joining), "join", members),
-        "leave": (lambda: group.leave(names[0]), "leave c1", members + 1),
-        "kill": (lambda: group.kill(names[1]), "kill c1", members),
+        "leave": (lambda: group.leave(names[0]), "leave g_0", members + 1),
+        "kill": (lambda: group.kill(names[1]), "kill g_0", members),
     }
     for case, (order, script, size) in orders.items():
         found, owners = measured(group, order, owners, partitions)

@@ -13,7 +13,7 @@ from zkconsumer.cli import app
 from zkconsumer.cli.schema import schemas
 from zkconsumer.sim.compare import growth
 
-SMALL = ("--members", "3", "--partitions", "6", "--script", "join; kill c2")
+SMALL = ("--members", "3", "--partitions", "6", "--script", "join; kill g_1")
 
 
 def run(*words: str) -> tuple[int, str, str]:
@@ -65,20 +65,20 @@ def test_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]  # of a class
     parser.feed(out)
     assert tags.count("table") == 4
-    assert "join; kill c2, 3 members, 6 partitions" in out
+    assert "join; kill g_1, 3 members, 6 partitions" in out
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--script", "jion"), "'jion' is not a step of a script"),
-        (("--script", "kill c9"), "c9 is not in the group"),
+        (("--script", "kill g_8"), "g_8 is not in the group"),
         (("--script", " ; "), "the script has no step"),
         (("--members", "0"), "the number of members must be between 1 and"),
         (("--members", "200"), "the group grows to more than 200 members"),
         (("--partitions", "1000000"), "the number of partitions must be between 1 and"),
         (("--protocols", "consumers"), "'consumers' is not a protocol"),
-        (("--script", "freeze c1 9999s"), "a freeze is longer than"),
+        (("--script", "freeze g_0 9999s"), "a freeze is longer than"),
     ],
 )
 def test_bad_input(words: tuple[str, ...], message: str) -> None:

@@ -16,7 +16,7 @@ def test_the_table_is_that_of_the_command() -> None:
     *_, shown = compared(
         "join; kill g_1; freeze g_0 10s", members=3, partitions=4, protocols=PROTOCOLS
     )
-    steps = read_script("join; kill c2; freeze c1 10s", 3)
+    steps = read_script("join; kill g_1; freeze g_0 10s", 3)
     rows = compare(steps, members=3, partitions=4, protocols=PROTOCOLS)
     assert shown["costs"] == [asdict(row) for row in rows]
 

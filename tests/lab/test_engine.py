@@ -442,7 +442,7 @@ def test_a_reply_of_a_coordinator_in_transit(do: str) -> None:
         ("step", {"run": 99}, "no run"),
         ("open", {"world": {"protocol": "raft"}}, "protocol is 'raft'"),
         ("open", {"world": {"protocol": "consumer", "threads": 2}}, "no parameter 'threads'"),
-        ("open", {"world": {"protocol": "consumer", "session_s": 10}}, "session_s is 10"),
+        ("open", {"world": {"protocol": "consumer", "session_s": 5}}, "session_s is 5"),
         ("open", {"world": {"protocol": "classic-eager", "session_s": 5}}, "give 6 or more"),
         ("act", {"run": 1, "at": 0, "move": "coordinate:1"}, "no coordinator"),
         ("act", {"run": 1, "at": 0, "move": "drop_reply:0"}, "no longer in transit"),

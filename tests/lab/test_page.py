@@ -141,6 +141,58 @@ def test_a_tour(lab: LabProcess, open_page: Open, name: str) -> None:
     expect(panel).not_to_contain_text("You have left")
 
 
+def test_a_tour_hides_the_future(lab: LabProcess, open_page: Open) -> None:
+    """The lanes hide what follows a step until the learner asks for its answer."""
+    one = open_page().go(f"{lab.url}#tour=split-brain&step=1")
+    one.has(".veil", 1)
+    one.page.get_by_role("button", name="show the answer").click()
+    one.has(".veil", 0)
+    one.page.locator(".tour .primary").click()
+    one.has(".veil", 1)
+
+
+def test_space_plays_after_a_click(lab: LabProcess, open_page: Open) -> None:
+    """Space plays although the last click left the focus on a button."""
+    one = open_page().go(lab.url + TWO)
+    one.page.get_by_role("button", name="next change of owner (shift →)").click()
+    one.keys("Space")
+    expect(one.page.get_by_label("pause (space)")).to_be_visible()
+
+
+def test_space_presses_a_button_that_the_keyboard_has_chosen(
+    lab: LabProcess, open_page: Open
+) -> None:
+    """Space presses the button to which the user has moved the focus with the Tab key."""
+    one = open_page().go(lab.url + TWO)
+    one.page.get_by_label("play (space)").click()
+    one.page.get_by_label("pause (space)").click()
+    place = one.page.locator(".place").inner_text()
+    one.keys("Tab")  # to the button "one move forward"
+    one.keys("Space")
+    expect(one.page.locator(".place")).not_to_have_text(place, timeout=LIMIT_MS)
+    expect(one.page.get_by_label("play (space)")).to_be_visible()
+
+
+def test_shortened_names_differ(lab: LabProcess, open_page: Open) -> None:
+    """Names that are too long for a column show an ellipsis, and no two partitions look alike."""
+    world = (
+        '{"members":1,"spare":0,"partitions":2,"topics":["customer1orders1","supplier1orders1"]}'
+    )
+    one = open_page().go(f"{lab.url}#world={world}")
+    one.page.get_by_label("end of the run (End)").click()
+    names = one.page.locator(".partitions .cell").evaluate_all(
+        "cells => cells.map(cell => [cell.title.split(':')[0], cell.children[0].textContent])"
+    )
+    long = {name: text for name, text in names if name.startswith(("customer", "supplier"))}
+    assert len(long) == 4
+    assert len(set(long.values())) == 4
+    assert all("…" in text for text in long.values())
+    lanes = one.page.locator(".lanes .label").evaluate_all(
+        "labels => labels.map(label => label.firstChild.textContent)"
+    )
+    assert len(set(lanes)) == len(lanes)
+
+
 def test_another_tour_hides_its_answers(lab: LabProcess, open_page: Open) -> None:
     """An answer that the learner has opened in a tour leaves those of other tours hidden."""
     one = open_page().go(lab.url)

@@ -40,7 +40,7 @@ def test_a_join() -> None:
 
 def test_a_kill() -> None:
     """The partitions of a killed member have no owner until its session expires (6 s or 45 s)."""
-    for name, one in costs("kill c2").items():
+    for name, one in costs("kill g_1").items():
         session_s = 45.0 if name in LATER else 6.0
         assert session_s - 5.0 <= one.settled_s <= session_s + 10.0, name
         assert 4 * (session_s - 5.0) <= one.unowned_s, name
@@ -48,7 +48,7 @@ def test_a_kill() -> None:
 
 def test_a_freeze() -> None:
     """A freeze moves partitions only if it lasts longer than the protocol's session timeout."""
-    found = costs("freeze c1 10s", members=2, partitions=4)
+    found = costs("freeze g_0 10s", members=2, partitions=4)
     for name in LATER:
         assert (found[name].moved, found[name].unowned_s) == (0, pytest.approx(20.0, abs=0.1))
     assert found["zookeeper"].moved == 4
@@ -57,13 +57,13 @@ def test_a_freeze() -> None:
 
 def test_the_last_member_leaves() -> None:
     """An empty group owns no partition; the next member to join gets all partitions."""
-    for name, one in costs("leave c1; join", members=1, partitions=4).items():
+    for name, one in costs("leave g_0; join", members=1, partitions=4).items():
         assert (one.moved, one.without_need) == (4, 0), name
 
 
 def test_a_script_is_the_same_each_time() -> None:
     """Two runs of the same script are equal."""
-    assert costs("join; kill c1") == costs("join; kill c1")
+    assert costs("join; kill g_0") == costs("join; kill g_0")
 
 
 def test_the_meter() -> None:
@@ -117,8 +117,8 @@ def test_split_brain() -> None:
     ("script", "message"),
     [
         ("kill", "'kill' is not a step"),
-        ("freeze c1", "is not a step"),
-        ("leave c1; kill c1", "c1 is not in the group"),
+        ("freeze g_0", "is not a step"),
+        ("leave g_0; kill g_0", "g_0 is not in the group"),
         ("; ".join(["join"] * 101), "more than 100 steps"),
     ],
 )
@@ -130,5 +130,5 @@ def test_bad_scripts(script: str, message: str) -> None:
 
 def test_a_script_as_text() -> None:
     """The text of each step is its notation in a script."""
-    text = "join; leave c1; kill c2; freeze c3 2.5s"
+    text = "join; leave g_0; kill g_1; freeze g_2 2.5s"
     assert "; ".join(map(str, read_script(text, 5))) == text

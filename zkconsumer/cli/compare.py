@@ -19,6 +19,7 @@ Row: TypeAlias = Any
 
 COLUMNS = (
     Column("protocol"),
+    Column("session_s", align=Align.RIGHT, type="number"),
     Column("moved", align=Align.RIGHT),
     Column("without_need", align=Align.RIGHT),
     Column("unowned_s", align=Align.RIGHT, type="number"),
@@ -85,9 +86,9 @@ def compare(
         str,
         typer.Option(
             help="Steps separated by semicolons: join, leave MEMBER, kill MEMBER, and freeze MEMBER"
-            " SECONDSs. The members are c1, c2, ..."
+            " SECONDSs. The members are g_0, g_1, ..."
         ),
-    ] = "join; kill c2; leave c1",
+    ] = "join; kill g_1; leave g_0",
     members: Annotated[int, typer.Option(help="Members at the beginning.")] = 5,
     partitions: Annotated[int, typer.Option(help="Partitions of the topic.")] = 24,
     protocols: Annotated[
@@ -96,6 +97,14 @@ def compare(
             metavar="NAME,...",
             help="Compare only these of the protocols zookeeper-jvm, zookeeper, classic-eager,"
             " classic-cooperative and consumer; default: all.",
+        ),
+    ] = None,
+    session_timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Session timeout of the members on every protocol. By default, each protocol has"
+            " its clients' default: 6 s with ZooKeeper, 45 s with a coordinator.",
         ),
     ] = None,
     show: Annotated[
@@ -108,7 +117,9 @@ def compare(
 ) -> None:
     """Compare what joins, departures and failures cost on the old and the later protocols.
 
-    Simulated groups of each protocol run the script, with the default timeouts of their clients.
+    Simulated groups of each protocol run the script. Their members have the default timeouts of
+    the protocol's clients, so a failure is noticed after 6 s with ZooKeeper and after 45 s with a
+    coordinator; --session-timeout makes the timeouts equal.
     moved: partitions that get another owner; without_need: moved partitions beyond the minimum that
     a balanced assignment requires; unowned_s: partition-seconds without an owner, or with a dead or
     frozen one; stopped_s: partition-seconds in which a member does not read a partition that it
@@ -116,18 +127,24 @@ def compare(
     settled after a step. requests, notifications (of watches) and bytes are those of ZooKeeper or
     of the coordinator.
 
-    Example: zkconsumer compare --script "join; kill c2; freeze c1 10s; leave c3"
+    Example: zkconsumer compare --script "join; kill g_1; freeze g_0 10s; leave g_2"
     """
     from zkconsumer.sim.compare.run import PROTOCOLS, check, read_script
 
     names = list(PROTOCOLS) if protocols is None else protocols.split(",")
-    check(partitions, names)
+    check(partitions, names, session_timeout)
     steps = read_script(script, members)
 
     def of_script() -> Iterator[Row]:
         from zkconsumer.sim.compare.run import compare as costs
 
-        return costs(steps, members=members, partitions=partitions, protocols=names)
+        return costs(
+            steps,
+            members=members,
+            partitions=partitions,
+            protocols=names,
+            session_s=session_timeout,
+        )
 
     parts = _parts(names) | {Show.COSTS: (COLUMNS, of_script, len(names))}
     if display.output is not Output.HTML:

@@ -6,16 +6,22 @@ simulated clients and their coordinator. The table below the lanes is that of `z
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab.runs import AnyStage, new_stage
-from zkconsumer.lab.worlds import COORDINATED_SESSION_S, Move, WorldSpec
+from zkconsumer.lab.worlds import Move, WorldSpec
 from zkconsumer.protocol.model import JsonObject
-from zkconsumer.sim.compare.run import Action, Step, check, compare, read_script
-from zkconsumer.sim.world import World
+from zkconsumer.sim.compare.run import (
+    Action,
+    Step,
+    check,
+    compare,
+    default_session_s,
+    name_of,
+    read_script,
+)
 
 SIMULATED: Mapping[str, bool] = {"zookeeper-jvm": True, "zookeeper": False}
 """Protocol that uses ZooKeeper -> whether its simulated members are JVM members."""
@@ -36,28 +42,25 @@ FIRST_RUN = 1001
 APART_S = 0.5
 """Seconds between two frames of a simulated protocol while no owner changes."""
 
-_OURS = re.compile(rf"\b{World.GROUP}_(\d+)\b")
 
-
-def steps_of(script: str, members: int) -> list[Step]:
-    """Return the steps; members are named `g_0` as in the lab, or `c1` as on the command line."""
-    return read_script(_OURS.sub(lambda found: f"c{int(found[1]) + 1}", script), members)
-
-
-def spacing(steps: Sequence[Step], protocols: Sequence[str]) -> float:
+def spacing(steps: Sequence[Step], sessions: Iterable[float]) -> float:
     """Return the seconds between two steps, in which even the slowest protocol settles."""
-    slowest = max(_session_s(one) for one in protocols)
-    return max(slowest, *(step.frozen_s for step in steps)) + SETTLING_S
-
-
-def _session_s(protocol: str) -> float:
-    return WorldSpec.session_s if protocol in SIMULATED else COORDINATED_SESSION_S
+    return max(*sessions, *(step.frozen_s for step in steps)) + SETTLING_S
 
 
 def compared(
-    script: str, *, members: int, partitions: int, protocols: Sequence[str]
+    script: str,
+    *,
+    members: int,
+    partitions: int,
+    protocols: Sequence[str],
+    session_s: float | None = None,
 ) -> list[JsonObject]:
-    """Return a run of each protocol, and the table of `zkconsumer compare`. Raises ConfigError."""
+    """Return a run of each protocol, and the table of `zkconsumer compare`.
+
+    With `session_s`, all protocols have this session timeout, in seconds, instead of their own
+    default. Raises ConfigError.
+    """
     if not protocols:
         raise ConfigError("no protocol is chosen", where="protocols", remedy="choose two to five")
     for what, number, most in (
@@ -66,19 +69,29 @@ def compared(
     ):
         if not 1 <= number <= most:
             raise ConfigError(f"{number} {what}", where=what, remedy=f"give 1 to {most}")
-    steps = steps_of(script, members)
+    steps = read_script(script, members)
     if len(steps) > MAX_STEPS:
         raise ConfigError(
             f"the script has {len(steps)} steps", where="script", remedy=f"give 1 to {MAX_STEPS}"
         )
-    check(partitions, protocols)
-    every_s = spacing(steps, protocols)
+    check(partitions, protocols, session_s)
+    sessions = {one: session_s or default_session_s(one) for one in protocols}
+    every_s = spacing(steps, sessions.values())
     found: list[JsonObject] = []
     for number, protocol in enumerate(protocols, FIRST_RUN):
-        scene, frames = _simulated(protocol, members, partitions, steps, every_s)
+        spec = WorldSpec(
+            members=members,
+            spare=sum(step.action is Action.JOIN for step in steps),
+            partitions=partitions,
+            messages=1,
+            flow=0,
+            session_s=sessions[protocol],
+        )
+        scene, frames = _simulated(protocol, spec, steps, every_s)
         words = "simulated: the members' own code or model, with back-offs and round trips"
         if protocol not in SIMULATED:
             words = "simulated: clients of Kafka's own rules, with a coordinator and round trips"
+        words = f"session timeout {sessions[protocol]:g} s; {words}"
         opened = {"event": "run", "run": number, "kind": "compared", "scene": scene}
         found.append(
             {**opened, "title": protocol, "base": {}, "parent": 0, "about": {"words": words}}
@@ -88,14 +101,16 @@ def compared(
         )
     runs = [{"protocol": protocol, "run": FIRST_RUN + at} for at, protocol in enumerate(protocols)]
     said = [{"t": at * every_s, "text": described(step)} for at, step in enumerate(steps)]
-    table = compare(steps, members=members, partitions=partitions, protocols=protocols)
+    table = compare(
+        steps, members=members, partitions=partitions, protocols=protocols, session_s=session_s
+    )
     end = {"event": "compared", "script": script, "runs": runs, "steps": said}
     return [*found, {**end, "seconds": len(steps) * every_s, "costs": [*map(asdict, table)]}]
 
 
 def described(step: Step) -> str:
     """Return what a step does, as a sentence."""
-    name = f"{World.GROUP}_{step.member}"
+    name = name_of(step.member)
     return {
         Action.JOIN: f"{name} joins",
         Action.LEAVE: f"{name} is shut down",
@@ -108,17 +123,15 @@ def described(step: Step) -> str:
 
 
 def _simulated(
-    protocol: str, members: int, partitions: int, steps: Sequence[Step], every_s: float
+    protocol: str, spec: WorldSpec, steps: Sequence[Step], every_s: float
 ) -> tuple[JsonObject, list[JsonObject]]:
     """Return the picture of a settled group, and a frame of its changes every `every_s` seconds."""
-    joins = sum(step.action is Action.JOIN for step in steps)
-    spec = WorldSpec(members=members, spare=joins, partitions=partitions, messages=1, flow=0)
     if protocol not in SIMULATED:
-        spec = replace(spec, protocol=protocol, session_s=_session_s(protocol))
+        spec = replace(spec, protocol=protocol)
     elif SIMULATED[protocol]:
-        spec = replace(spec, jvm=tuple(range(members + joins)))
+        spec = replace(spec, jvm=tuple(range(spec.slots)))
     stage = new_stage(spec, None)
-    stage.start(*range(members))
+    stage.start(*range(spec.members))
     begin = stage.now
     scene = {**stage.picture, "t": 0.0}
     for number, step in enumerate(steps):
@@ -127,7 +140,7 @@ def _simulated(
         stage.move(Move(step.action.value, who))
         if step.action is Action.FREEZE:
             _wait(stage, begin + number * every_s + step.frozen_s)
-            stage.say(f"{World.GROUP}_{who} gets SIGCONT")
+            stage.say(f"{name_of(who)} gets SIGCONT")
             stage.move(Move("thaw", who))
         _wait(stage, begin + (number + 1) * every_s)
     return scene, list(condensed(stage.frames, begin))

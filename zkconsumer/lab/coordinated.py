@@ -33,6 +33,7 @@ from zkconsumer.lab.worlds import (
     Move,
     WorldSpec,
 )
+from zkconsumer.later.group_events import Settings as BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder, short
@@ -416,6 +417,7 @@ class CoordinatedStage:
             members=spec.slots,
             partitions=spec.partitions,
             messages=spec.messages,
+            broker_settings=BrokerSettings(session_s=spec.session_s),
             **({"delay": RandomDelay(random.Random(spec.seed))} if spec.seed else {}),
         )
         self.camera = CoordinatedCamera(spec.protocol)

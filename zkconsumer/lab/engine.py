@@ -16,7 +16,7 @@ The server passes commands from the page to `Engine.command`, and so does a Web 
 | `explain` | `run`, `at`, `partition` | `explained`: why a thread owns a partition |
 | `trace` | `run` | `trace`: the run as JSON lines |
 | `play` | `files`: [name, text] of each trace file | `run`, `frames`: a recorded run |
-| `compare` | `script`, `members`, `partitions`, `protocols` | `run`, `frames` of each; `compared` |
+| `compare` | `script`, `members`, `partitions`, `protocols`, `session_s` | runs; `compared` |
 
 Each command returns the event `error` if it is refused.
 """
@@ -295,7 +295,13 @@ class Engine:
 
     def _compare(self, command: JsonObject) -> list[JsonObject]:
         """Run a script on several protocols; return the runs and their table."""
-        given = {"members": 3, "partitions": 12, "protocols": list(COMPARED[:2]), **command}
+        given = {
+            "members": 3,
+            "partitions": 12,
+            "protocols": list(COMPARED[:2]),
+            "session_s": 0,
+            **command,
+        }
         names, script = given["protocols"], given.get("script", DEFAULT_SCRIPT)
         if not isinstance(names, list) or not isinstance(script, str):
             raise ConfigError(
@@ -304,6 +310,10 @@ class Engine:
         for name in ("members", "partitions"):
             if type(given[name]) is not int:
                 raise ConfigError(f"{name} is {given[name]!r}", where=name, remedy="give a number")
+        if type(given["session_s"]) not in (int, float):
+            raise ConfigError(
+                f"session_s is {given['session_s']!r}", where="session_s", remedy="give seconds"
+            )
         from zkconsumer.lab.comparisons import compared  # noqa: PLC0415 - 0.15 s
 
         return compared(
@@ -311,6 +321,7 @@ class Engine:
             members=given["members"],
             partitions=given["partitions"],
             protocols=[str(name) for name in dict.fromkeys(map(str, names))],
+            session_s=given["session_s"] or None,
         )
 
     def _play(self, command: JsonObject) -> list[JsonObject]:

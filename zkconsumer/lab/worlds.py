@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
 from zkconsumer.errors import ConfigError
+from zkconsumer.later.group_events import DEFAULT_SESSION_S as COORDINATED_SESSION_S
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
@@ -125,10 +126,6 @@ class WorldSpec:
 
 _DEFAULTS = asdict(WorldSpec())
 
-COORDINATED_SESSION_S = 45.0
-"""`session.timeout.ms` of Kafka 3.9, and the session timeout of KIP-848's coordinator, in seconds.
-"""
-
 _ZOOKEEPER_FIELDS = ("jvm", "topics", "threads", "strategy", "release", "backoff_s")
 
 
@@ -219,13 +216,10 @@ def _check_coordinated(spec: WorldSpec) -> None:
             raise _refused(
                 f"the protocol {spec.protocol} has no parameter {name!r}", f"leave out {name!r}"
             )
-    least = COORDINATED_SESSION_S if spec.protocol == "consumer" else MIN_SESSION_S
-    if spec.session_s < least or (spec.protocol == "consumer" and spec.session_s > least):
+    if spec.session_s < MIN_SESSION_S:
         raise _refused(
             f"session_s is {spec.session_s:g}",
-            f"give {least:g}, which the coordinator prescribes"
-            if spec.protocol == "consumer"
-            else f"give {least:g} or more, which the coordinator requires",
+            f"give {MIN_SESSION_S:g} or more, which the coordinator requires",
         )
 
 

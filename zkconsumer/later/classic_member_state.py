@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from zkconsumer.later.client_state import ClientState
+from zkconsumer.later.group_events import DEFAULT_SESSION_S
 from zkconsumer.protocol.later.messages import NO_GENERATION, UNKNOWN_MEMBER, Error
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
@@ -57,7 +58,7 @@ class Settings:
     assignors: tuple[str, ...] = ("range", "cooperative-sticky")
     instance: str | None = None
     rack: str | None = None
-    session_s: float = 45.0
+    session_s: float = DEFAULT_SESSION_S
     heartbeat_s: float = 3.0
     poll_s: float = 300.0
     auto_commit_s: float | None = 5.0

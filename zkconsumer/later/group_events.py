@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from zkconsumer.protocol.later.messages import Request, Response
 from zkconsumer.protocol.later.subscriptions import Topic
@@ -70,6 +71,11 @@ class TopicsChanged(Event):
     topics: Mapping[str, Topic]
 
 
+DEFAULT_SESSION_S: Final = 45.0
+"""The default of `session.timeout.ms` in Kafka 3.9, and of KIP-848's
+`group.consumer.session.timeout.ms`, in seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The reply to the request with this number."""
@@ -105,4 +111,4 @@ class Settings:
     retention_s: float = 7 * 86400.0
     retention_check_s: float = 600.0
     heartbeat_s: float = 5.0
-    session_s: float = 45.0
+    session_s: float = DEFAULT_SESSION_S

@@ -5,7 +5,7 @@ import { Compare, CompareDialog } from "./compare.js";
 import { Dialog, ExportDialog, HelpDialog, LibraryDialog, WorldDialog } from "./dialogs.js";
 import { saveRun } from "./exports.js";
 import { acceptDrops, chooseFiles, readFiles } from "./files.js";
-import { Lanes } from "./lanes.js";
+import { Lanes, LanesLegend } from "./lanes.js";
 import { Menu } from "./menus.js";
 import { Run } from "./model.js";
 import { Choices, Log, Runs, Table, TourPanel, Tree, nameOf, textOf } from "./panels.js";
@@ -14,6 +14,8 @@ import { HttpTransport, RecordedTransport, WorkerTransport } from "./transport.j
 
 const SPEEDS = [1, 2, 5, 15, 50, 150, 500]; // moves per second
 const AHEAD = 400; // moves that are fetched before they are played
+const LANES = 0.2; // share of the window's height that the lanes take at least; they also use the picture's free space
+const SPARE = 3; // rem of the picture's free space that the lanes leave, because columns grow when members get partitions
 const LIMIT = 10_000; // moves of a run that the page keeps
 
 // key, tour, number of the step, the situation that the key opens
@@ -42,7 +44,7 @@ class App extends Component {
     super();
     this.runs = new Map();
     this.state = {
-      ready: false, at: 0, playing: false, speed: 3, panel: "tree", byTime: false, zoom: 0, find: "", selected: 0, width: 900,
+      ready: false, at: 0, playing: false, speed: 3, panel: "tree", byTime: false, zoom: 0, find: "", selected: 0, width: 900, lanes: 0, answered: -1,
       theme: localStorage.getItem("lab.theme") || "", current: 0, other: 0,
     };
   }
@@ -51,6 +53,7 @@ class App extends Component {
     this.transport = transportFor(this);
     document.documentElement.dataset.theme = this.state.theme;
     addEventListener("keydown", (event) => this.key(event));
+    addEventListener("pointerdown", () => (this.byPointer = true), true);
     addEventListener("hashchange", () => location.hash !== this.hash && this.openAddress());
     new ResizeObserver(() => this.measure()).observe(document.getElementById("app"));
     const about = await this.transport.about();
@@ -72,7 +75,18 @@ class App extends Component {
 
   measure() {
     const box = document.querySelector(".axis");
-    if (box && Math.abs(box.clientWidth - this.state.width) > 1) this.setState({ width: box.clientWidth });
+    if (!box) return;
+    const lanes = this.lanesHeight();
+    if (Math.abs(box.clientWidth - this.state.width) > 1 || Math.abs(lanes - this.state.lanes) > 4) this.setState({ width: box.clientWidth, lanes });
+  }
+
+  // The height of the lanes: their share of the window, and what the picture does not use.
+  lanesHeight() {
+    const picture = document.querySelector(".picture");
+    const used = [...picture.children].reduce((sum, one) => sum + one.offsetHeight, 0);
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
+    const grown = this.state.lanes ? Math.max(0, this.state.lanes - innerHeight * LANES) : 0;
+    return innerHeight * LANES + Math.max(0, picture.clientHeight + grown - used - SPARE * rem);
   }
 
   componentDidUpdate(_, before) {
@@ -154,7 +168,7 @@ class App extends Component {
         this.place = wasLast && this.state.playing ? run.length : Math.max(0, this.place - dropped);
         this.news = true; // the loop draws once per picture, however many events have arrived
       } else if (event.event === "choices") this.setState({ choices: event });
-      else if (event.event === "tour") this.setState({ tour: event, panel: "tour", step: 0, playing: false });
+      else if (event.event === "tour") this.setState({ tour: event, panel: "tour", step: 0, answered: -1, playing: false });
       else if (event.event === "table") this.setState({ table: event });
       else if (event.event === "compared") this.setState({ compared: event, playing: false, menu: null });
       else if (event.event === "explained") this.toast(event.text, 12000);
@@ -193,6 +207,7 @@ class App extends Component {
       return this.compare({
         script: given.get("compare"), protocols: (given.get("protocols") || "").split(","),
         members: Number(given.get("members") || 3), partitions: Number(given.get("partitions") || 12),
+        session_s: Number(given.get("session_s") || 0),
       });
     }
     if (given.get("tour")) {
@@ -231,6 +246,7 @@ class App extends Component {
     } else if (compared) {
       found.set("compare", comparison.script);
       for (const name of ["members", "partitions", "protocols"]) found.set(name, comparison[name]);
+      if (comparison.session_s) found.set("session_s", comparison.session_s);
     } else if (this.isFile) {
       history.replaceState(null, "", location.pathname + location.search);
       this.hash = "";
@@ -450,7 +466,7 @@ class App extends Component {
     if (!tour) return;
     const at = Math.max(0, Math.min(tour.steps.length - 1, step));
     tour.length ??= this.runs.get(tour.run)?.length;
-    this.setState({ step: at, current: tour.run, panel: "tour" });
+    this.setState({ step: at, answered: at === this.state.answered ? at : -1, current: tour.run, panel: "tour" });
     this.seek(tour.steps[at].at);
     if (tour.table && at === tour.steps.length - 1) await this.command({ do: "table", table: tour.table });
   }
@@ -485,6 +501,7 @@ class App extends Component {
   // ---- the keyboard -----------------------------------------------------------------------------
 
   key(event) {
+    if (["Tab", "ArrowUp", "ArrowDown"].includes(event.key)) this.byPointer = false;
     if (event.ctrlKey || event.metaKey || event.altKey || !this.state.ready) return;
     if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range") return;
     if (this.state.menu && event.key === "Escape") return this.closeMenu();
@@ -492,7 +509,11 @@ class App extends Component {
     if (document.querySelector("dialog[open]") || this.state.menu) return;
     if (this.state.compared && !["x", "d", "?"].includes(event.key)) return;
     const action = this.keys()[event.key];
-    if (!action || (event.key === " " && event.target.tagName === "BUTTON")) return;
+    if (!action) return;
+    if (event.key === " " && event.target.tagName === "BUTTON") {
+      if (!this.byPointer) return; // someone who moves the focus with the keyboard presses the button
+      event.target.blur(); // a click left the focus on the button; the key is meant for the run
+    }
     event.preventDefault();
     action(event);
   }
@@ -626,7 +647,7 @@ class App extends Component {
       log: () => html`<${Log} run=${run} at=${at} seek=${(to) => this.seek(to)} find=${find} setFind=${(text) => this.setState({ find: text })} />`,
       runs: () => html`<${Runs} runs=${this.runs} current=${run.number} other=${other} counters=${(this.state.catalogue?.counters || COUNTERS).map((one) => COUNTER_WORDS[one])} seek=${(to) => this.seek(to)}
         show=${(number) => { this.setState({ current: number }); this.seek(Math.min(at, this.runs.get(number).length)); }} compareWith=${(number) => this.setState({ other: number })} />`,
-      tour: () => html`<${TourPanel} key=${tour.tour} tour=${tour} step=${step} go=${(to) => this.goStep(to)} leave=${() => this.setState({ tour: null, panel: "tree", table: null })}
+      tour: () => html`<${TourPanel} key=${tour.tour} tour=${tour} step=${step} answered=${this.state.answered === step} answer=${() => this.setState({ answered: step })} go=${(to) => this.goStep(to)} leave=${() => this.setState({ tour: null, panel: "tree", table: null })}
         back=${() => this.goStep(step)} away=${run.number !== tour.run || at !== tour.steps[step].at} />${table ? html`<${Table} table=${table} />` : null}`,
       findings: () => findings.length ? html`<ul class="findings">${findings.map((one) => html`<li class=${one.severity}><b>${one.severity}: ${one.code}</b> ${one.text}</li>`)}</ul>` : html`<p>doctor finds nothing.</p>`,
     };
@@ -637,7 +658,9 @@ class App extends Component {
   timeline(run, picture) {
     const { at, playing, speed, width, byTime, zoom, other } = this.state;
     const second = other && other !== run.number ? this.runs.get(other) : null;
-    const lanes = (one, beside) => html`<${Lanes} run=${one} beside=${beside} at=${at} length=${run.length + (second?.length || 0)} width=${width} byTime=${byTime} zoom=${zoom}
+    const share = innerHeight * LANES;
+    const height = second ? (share + this.state.lanes) / 2 : Math.max(share, this.state.lanes);
+    const lanes = (one, beside) => html`<${Lanes} run=${one} beside=${beside} at=${at} length=${run.length + (second?.length || 0)} width=${width} byTime=${byTime} zoom=${zoom} height=${height} veiled=${this.isVeiled(one)}
       seek=${(to) => { if (one !== run) this.setState({ current: one.number, other: run.number }); this.play(false); this.seek(to); }} />`;
     const icon = (label, text, action, more = {}) => html`<button onClick=${action} aria-label=${label} title=${label} ...${more}>${text}</button>`;
     return html`<footer class="timeline"><div class="controls">
@@ -653,8 +676,15 @@ class App extends Component {
         <span class="place">move ${at} of ${run.length}${run.length >= LIMIT ? ": the limit; later moves are not kept" : ""}${run.omitted ? `; ${run.omitted} earlier events are no longer kept` : ""}</span></div>
       <input class="scrub" type="range" min="0" max=${run.length} value=${at} aria-label="moment of the run" aria-valuetext="${picture.t.toFixed(2)} seconds, move ${at}"
         onInput=${(event) => { this.play(false); this.seek(Number(event.target.value)); }} />
-      <div class="axis ${second ? "two" : ""}" tabindex="0" role="region" aria-label="lanes">${second ? html`<p class="which">${nameOf(run)}</p>` : null}${lanes(run, second)}
+      <${LanesLegend} />
+      <div class="axis ${second ? "two" : ""}" style=${second ? {} : { maxHeight: `${height}px` }} tabindex="0" role="region" aria-label="lanes">${second ? html`<p class="which">${nameOf(run)}</p>` : null}${lanes(run, second)}
         ${second ? html`<p class="which">${nameOf(second)}</p>${lanes(second, run)}` : null}</div></footer>`;
+  }
+
+  // Whether what follows the step of a tour is hidden: until the learner has asked for the answer, or has acted.
+  isVeiled(run) {
+    const { tour, step, answered, at } = this.state;
+    return !!tour && run.number === tour.run && answered !== step && at === tour.steps[step].at;
   }
 
   dialog() {

@@ -9,6 +9,7 @@ const SPEED = 6; // virtual seconds in a second while the comparison plays
 const LANE = 0.5; // rem: the height of a partition's lane
 // The columns of `zkconsumer compare`.
 const HEADS = [
+  ["session_s", "session timeout of the members, after which the death of a member is noticed"],
   ["moved", "partitions that get another owner"], ["without_need", "moved partitions beyond the minimum that a balanced assignment requires"],
   ["unowned_s", "partition-seconds without an owner, or with a dead or frozen one"], ["stopped_s", "partition-seconds in which a member does not read a partition that it keeps"],
   ["pause_s", "the longest pause of a member"], ["settled_s", "the longest time until the group has settled after a step"],
@@ -109,6 +110,7 @@ export function CompareDialog({ catalogue, given, open, close }) {
   return html`<${Dialog} title="Compare protocols" close=${close}><form class="world" onSubmit=${(event) => { event.preventDefault(); open(form); }}>
     <label class="wide">script: join; leave g_N; kill g_N; freeze g_N SECONDSs<input name="script" value=${form.script} onInput=${(event) => set({ ...form, script: event.target.value })} /></label>
     ${number("members", 16)}${number("partitions", 60)}
+    <label>session timeout in seconds; empty: each protocol's default, 6 with ZooKeeper and 45 with a coordinator<input type="number" name="session_s" min="6" max="60" value=${form.session_s || ""} onInput=${(event) => set({ ...form, session_s: Number(event.target.value) || 0 })} /></label>
     <fieldset class="wide"><legend>protocols</legend>${catalogue.protocols.map((name) => html`<label class="check"><input type="checkbox" name=${name} checked=${form.protocols.includes(name)} onChange=${() => toggle(name)} /> ${name}</label>`)}</fieldset>
     <footer><button class="primary" disabled=${!form.protocols.length}>compare</button></footer></form></${Dialog}>`;
 }

@@ -43,7 +43,7 @@ export function WorldDialog({ catalogue, open, close }) {
     ${choice("strategy", "strategy", catalogue.strategies.map((one) => [one, one]))}
     ${choice("release", "rules of Kafka", catalogue.releases.map((one) => [one, one]))}`}
     ${field("flow", coordinated ? "new messages in each second" : "new messages when time advances", "number", { min: 0, max: 10 })}
-    ${world.protocol === "consumer" ? null : field("session_s", "session timeout in seconds", "number", { min: coordinated ? 6 : 1, max: 60 })}
+    ${field("session_s", "session timeout in seconds", "number", { min: coordinated ? 6 : 1, max: 60 })}
     ${field("seed", coordinated ? "seed (0: all messages take 1 ms)" : "seed (0: the client or server that has waited longest acts next)", "number", { min: 0 })}
     <footer><button class="primary">open the world</button></footer></form></${Dialog}>`;
 }

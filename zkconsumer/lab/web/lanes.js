@@ -2,23 +2,26 @@
 
 import { Component, html } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
-import { NOBODY } from "./model.js";
+import { NOBODY, shortened } from "./model.js";
 
 export const SHOWN_LANES = 40; // maximum number of partitions' lanes; the page counts the omitted ones
 const REM = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
 const ROW = Math.max(14, Math.round(REM * 1.05)); // pixels, as all text of the page grows with the screen
-const LEFT = Math.round(REM * 4.6);
+const LABEL = 16; // characters of a lane's name; the tooltip shows the full name
+const LETTER = REM * 0.46; // mean width of a character of a label, in pixels
 
 export class Lanes extends Component {
   shouldComponentUpdate(next) {
     return next.at !== this.props.at || next.run !== this.props.run || next.length !== this.props.length ||
-      next.width !== this.props.width || next.byTime !== this.props.byTime || next.zoom !== this.props.zoom || next.beside !== this.props.beside;
+      next.width !== this.props.width || next.byTime !== this.props.byTime || next.zoom !== this.props.zoom || next.beside !== this.props.beside || next.height !== this.props.height || next.veiled !== this.props.veiled;
   }
 
   // `beside` is the second of two runs; both share one axis, and `at` is a move of the first one.
-  render({ run, at, width, byTime, seek, zoom, beside }) {
+  // `height` is the height in pixels into which the rows shall fit; `veiled` hides what follows `at`.
+  render({ run, at, width, byTime, seek, zoom, beside, height: free, veiled }) {
     const scale = scaleOf(run, width, byTime, at, zoom, beside || run);
-    if (this.drawn?.key !== scale.key) this.drawn = { key: scale.key, nodes: draw(run, scale, innerHeight * (beside ? 0.19 : 0.2), beside ? 0.66 : 0.78) };
+    const key = `${scale.key}:${free}`;
+    if (this.drawn?.key !== key) this.drawn = { key, nodes: draw(run, scale, free, beside ? 0.66 : 0.78) };
     const { nodes, ticks, height, omitted } = this.drawn.nodes;
     const x = scale.x(Math.min(at, run.length));
     const point = (event) => {
@@ -32,6 +35,7 @@ export class Lanes extends Component {
         ${nodes}
       </svg>
       <svg class="ticks" width=${width} height=${ROW + 6} aria-hidden="true">${ticks}</svg>
+      ${veiled ? html`<div class="veil" style=${{ left: `${x + 2}px`, height: `${height + ROW + 6}px` }}><span>hidden until you show the answer</span></div>` : null}
       <i class="now" style=${{ transform: `translateX(${x}px)`, height: `${height + ROW + 6}px` }}></i>
       ${omitted ? html`<p class="omitted">${omitted} more partitions have no lane here.</p>` : null}
     </div>`;
@@ -40,7 +44,8 @@ export class Lanes extends Component {
 
 // Positions by number of moves, or by virtual time; a run that is longer than the zoom scrolls.
 function scaleOf(run, width, byTime, at, zoom, beside) {
-  const inner = Math.max(50, width - LEFT - 12);
+  const left = Math.max(leftOf(run), leftOf(beside));
+  const inner = Math.max(50, width - left - 12);
   const count = Math.max(1, run.length, beside.length);
   const span = zoom ? Math.min(count, zoom) : count;
   const page = zoom ? Math.floor(Math.max(0, at - 1) / span) * span : 0;
@@ -49,15 +54,28 @@ function scaleOf(run, width, byTime, at, zoom, beside) {
   const t0 = Math.min(time(run, first), time(beside, first));
   const t1 = Math.max(time(run, first + span), time(beside, first + span), t0 + 0.001);
   const x = byTime
-    ? (n) => LEFT + (inner * (run.times[Math.min(n, run.length)] - t0)) / (t1 - t0)
-    : (n) => LEFT + (inner * (n - first)) / span;
+    ? (n) => left + (inner * (run.times[Math.min(n, run.length)] - t0)) / (t1 - t0)
+    : (n) => left + (inner * (n - first)) / span;
   const back = byTime
-    ? (px) => run.atTime(t0 + ((px - LEFT) / inner) * (t1 - t0))
-    : (px) => Math.round(first + ((px - LEFT) / inner) * span);
+    ? (px) => run.atTime(t0 + ((px - left) / inner) * (t1 - t0))
+    : (px) => Math.round(first + ((px - left) / inner) * span);
   return {
     x, first, span, last: Math.min(Math.max(1, run.length), first + span), key: `${run.number}:${run.length}:${beside.number}:${beside.length}:${width}:${byTime}:${first}:${span}`,
-    at: (px) => Math.max(0, Math.min(run.length, back(px))), t0, t1, byTime, inner,
+    at: (px) => Math.max(0, Math.min(run.length, back(px))), t0, t1, byTime, inner, left,
   };
+}
+
+// The texts of the lanes: of partitions in their order, and of members.
+function labelsOf(run) {
+  const partitions = run.last.partitions.slice(0, SHOWN_LANES).map((row) => row[0]);
+  const members = run.last.members.map((member) => member.n);
+  return { partitions: shortened(partitions, LABEL), members: shortened(members, LABEL) };
+}
+
+// Width of the labels in pixels.
+function leftOf(run) {
+  const { partitions, members } = labelsOf(run);
+  return Math.round(8 + LETTER * Math.max(8, ...[...partitions.values(), ...members.values()].map((text) => text.length)));
 }
 
 // Rows become lower, at least `least` rem, if all of them then fit without scrolling.
@@ -68,6 +86,7 @@ function rowHeight(rows, height, least) {
 
 function draw(run, scale, height, least) {
   const nodes = [];
+  const labels = labelsOf(run);
   const shown = Math.min(SHOWN_LANES, run.spans.length);
   const members = run.states.map((states, who) => [states, who]).filter(([states]) => states.length > 1 || states[0][1] !== "away");
   const row = rowHeight(shown + Math.min(SHOWN_LANES, members.length), height, least);
@@ -76,7 +95,7 @@ function draw(run, scale, height, least) {
   for (let n = 0; n < shown; n++) {
     const y = n * row;
     const name = run.last.partitions[n][0];
-    nodes.push(html`<text class="label" x="4" y=${y + base}>${name.length > 8 ? name.slice(-8) : name}</text>`);
+    nodes.push(html`<text class="label" x="4" y=${y + base}>${labels.partitions.get(name)}<title>${name}</title></text>`);
     bars(run.spans[n], scale, end, (from, to, owner) => {
       const x = scale.x(from);
       const wide = Math.max(0.8, scale.x(to) - x);
@@ -90,7 +109,7 @@ function draw(run, scale, height, least) {
   for (const [states, who] of members.slice(0, SHOWN_LANES)) {
     const top = y;
     const { fill } = paint(who);
-    nodes.push(html`<text class="label" x="4" y=${top + base}>${memberName(run, who).slice(-8)}</text>`);
+    nodes.push(html`<text class="label" x="4" y=${top + base}>${labels.members.get(memberName(run, who)) ?? memberName(run, who)}<title>${memberName(run, who)}</title></text>`);
     bars(states, scale, end, (from, to, look) => {
       if (look === "away" || look === "left") return;
       const x = scale.x(from);
@@ -117,7 +136,7 @@ function draw(run, scale, height, least) {
   const last = Math.max(2, Math.min(8, Math.floor(scale.inner / (5 * REM))));
   const digits = scale.t1 - scale.t0 < 20 ? 3 : scale.t1 < 100 ? 2 : 0;
   for (let tick = 0; tick <= last && run.length > 1; tick++) {
-    const x = LEFT + (scale.inner * tick) / last;
+    const x = scale.left + (scale.inner * tick) / last;
     const t = scale.byTime ? scale.t0 + ((scale.t1 - scale.t0) * tick) / last : run.times[Math.round(scale.first + (scale.span * tick) / last)];
     if (t === undefined) break; // the run is shorter than the run beside it
     ticks.push(html`<text class="tick" x=${x} y=${ROW} text-anchor=${tick === last ? "end" : "middle"}>${t.toFixed(digits)} s</text>`);
@@ -125,6 +144,18 @@ function draw(run, scale, height, least) {
   return { nodes: [html`<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
       <rect width="6" height="6" class="hatch-ground" /><rect width="2.4" height="6" class="hatch-line" /></pattern></defs>`, nodes], ticks,
     height: y, omitted: run.spans.length - shown };
+}
+
+export function LanesLegend() {
+  const line = (look) => html`<svg width="22" height="10" aria-hidden="true"><rect class="life ${look}" x="1" y=${look === "busy" ? 1 : 3.5} width="20" height=${look === "busy" ? 8 : 3} /></svg>`;
+  const items = [
+    [html`<svg width="22" height="10" aria-hidden="true"><rect x="1" y="0" width="20" height="10" rx="2" class="bar-sample" /><text class="inbar" x="8" y="9">1</text></svg>`, "owned by member 1"],
+    [html`<svg width="22" height="10" aria-hidden="true"><rect class="hole" x="1" y="1" width="20" height="8" fill="url(#hatch)" /></svg>`, "no owner"],
+    [line("settled"), "member has settled"], [line("busy"), "member rebalances"], [line("offline"), "not connected"], [line("frozen"), "frozen"], [line("dead"), "killed"],
+    [html`<svg width="10" height="10" aria-hidden="true"><circle class="watch" cx="5" cy="5" r="2.6" /></svg>`, "a watch fires"],
+    [html`<svg width="10" height="10" aria-hidden="true"><path class="again" d="M2 2l6 6m0-6l-6 6" /></svg>`, "session ended, or message redelivered"],
+  ];
+  return html`<div class="legend lanes-legend">${items.map(([sample, words]) => html`<span>${sample}${words}</span>`)}</div>`;
 }
 
 function memberName(run, who) {

@@ -201,6 +201,26 @@ export function cellState(row, by, members) {
   return by.length ? "read" : "held";
 }
 
+// name -> text of at most about `most` characters. A shortened name shows an ellipsis, keeps its end with the
+// number of the partition, and differs from all other texts.
+export function shortened(names, most) {
+  const found = new Map();
+  let open = [...new Set(names)];
+  for (let length = most; open.length; length++) {
+    const texts = open.map((name) => (name.length <= length ? name : ellipsis(name, length)));
+    const taken = new Map();
+    for (const text of [...found.values(), ...texts]) taken.set(text, (taken.get(text) || 0) + 1);
+    open.forEach((name, n) => taken.get(texts[n]) === 1 && found.set(name, texts[n]));
+    open = open.filter((name) => !found.has(name));
+  }
+  return found;
+}
+
+function ellipsis(name, length) {
+  const head = Math.floor((length - 1) / 2);
+  return `${name.slice(0, head)}…${name.slice(head + 1 - length)}`;
+}
+
 export const CELL_WORDS = {
   double: "two members deliver it",
   unsure: "delivered by a member, but without an owner",

@@ -1,6 +1,6 @@
 // The side panel: the tree of znodes, what can happen next, the log, and a guided tour.
 
-import { Component, html, useState } from "./vendor/preact-htm.js";
+import { Component, html, useEffect, useRef } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
 import { compare } from "./model.js";
 
@@ -125,13 +125,16 @@ export function textOf(run, n) {
 
 // ---- a guided tour ------------------------------------------------------------------------------
 
-export function TourPanel({ tour, step, go, leave, back, away }) {
-  const [shown, setShown] = useState(-1);
+export function TourPanel({ tour, step, answered, answer, go, leave, back, away }) {
+  const shown = useRef(null);
+  useEffect(() => {
+    if (answered) shown.current?.scrollIntoView({ block: "nearest" });
+  }, [answered]);
   const one = tour.steps[step];
   return html`<div class="tour"><h2>${tour.title} <span>${step + 1} of ${tour.steps.length}</span></h2>
     <p class="words">${one.text}</p>
     <div class="question"><p><b>Question.</b> ${one.question}</p>
-      ${shown === step ? html`<p class="answer">${one.answer}</p>` : html`<button onClick=${() => setShown(step)}>show the answer</button>`}</div>
+      ${answered ? html`<p class="answer" ref=${shown}>${one.answer}</p>` : html`<button onClick=${answer}>show the answer</button>`}</div>
     ${away ? html`<p class="hint">You have left the state of this step. <button onClick=${back}>return to it</button></p>` : null}
     <div class="buttons"><button disabled=${step === 0} onClick=${() => go(step - 1)}>‹ back</button>
       <button class="primary" disabled=${step === tour.steps.length - 1} onClick=${() => go(step + 1)}>next ›</button>

@@ -2,9 +2,12 @@
 
 import { Component, html } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
-import { CELL_WORDS, NOBODY, STRANGER, cellState, deliverers } from "./model.js";
+import { CELL_WORDS, NOBODY, STRANGER, cellState, deliverers, shortened } from "./model.js";
 
 export const NAMED_MESSAGES = 6; // members whose messages in transit are objects; more members show their number
+// Characters of a partition's name in the grid, by size of its cells, and in a member's column. Tooltips show full names.
+const NAME_SIZES = { large: 16, medium: 14, small: 6, tiny: 6 };
+const COLUMN_NAME = 14;
 const WORDS = {
   away: "not started", up: "", dead: "killed", left: "left", frozen: "frozen",
 };
@@ -54,14 +57,26 @@ let last = {};
 function derived(picture, group) {
   if (last.partitions === picture.partitions && last.members === picture.members) return last;
   const by = deliverers(picture);
+  const texts = partitionNames(picture, COLUMN_NAME);
   const cells = picture.members.map(() => []);
   picture.partitions.forEach((row, number) => {
-    const cell = `${number}|${row[0]}|${cellState(row, by[number], picture.members)}|${row[1]}|${threadOf(picture, group, row[0])}`;
+    const cell = `${number}|${row[0]}|${cellState(row, by[number], picture.members)}|${row[1]}|${threadOf(picture, group, row[0])}|${texts.get(row[0])}`;
     if (row[1] >= 0) cells[row[1]]?.push(cell);
     for (const who of by[number]) if (who !== row[1]) cells[who].push(cell);
   });
   last = { partitions: picture.partitions, members: picture.members, by, cells: cells.map((found) => found.join(";")) };
   return last;
+}
+
+// name -> text of at most `most` characters; computed again only if a partition was added.
+const shown = new Map();
+function partitionNames(picture, most) {
+  const names = picture.partitions.map((row) => row[0]);
+  const last = shown.get(most);
+  if (last?.names.length === names.length && names.every((name, n) => name === last.names[n])) return last.texts;
+  const texts = shortened(names, most);
+  shown.set(most, { names, texts });
+  return texts;
 }
 
 const SIMULATED_GROUP = "g";
@@ -171,8 +186,8 @@ class Threads extends Pure {
   render({ cells, menu, who }) {
     const rows = cells ? cells.split(";").map((one) => one.split("|")) : [];
     const threads = [...new Set(rows.map((row) => row[4]))].sort((a, b) => a - b);
-    const draw = (some) => some.map(([number, name, state, owner]) =>
-      html`<${Cell} key=${number} number=${Number(number)} name=${name} state=${state} owner=${Number(owner)} who=${who} menu=${menu} small=${true} />`);
+    const draw = (some) => some.map(([number, name, state, owner, , text]) =>
+      html`<${Cell} key=${number} number=${Number(number)} name=${name} text=${text} state=${state} owner=${Number(owner)} who=${who} menu=${menu} small=${true} />`);
     if (threads.length > 1)
       return html`${threads.map((thread) => html`<div class="cells thread" key=${thread}><span class="none">${thread === "" ? "no thread" : `thread ${thread}`}</span>${draw(rows.filter((row) => row[4] === thread))}</div>`)}`;
     return html`<div class="cells">${draw(rows)}
@@ -181,13 +196,12 @@ class Threads extends Pure {
 }
 
 class Cell extends Pure {
-  render({ label, number, name, state, owner, who, menu, small, row }) {
+  render({ label, number, name, text, state, owner, who, menu, small, row }) {
     const { fill, ink, pattern } = paint(state === "double" || state === "unsure" || state === "foreign" ? who : owner);
-    const short = small && name.length > 9 ? name.slice(-8) : name;
     const style = ["free", "double", "unsure", "foreign"].includes(state) ? {} : { background: fill, color: ink };
     return html`<button class="cell ${state} p${pattern}" style=${style} onClick=${(event) => menu("partition", number, event)}
         title="${name}: ${CELL_WORDS[state]}${row ? `; ${progress(row)}` : ""}" aria-haspopup="menu">
-      <span class="name">${short}</span>${small ? null : html`<span class="owner">${state === "double" ? "2×" : label}</span>${row?.[5] ? html`<span class="flow">${flow(row)}</span>` : null}`}
+      <span class="name">${text}</span>${small ? null : html`<span class="owner">${state === "double" ? "2×" : label}</span>${row?.[5] ? html`<span class="flow">${flow(row)}</span>` : null}`}
       ${row && !small ? html`<${Bar} row=${row} />` : null}</button>`;
   }
 }
@@ -225,15 +239,16 @@ function Bar({ row }) {
 function Partitions({ picture, by, menu }) {
   const count = picture.partitions.length;
   const size = count <= 12 ? "large" : count <= 96 ? "medium" : count <= 600 ? "small" : "tiny";
+  const texts = partitionNames(picture, NAME_SIZES[size]);
   return html`<div class="partitions ${size}" style=${{ "--name": longest(picture) }} role="group" aria-label="partitions, each with its owner">
-    ${picture.partitions.map((row, number) => html`<${Cell} key=${number} number=${number} name=${row[0]} row=${size === "large" || size === "medium" ? row : null}
+    ${picture.partitions.map((row, number) => html`<${Cell} key=${number} number=${number} name=${row[0]} text=${texts.get(row[0])} row=${size === "large" || size === "medium" ? row : null}
         state=${cellState(row, by[number], picture.members)} owner=${row[1]} who=${by[number][0] ?? -1} menu=${menu} label=${ownerText(row[1] < 0 && by[number].length ? by[number][0] : row[1], picture.members)} />`)}
   </div>`;
 }
 
 // The number of characters of the longest name, which sets the width of large cells.
 function longest(picture) {
-  return picture.partitions.length > 12 ? 0 : Math.max(0, ...picture.partitions.map((row) => row[0].length)) + 1;
+  return picture.partitions.length > 12 ? 0 : Math.min(NAME_SIZES.large, Math.max(0, ...picture.partitions.map((row) => row[0].length))) + 1;
 }
 
 export function Legend() {

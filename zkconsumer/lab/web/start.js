@@ -10,7 +10,10 @@
     const words = document.createElement("p");
     words.className = "failed";
     words.setAttribute("role", "alert");
-    words.textContent = `The lab cannot start: ${what.slice(0, 300)}. Reload the page; if that does not help, use a current browser, or start the lab (or build the site) again.`;
+    const advice = location.protocol === "file:"
+      ? "Browsers load no modules from local files. Open the page through a web server: run python3 -m http.server in its directory, and open the address that it prints."
+      : "Reload the page; if that does not help, use a current browser, or start the lab (or build the site) again.";
+    words.textContent = `The lab cannot start: ${what.slice(0, 300)}. ${advice}`;
     document.body.prepend(words);
     for (const one of document.querySelectorAll("[aria-busy]")) one.setAttribute("aria-busy", "false");
     for (const one of document.querySelectorAll(".loading")) one.remove();

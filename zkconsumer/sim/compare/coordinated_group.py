@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.later.group_events import Settings as BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.sim.compare import wire_sizes
 from zkconsumer.sim.compare.meter import Meter
@@ -20,9 +21,9 @@ class Protocol:
     messages: str  # "classic" or "consumer"
     assignors: tuple[str, ...] = ()
 
-    def settings(self, one: Settings, who: int) -> Settings:
-        """Return the properties of a member with the protocol's assignors."""
-        return replace(one, assignors=self.assignors) if self.assignors else one
+    def settings(self, one: Settings, session_s: float) -> Settings:
+        """Return the properties of a member with the protocol's assignors and a session timeout."""
+        return replace(one, assignors=self.assignors or one.assignors, session_s=session_s)
 
 
 PROTOCOLS = {
@@ -59,7 +60,7 @@ class CoordinatedGroup:
 
     server = "coordinator"
 
-    def __init__(self, members: int, partitions: int, *, protocol: str) -> None:
+    def __init__(self, members: int, partitions: int, session_s: float, *, protocol: str) -> None:
         self.meter = Meter()
         self._observer = _Observer(self.meter)
         one = PROTOCOLS[protocol]
@@ -68,7 +69,8 @@ class CoordinatedGroup:
             members=members,
             partitions=partitions,
             messages=1,
-            settings=one.settings,
+            settings=lambda settings, _: one.settings(settings, session_s),
+            broker_settings=BrokerSettings(session_s=session_s),
         )
         self.world = World(plan, self._observer)
 
@@ -95,6 +97,6 @@ class CoordinatedGroup:
         return self._observer.requests, 0, self._observer.bytes
 
 
-COORDINATED_GROUPS: dict[str, Callable[[int, int], CoordinatedGroup]] = {
+COORDINATED_GROUPS: dict[str, Callable[[int, int, float], CoordinatedGroup]] = {
     name: partial(CoordinatedGroup, protocol=name) for name in PROTOCOLS
 }

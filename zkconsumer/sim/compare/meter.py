@@ -35,6 +35,7 @@ class Cost:
         redelivered: messages that were delivered again.
         pause_s: the longest time for which a living member that had partitions delivered nothing.
         settled_s: the longest time from a step of the script until the group was settled.
+        session_s: the session timeout of the members, in seconds.
     """
 
     protocol: str
@@ -49,6 +50,7 @@ class Cost:
     redelivered: int
     pause_s: float
     settled_s: float
+    session_s: float
 
 
 class Meter:

@@ -2,7 +2,7 @@
 
 Each step begins some seconds after the group has settled. One message a second arrives in each
 partition. The network delay between two hosts is a millisecond, and all timeouts and intervals have
-the defaults of each protocol's client.
+the defaults of each protocol's client, except a session timeout that the caller gives.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from enum import Enum
 from typing import Protocol
 
 from zkconsumer.errors import ConfigError, quoted
+from zkconsumer.later.group_events import DEFAULT_SESSION_S as COORDINATED_SESSION_S
 from zkconsumer.sim.compare.coordinated_group import COORDINATED_GROUPS
 from zkconsumer.sim.compare.meter import Cost, Meter, fewest_moves
-from zkconsumer.sim.compare.zookeeper_group import ZOOKEEPER_GROUPS
+from zkconsumer.sim.compare.zookeeper_group import ZOOKEEPER_GROUPS, ZOOKEEPER_SESSION_S
+from zkconsumer.sim.world import World
 
 # ---- scripts: what happens to the members of a group, in which order -----------------------------
 
@@ -54,20 +56,25 @@ class Step:
 
     def __str__(self) -> str:
         """Return the step as a script writes it."""
-        name = f"c{self.member + 1}"
+        name = name_of(self.member)
         if self.action is Action.FREEZE:
             return f"freeze {name} {self.frozen_s:g}s"
         return "join" if self.action is Action.JOIN else f"{self.action.value} {name}"
 
 
-_STEP = re.compile(r"(join)|(leave|kill) c(\d{1,6})|(freeze) c(\d{1,6}) (\d{1,9}(?:\.\d{1,3})?)s")
+_NAME = rf"{World.GROUP}_(\d{{1,6}})"
+_STEP = re.compile(rf"(join)|(leave|kill) {_NAME}|(freeze) {_NAME} (\d{{1,9}}(?:\.\d{{1,3}})?)s")
+
+
+def name_of(member: int) -> str:
+    """Return a member's name in scripts and in the lab."""
+    return f"{World.GROUP}_{member}"
 
 
 def read_script(text: str, members: int) -> list[Step]:
-    """Return the steps of `join; kill c2; freeze c1 10s; leave c3`.
+    """Return the steps of `join; kill g_1; freeze g_0 10s; leave g_2`.
 
-    The group begins with the members c1, c2, ...; each `join` adds the next member. A step contains
-    the member's number, counted from 0.
+    The group begins with the members g_0, g_1, ...; each `join` adds the next member.
 
     Raises:
         ConfigError: a step is unknown, or names a member that is not in the group.
@@ -81,9 +88,9 @@ def read_script(text: str, members: int) -> list[Step]:
         step = _read_step(part, known)
         known += step.action is Action.JOIN
         if step.action is not Action.JOIN and step.member not in present:
-            names = [f"c{one + 1}" for one in sorted(present)[:5]]
+            names = [name_of(one) for one in sorted(present)[:5]]
             raise ConfigError(
-                f"c{step.member + 1} is not in the group at the step {quoted(part)}",
+                f"{name_of(step.member)} is not in the group at the step {quoted(part)}",
                 where="--script",
                 remedy=f"name one of {', '.join(names) or 'no members'}",
             )
@@ -101,16 +108,18 @@ def _read_step(part: str, known: int) -> Step:
             f"{quoted(part)} is not a step of a script",
             where="--script",
             remedy="use join, leave MEMBER, kill MEMBER or freeze MEMBER SECONDSs, as in"
-            " 'join; kill c2; freeze c1 10s'",
+            " 'join; kill g_1; freeze g_0 10s'",
         )
     action = Action(match[1] or match[2] or match[4])
     number = match[3] or match[5]
-    return Step(action, known if number is None else int(number) - 1, float(match[6] or 0))
+    return Step(action, known if number is None else int(number), float(match[6] or 0))
 
 
 def _check(steps: list[Step], members: int) -> None:
     if not steps:
-        raise ConfigError("the script has no step", where="--script", remedy="use 'join; leave c1'")
+        raise ConfigError(
+            "the script has no step", where="--script", remedy="use 'join; leave g_0'"
+        )
     if len(steps) > MAX_STEPS:
         raise ConfigError(f"the script has more than {MAX_STEPS} steps", where="--script")
     if members > MAX_MEMBERS:
@@ -151,14 +160,35 @@ class Group(Protocol):
     def traffic(self) -> tuple[int, int, int]: ...
 
 
-def new_group(protocol: str, members: int, partitions: int) -> Group:
-    """Return a group whose members have not joined yet."""
+def new_group(
+    protocol: str, members: int, partitions: int, *, session_s: float | None = None
+) -> Group:
+    """Return a group whose members have not joined yet.
+
+    Args:
+        protocol: one of `PROTOCOLS`.
+        members: members of the group, those that join later included.
+        partitions: partitions of the topic.
+        session_s: the members' session timeout in seconds; None for `default_session_s`.
+    """
+    session_s = default_session_s(protocol) if session_s is None else session_s
     if protocol in ZOOKEEPER_GROUPS:
-        return ZOOKEEPER_GROUPS[protocol](members, partitions)
-    return COORDINATED_GROUPS[protocol](members, partitions)
+        return ZOOKEEPER_GROUPS[protocol](members, partitions, session_s)
+    return COORDINATED_GROUPS[protocol](members, partitions, session_s)
 
 
-def check(partitions: int, protocols: Sequence[str]) -> None:
+def default_session_s(protocol: str) -> float:
+    """Return the default session timeout of the protocol's clients, in seconds."""
+    return ZOOKEEPER_SESSION_S if protocol in ZOOKEEPER_GROUPS else COORDINATED_SESSION_S
+
+
+MIN_SESSION_S, MAX_SESSION_S = 6.0, 60.0
+"""Bounds of a session timeout, in seconds. A coordinator refuses less
+(`group.min.session.timeout.ms`). With more, a comparison takes long, since it waits for the
+timeouts after each step."""
+
+
+def check(partitions: int, protocols: Sequence[str], session_s: float | None = None) -> None:
     """Check the arguments of a comparison other than its script.
 
     Raises:
@@ -167,6 +197,11 @@ def check(partitions: int, protocols: Sequence[str]) -> None:
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise ConfigError(
             f"the number of partitions must be between 1 and {MAX_PARTITIONS}", where="--partitions"
+        )
+    if session_s is not None and not MIN_SESSION_S <= session_s <= MAX_SESSION_S:
+        raise ConfigError(
+            f"the session timeout must be between {MIN_SESSION_S:g} and {MAX_SESSION_S:g} seconds",
+            where="--session-timeout",
         )
     for name in protocols:
         if name not in PROTOCOLS:
@@ -178,25 +213,37 @@ def check(partitions: int, protocols: Sequence[str]) -> None:
 
 
 def compare(
-    steps: Sequence[Step], *, members: int, partitions: int, protocols: Sequence[str]
+    steps: Sequence[Step],
+    *,
+    members: int,
+    partitions: int,
+    protocols: Sequence[str],
+    session_s: float | None = None,
 ) -> Iterator[Cost]:
     """Yield the costs of the script on each protocol.
+
+    With `session_s`, all protocols have this session timeout, in seconds, instead of their own
+    default.
 
     Raises:
         ConfigError: a number is out of range, or a protocol is unknown.
     """
-    check(partitions, protocols)
+    check(partitions, protocols, session_s)
     for name in protocols:
-        yield _Run(name, steps, members, partitions).cost()
+        used_s = default_session_s(name) if session_s is None else session_s
+        yield _Run(name, steps, members, partitions, used_s).cost()
 
 
 class _Run:
     """One script on one protocol."""
 
-    def __init__(self, name: str, steps: Sequence[Step], members: int, partitions: int) -> None:
+    def __init__(
+        self, name: str, steps: Sequence[Step], members: int, partitions: int, session_s: float
+    ) -> None:
         self._name, self._steps, self._partitions = name, steps, partitions
+        self._session_s = session_s
         joins = sum(step.action is Action.JOIN for step in steps)
-        self._group = new_group(name, members + joins, partitions)
+        self._group = new_group(name, members + joins, partitions, session_s=session_s)
         self._present = set(range(members))
         self._needed = 0
         self._settled_s = 0.0
@@ -231,6 +278,7 @@ class _Run:
             meter.redelivered,
             round(meter.pause_s, 3),
             round(self._settled_s, 3),
+            self._session_s,
         )
 
     def _perform(self, step: Step) -> None:

@@ -20,10 +20,10 @@ from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
 from zkconsumer.sim.world import Watcher, World
 
-SESSION_S = 6.0
-"""`zookeeper.session.timeout.ms`, in seconds."""
+ZOOKEEPER_SESSION_S = 6.0
+"""The default of `zookeeper.session.timeout.ms`, in seconds."""
 
-PING_S = SESSION_S / 3
+PINGS_PER_TIMEOUT = 3
 """An idle ZooKeeper client pings its server after a third of the session timeout."""
 
 AUTO_COMMIT_S = 60.0
@@ -64,14 +64,15 @@ class ZooKeeperGroup:
 
     server = "zookeeper"
 
-    def __init__(self, members: int, partitions: int, *, is_jvm: bool) -> None:
+    def __init__(self, members: int, partitions: int, session_s: float, *, is_jvm: bool) -> None:
         self.meter = Meter()
+        self._session_s = session_s
         self._observer = _Observer(self.meter)
         plan = Plan(
             members=members,
             partitions=partitions,
             messages=1,
-            session_s=SESSION_S,
+            session_s=session_s,
             settings=lambda one: replace(one, auto_commit_s=AUTO_COMMIT_S),
         )
         jvm = frozenset(range(members)) if is_jvm else frozenset[int]()
@@ -102,11 +103,14 @@ class ZooKeeperGroup:
 
     def traffic(self) -> tuple[int, int, int]:
         """Return the requests, watch events and bytes, with the pings of idle clients."""
-        seen, pings = self._observer, math.ceil(self._connected_s / PING_S)
+        seen, pings = (
+            self._observer,
+            math.ceil(self._connected_s * PINGS_PER_TIMEOUT / self._session_s),
+        )
         return seen.requests + pings, seen.notifications, seen.bytes + pings * wire_sizes.PING
 
 
-ZOOKEEPER_GROUPS: dict[str, Callable[[int, int], ZooKeeperGroup]] = {
+ZOOKEEPER_GROUPS: dict[str, Callable[[int, int, float], ZooKeeperGroup]] = {
     "zookeeper-jvm": partial(ZooKeeperGroup, is_jvm=True),
     "zookeeper": partial(ZooKeeperGroup, is_jvm=False),
 }

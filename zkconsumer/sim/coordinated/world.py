@@ -71,6 +71,7 @@ class Plan:
     Attributes:
         protocol: "classic" or "consumer".
         settings: a function that changes a member's properties.
+        broker_settings: the settings of each broker's coordinator.
         delay: draws the seconds that the next message takes.
     """
 
@@ -80,6 +81,7 @@ class Plan:
     messages: int = 2
     brokers: int = 3
     settings: Callable[[Settings, int], Settings] = lambda one, who: one
+    broker_settings: ge.Settings = field(default_factory=ge.Settings)
     delay: Delay = field(default_factory=Delay)
 
 
@@ -331,7 +333,7 @@ class World:
         self.members = [self._new_member(who) for who in range(plan.members)]
         self.leader: int | None = 0
         self.partition = coordinator_partition(GROUP, OFFSETS_PARTITIONS)
-        self.brokers = [group_coordinator.GroupCoordinator() for _ in range(plan.brokers)]
+        self.brokers = [self._coordinator() for _ in range(plan.brokers)]
         self.down: set[int] = set()
         self._broker_ticks = [NEVER] * plan.brokers
         self._wires: dict[tuple[int, int], Wire] = {}
@@ -363,6 +365,9 @@ class World:
         if self.plan.protocol == "consumer":
             return Member(name, ConsumerState(settings), consumer_member)
         return Member(name, ClassicState(settings), classic_member)
+
+    def _coordinator(self) -> group_coordinator.GroupCoordinator:
+        return group_coordinator.GroupCoordinator(self.plan.broker_settings)
 
     def topics(self) -> dict[str, Topic]:
         """Return the cluster's topics."""
@@ -647,7 +652,7 @@ class World:
         self.down.add(broker)
         if self.leader == broker:
             self.move_coordinator(None)
-        self.brokers[broker] = group_coordinator.GroupCoordinator()
+        self.brokers[broker] = self._coordinator()
         self._broker_ticks[broker] = NEVER
         for who, member in enumerate(self.members):
             if (who, broker) in self._wires and member.lives:
