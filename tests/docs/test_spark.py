@@ -104,7 +104,7 @@ def test_the_old_names() -> None:
 def test_the_messages() -> None:
     """Each message in the last table that this package writes occurs in the code."""
     sources = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "zkconsumer" / "spark").glob("*.py")
+        path.read_text(encoding="utf-8") for path in (ROOT / "zkconsumer").rglob("*.py")
     )
     # Join adjacent literals, so that each message is one text, as a reader sees it.
     text = re.sub(r'"\s+f?"', "", sources)

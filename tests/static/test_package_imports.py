@@ -38,7 +38,7 @@ PERMITTED: dict[str, set[str]] = {
     },
     "sandbox": {"errors", "protocol", "kafka"},
     "lab": {
-        *("errors", "java", "protocol", "member", "consumer", "trace", "sim"),
+        *("errors", "java", "protocol", "member", "later", "consumer", "trace", "sim"),
         *("config", "zk", "admin", "sandbox", "history"),
     },
     "history": {"errors", "protocol"},
