@@ -15,6 +15,7 @@ import socket
 import stat
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -201,6 +202,56 @@ def _bytes_received(port: int) -> dict[int, int]:
     return found
 
 
+# ---- The first query after an installation -------------------------------------------------------
+
+# The process of a user: prints the seconds from `load` to the result.
+JOB = """
+import sys, time
+from pathlib import Path
+from zkconsumer.sandbox import spark as sparks
+spark = sparks.session(Path(sys.argv[1]))
+began_s = time.perf_counter()
+reader = spark.read.format("zkconsumer").option("zookeeper", sys.argv[2])
+reader.option("subscribe", sys.argv[3]).load().count()
+print(time.perf_counter() - began_s)
+spark.stop()
+"""
+# Seconds after which the compiling process has failed.
+COMPILE_LIMIT_S = 600.0
+
+
+def first_query_case(bench: Bench, case: str) -> list[Result]:
+    """Compare the first query of a machine, without compiled code, with one after compiling."""
+    topic = "first-query"
+    bench.sandbox.create_topic(topic, partitions=2)
+    for partition in range(2):
+        bench.sandbox.produce(topic, 5000, partition=partition)
+    ratios = []
+    for number in range(3):
+        compiled = bench.directory / f"numba-{number}"
+        first_s = _query_s(bench, topic, compiled)
+        deadline_s = time.monotonic() + COMPILE_LIMIT_S
+        while any(compiled.rglob("zkconsumer-compiling.*")) and time.monotonic() < deadline_s:
+            time.sleep(0.2)
+        second_s = _query_s(bench, topic, compiled)
+        print(f"  {case}: {first_s:.1f} s, then {second_s:.1f} s", file=sys.stderr)
+        ratios.append(first_s / second_s)
+    return [at_most(case, "first to second", statistics.median(ratios), "ratio", 1.5)]
+
+
+def _query_s(bench: Bench, topic: str, compiled: Path) -> float:
+    """Run the job in a process that keeps numba's compiled code in `compiled`."""
+    arguments = [str(bench.directory / "job"), bench.sandbox.zookeeper_connect, topic]
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, *arguments],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(compiled)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout.split()[-1])
+
+
 # A case is a function that returns its results. The cases with Spark's own source need another
 # Spark (half a gigabyte, kept in the cache) and run only on request.
 Case = Callable[[Bench, str], list[Result]]
@@ -218,6 +269,7 @@ CASES: Mapping[str, Case] = {
     "plan 10000": PlanMany(10_000),
     "take over": take_over_case,
     "warm join": warm_join_case,
+    "first query": first_query_case,
     "tables 10000": tables_case,
 }
 KAFKA_SOURCE: Mapping[str, Case] = {

@@ -575,6 +575,7 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/consumer/test_bad_input.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/spark/test_pipeline.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/spark/test_pickling.py", STARTS_PROCESSES),
+    Rule(Lane.NORMAL, "tests/kafka/columns/test_loops.py", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/spark/test_cluster.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/contract", "Its tests run on real servers."),
     Rule(Lane.QUICK, "tests/zk/contract", "The simulated server needs no process.", ("simulated",)),
@@ -932,6 +933,12 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/spark/test_history_pipeline.py::test_on_spark",
         "Takes 8 s. The other tests of the file run the same tasks and commits without Spark.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/kafka/columns/test_loops.py::test_the_compiling_process_fills_the_cache",
+        "Takes 15 s of CPU time, because it compiles. The normal lane starts the process, and "
+        "loads loops that were compiled before.",
     ),
     Rule(
         Lane.ALL,

@@ -5,8 +5,8 @@
 The last line is one JSON object. `batch` and `stream` contain the messages that the batch and
 the stream read. `retried` contains the messages of a batch read in which each task failed once,
 with the number of the attempt. `executors` contains the directories of the executors; `package`
-contains the paths of the package on the driver and the executors. If the package was not sent
-to the executors, the object contains only `error`, the text that the user sees.
+contains the paths of the package on the driver and the executors. If the executors lack the package
+or the interpreter, the object contains only `error`, the text that the user sees.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def fail_midway(rows: Iterable[Row]) -> Iterator[tuple[str, int]]:
 
 def main(zookeeper: str, topic: str, checkpoint: str, way: str) -> dict[str, Any]:
     spark = SparkSession.builder.getOrCreate()
-    if way != "installed":
+    if way not in ("installed", "unreadable"):
         from zkconsumer.spark.data_source import ZkConsumerSource  # noqa: PLC0415 - as docs/spark.md
 
         spark.dataSource.register(ZkConsumerSource)
     options = {"zookeeper": zookeeper, "subscribe": topic, "startingOffsets": "earliest"}
     options["minPartitions"] = "4"  # Without this, the few messages would share one task.
     rows = spark.read.format("zkconsumer").options(**options).load()
-    if way == "not sent":
+    if way in ("not sent", "unreadable"):
         try:
             rows.collect()
         except PySparkException as error:

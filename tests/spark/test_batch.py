@@ -293,7 +293,7 @@ def planned(sandbox: Sandbox, topic: str, *filters: Filter) -> list[tuple[int, i
     tasks = reader.partitions()
     ranges = [task.ranges for task in tasks if isinstance(task, RangesPartition)]
     assert len(ranges) == len(tasks)
-    return sorted(tuple(one[1:]) for some in ranges for one in some)
+    return sorted((one.partition, one.start, one.end) for some in ranges for one in some)
 
 
 def test_filters_narrow_the_planned_ranges(sandbox: Sandbox, topic: str) -> None:

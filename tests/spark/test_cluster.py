@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,22 +53,34 @@ def filled(sandbox: Sandbox, unique: Callable[[str], str]) -> dict[str, str]:
 
 
 def run(
-    cluster: SparkCluster, directory: Path, request: dict[str, Any], *, python: Path, ship: str
+    cluster: SparkCluster,
+    directory: Path,
+    request: dict[str, Any],
+    *,
+    python: Path,
+    ship: str = "",
+    driver: Path | None = None,
+    archive: str = "",
+    within: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Submit the job, with `python` on the driver and the executors; return its output.
 
     `ship` is the package for the driver, and for the executors unless it must not be sent.
+    `driver` is PYSPARK_DRIVER_PYTHON, if it is not `python`. The executors unpack `archive`, and
+    the command `within` starts the driver.
     """
     environ = {**os.environ, **environment(directory), "PYSPARK_PYTHON": str(python)}
-    environ["PYSPARK_DRIVER_PYTHON"] = str(python)
+    environ["PYSPARK_DRIVER_PYTHON"] = str(driver or python)
     # --py-files has no effect on the process of a stream's source, on the driver.
     environ["PYTHONPATH"] = ship
-    command = [str(SUBMIT), "--master", cluster.url, "--conf", "spark.ui.enabled=false"]
+    command = [*within, str(SUBMIT), "--master", cluster.url]
+    command += ["--conf", "spark.ui.enabled=false"]
+    command += ["--archives", archive] if archive else []
     command += ["--conf", "spark.log.level=ERROR"]
     command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=2"]
     for key, value in cluster.settings.items():
         command += ["--conf", f"{key}={value}"]
-    if request["way"] == "not sent":
+    if request["way"] in ("not sent", "unreadable"):
         # One executor and one attempt suffice: further attempts give the same error.
         command += ["--conf", "spark.cores.max=1", "--conf", "spark.task.maxFailures=1"]
     elif ship:
@@ -120,6 +134,62 @@ def test_executors_without_the_package(
     told = run(cluster, tmp_path, request, python=python, ship=ship)["error"]
     assert f"an executor cannot read: No module named 'zkconsumer' ({python} on " in told
     assert "Traceback" not in told
+
+
+@pytest.fixture(scope="module")
+def packed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the package, as an archive for the executors."""
+    directory = tmp_path_factory.mktemp("packed")
+    python = python_without_package(directory / "environment")
+    pip("--python", str(python), "install", "--no-deps", "--ignore-installed", str(wheel))
+    with tarfile.open(directory / "environment.tar.gz", "w:gz") as made:
+        made.add(directory / "environment", arcname="")
+    return directory
+
+
+@pytest.fixture
+def apart(cluster: SparkCluster, packed: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Submits the job from a directory in which `environment` leads to the driver's environment.
+
+    The executors cannot see the driver's environment, because it is mounted for the driver only.
+    They unpack the archive, in which the same relative path leads to an interpreter.
+    """
+    directory = tmp_path / "driver-environment"
+    directory.mkdir()
+    (tmp_path / "environment").symlink_to(directory)
+    private = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*private, "true"], check=False).returncode:
+        pytest.skip("this system does not let a user mount a directory for one process")
+    script = 'mount --bind "$0" "$1" && shift && exec "$@"'
+    within = [*private, "sh", "-c", script, str(packed / "environment"), str(directory)]
+    archive = f"{packed / 'environment.tar.gz'}#environment"
+    return partial(run, cluster, tmp_path, archive=archive, within=within)
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize(
+    ("way", "driver"),
+    [("installed", ""), ("registered", "driver-environment"), ("unreadable", "driver-environment")],
+)
+def test_interpreters_at_different_paths(
+    apart: Callable[..., dict[str, Any]],
+    filled: dict[str, str],
+    tmp_path: Path,
+    way: str,
+    driver: str,
+) -> None:
+    """With one relative path, the driver and the executors each start their own interpreter."""
+    # A registered format also works if PYSPARK_DRIVER_PYTHON is the driver's absolute path. With a
+    # format that Spark has found, the executors would start that path, and the error names it.
+    python = Path("environment/bin/python")
+    absolute = tmp_path / driver / "bin" / "python" if driver else None
+    request = {**filled, "checkpoint": str(tmp_path / "checkpoint"), "way": way}
+    told = apart(request, python=python, driver=absolute)
+    if way == "unreadable":
+        assert f'Cannot run program "{absolute}"' in told["error"]
+        return
+    assert told["batch"] == told["stream"] == sorted(CONTENTS)
+    assert len(told["executors"]) == 2
 
 
 def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:

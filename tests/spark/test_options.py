@@ -8,6 +8,7 @@ import re
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
 
 from zkconsumer.config.settings import SETTINGS
 from zkconsumer.errors import ConfigError
@@ -24,7 +25,7 @@ from zkconsumer.spark.options import (
     SourceOptions,
     Topics,
 )
-from zkconsumer.spark.schema import SCHEMA
+from zkconsumer.spark.schema import MEMBER_TYPES, SCHEMA, columns_of, schema_with
 from zkconsumer.spark.tables import options as tables
 
 NEEDED = {"zookeeper": "h:2181/kafka", "subscribe": "a"}
@@ -33,6 +34,7 @@ SECRET = {
     "zookeeper.auth.credential": "me:hidden",
     "zookeeper.auth.insecure.plaintext": "true",
 }
+MEMBER_SCHEMA = schema_with(("headers", "token"))
 MEMBER = {**NEEDED, "mode": "group", "group.id": "g"}
 
 
@@ -145,6 +147,62 @@ def test_a_bad_position_says_what_is_allowed(text: str) -> None:
     assert refused({**NEEDED, "startingOffsets": text}).where == "startingOffsets"
 
 
+def test_columns_that_options_add() -> None:
+    """`includeHeaders` and `includeToken` add a column, which a schema can also select."""
+    assert parse().more_columns == ()
+    assert schema_with(parse(includeHeaders="true").more_columns).names == [
+        *SCHEMA.names,
+        "headers",
+    ]
+    member = SourceOptions.parse({**MEMBER, "includeToken": "true", "includeHeaders": "true"})
+    assert member.more_columns == ("headers", "token")
+    assert refused({**NEEDED, "includeToken": "true"}).where == "includeToken"
+    both = StructType([MEMBER_SCHEMA["token"], MEMBER_SCHEMA["headers"]])
+    assert columns_of(both, MEMBER_TYPES) == ("token", "headers")
+    assert columns_of(StructType([MEMBER_SCHEMA["headers"]])) == ("headers",)
+    with pytest.raises(ConfigError, match="there is no column token"):
+        columns_of(both)
+
+
+def test_the_size_of_batches_and_tasks() -> None:
+    """The options have the names, the units and the defaults of Spark's connector."""
+    options = parse(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10", maxTriggerDelay="90s")
+    assert (options.min_per_trigger, options.max_delay_s) == (10, 90.0)
+    assert parse().max_delay_s == 900.0
+    assert [parse(maxTriggerDelay=one).max_delay_s for one in ("250", "5MIN", "2h")] == [
+        0.25,
+        300.0,
+        7200.0,
+    ]
+    assert parse(maxRecordsPerPartition="5").max_records == 5
+    for bad in ("", "s", "1.5s", "-1s", "5w", "5 s", "1" * 5000 + "s"):
+        assert refused({**NEEDED, "maxTriggerDelay": bad}).where == "maxTriggerDelay"
+    wrong = parse(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
+    with pytest.raises(ConfigError, match="at least 11 and at most 10 messages"):
+        wrong.for_stream()
+    with pytest.raises(ConfigError, match="does not apply to read"):
+        parse(minOffsetsPerTrigger="1").for_batch()
+
+
+def test_a_batch_of_a_query_s_progress() -> None:
+    """A batch can start and end as `[from, to]` says, as in `endOffset` of a query's progress."""
+    text = '{"a":{"2":[7,9,0,123],"0":[3,5]}}'
+    batch = parse(startingOffsets=text).for_batch()
+    zero, two = TopicPartition("a", 0), TopicPartition("a", 2)
+    assert batch.subscription == Assigned({"a": (0, 2)})
+    assert batch.starting == AtOffsets({zero: 3, two: 7})
+    assert batch.ending == AtOffsets({zero: 5, two: 9})
+    with pytest.raises(ConfigError) as caught:
+        parse(startingOffsets=text).for_stream()
+    assert '{"a":{"0":5,"2":9}}' in caught.value.remedy
+    with pytest.raises(ConfigError, match="already says where each range ends"):
+        parse(startingOffsets=text, endingOffsets="latest").for_batch()
+    for bad in ("[5]", "[5,4]", "[-1,4]", "[1,2,3,4,5]", '[1,"2"]'):
+        error = refused({**NEEDED, "startingOffsets": f'{{"a":{{"0":{bad}}}}}'})
+        assert error.where == "startingOffsets"
+        assert "[23,42]" in error.remedy
+
+
 @pytest.mark.parametrize(
     "option",
     ["startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions"],
@@ -205,7 +263,7 @@ def test_all_unknown_names_are_in_one_error() -> None:
         ({**NEEDED, "subscribe": "a,a"}, "subscribe"),
         ({**NEEDED, "subscribe": ","}, "subscribe"),
         ({**NEEDED, "mode": "both"}, "mode"),
-        ({**NEEDED, "includeHeaders": "true"}, "includeHeaders"),
+        ({**NEEDED, "includeHeaders": "yes"}, "includeHeaders"),
         ({**NEEDED, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({**NEEDED, "failOnDataLoss": "yes"}, "failOnDataLoss"),
         ({**NEEDED, "fetch.message.max.bytes": "1k"}, "fetch.message.max.bytes"),

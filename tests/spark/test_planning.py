@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections import Counter
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
+from zkconsumer.spark.cluster_logs import TriggerDelay
 from zkconsumer.spark.offset_ranges import (
     SHARED_TASK,
     OffsetRange,
@@ -109,6 +112,50 @@ def test_tasks_do_not_depend_on_the_order_of_ranges(
     dealt = tasks(ranges_of(sizes), min_partitions=wanted)
     assert all(dealt)
     assert tasks(reversed(ranges_of(sizes)), min_partitions=wanted) == dealt
+
+
+@STURDY
+@given(SIZES, WANTED, st.integers(1, 10 * SHARED_TASK))
+def test_no_task_has_more_than_its_maximum(
+    sizes: dict[TopicPartition, int], wanted: int | None, most: int
+) -> None:
+    """With `maxRecordsPerPartition` each message is read once, by a task that is not too large."""
+    sizes = {tp: min(size, 100 * most) for tp, size in sizes.items()}
+    ranges = ranges_of(sizes)
+    found = tasks(ranges, min_partitions=wanted, max_records=most)
+    assert all(sum(one.size for one in task) <= most for task in found)
+    assert sum(one.size for one in flat(found)) == sum(sizes.values())
+    assert len(found) >= sum(-(-size // most) for size in sizes.values()) or most > SHARED_TASK
+    assert {one.tp for one in flat(found)} == {tp for tp, size in sizes.items() if size}
+
+
+def test_a_token_is_part_of_the_checkpoint() -> None:
+    """Ranges with tokens survive the checkpoint, also as a repetition; others keep their form."""
+    one, other = OffsetRange("t", 0, 5, 9, 1 << 40), OffsetRange("t", 1, 3, 3, 7)
+    found = to_offset([one, other])
+    assert found == {"t": {"0": [5, 9, 0, 1 << 40], "1": [3, 3, 0, 7]}}
+    again = to_offset([one, other], unlike=found)
+    assert again != found
+    assert from_offset(found) == from_offset(again) == [one, other]
+    assert to_offset([one._replace(token=None)]) == {"t": {"0": [5, 9]}}
+    assert from_offset({"t": {"0": [5, 9, 1]}}) == [one._replace(token=None)]
+
+
+def test_a_batch_waits_for_its_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch after the first waits for `minOffsetsPerTrigger` or for `maxTriggerDelay`."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    delay = TriggerDelay(100, 60.0)
+    assert not delay.must_wait(1)  # the first batch
+    assert delay.must_wait(99)
+    assert not delay.must_wait(100)
+    now += 59.0
+    assert delay.must_wait(99)
+    now += 1.0
+    assert not delay.must_wait(0)  # no batch begins
+    assert not delay.must_wait(1)
+    assert delay.must_wait(1)
+    assert not TriggerDelay(None, 60.0).must_wait(1)
 
 
 @STURDY

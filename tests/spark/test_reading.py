@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from support.wait import LIMIT_S
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
+from zkconsumer.kafka import engines
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.columns import from_messages, record_sets
 from zkconsumer.kafka.fetcher import KafkaFetcher
@@ -32,7 +35,7 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.spark import task_reader
 from zkconsumer.spark.offset_ranges import OffsetRange
-from zkconsumer.spark.schema import SCHEMA
+from zkconsumer.spark.schema import SCHEMA, schema_with
 from zkconsumer.spark.task_reader import ReadSettings, client_settings, read_ranges
 
 # A time in ms that no clock shows while these tests run.
@@ -98,6 +101,32 @@ def test_the_types_are_those_that_spark_compares_with(
     schemas = [batch.schema for batch in found]
     asked = to_arrow_schema(StructType([SCHEMA[name] for name in columns]), timezone="UTC")
     assert schemas and all(asked.equals(schema) for schema in schemas)
+
+
+@pytest.mark.parametrize("engine", ["columns", "librdkafka"])
+def test_headers_and_tokens(sandbox: Sandbox, topic: str, engine: str) -> None:
+    """Both readers return the headers, null if there are none, and each partition's token."""
+    sent = [[("a", b"1"), ("a", None), ("ü", b"\xff")], [], None, [("b", b"")]]
+    one = producer(sandbox)
+    for partition in (0, 1):
+        for number, headers in enumerate(sent):
+            one.produce(topic, f"{number}", partition=partition, headers=headers)
+    assert one.flush(REQUEST_S) == 0
+    ranges = OffsetRange(topic, 0, 0, 4, 70), OffsetRange(topic, 1, 1, 4)
+    columns = ("token", "headers", "partition", "offset")
+    batches = [*read_ranges(ranges, columns, settings_of(sandbox, engine=engine))]
+    asked = to_arrow_schema(
+        StructType([schema_with(("headers", "token"))[name] for name in columns]), timezone="UTC"
+    )
+    assert all(asked.equals(batch.schema) for batch in batches)
+    found = sorted(
+        (row["partition"], row["offset"], row["token"], row["headers"])
+        for batch in batches
+        for row in batch.to_pylist()
+    )
+    shown = [[{"key": key, "value": value} for key, value in one or ()] or None for one in sent]
+    expected = [(0, number, 70, shown[number]) for number in range(4)]
+    assert found == expected + [(1, number, None, shown[number]) for number in range(1, 4)]
 
 
 def test_each_field_is_what_was_produced(sandbox: Sandbox, topic: str) -> None:
@@ -393,7 +422,7 @@ def test_fetches_are_sized_to_the_range(
             made.append(settings)
             super().__init__(settings)
 
-    monkeypatch.setattr(task_reader, "KafkaFetcher", Recorded)
+    monkeypatch.setattr(engines, "KafkaFetcher", Recorded)
     values = [f"{number:0200}" for number in range(12_000)]
     sandbox.produce(topic, values, partition=3)
     for start in (0, 1000, 2000, 2500, 9000):
@@ -432,14 +461,15 @@ def test_a_consumer_is_closed_while_a_task_looks_for_one(sandbox: Sandbox, hundr
 
 def test_a_warm_up_connects_the_consumer_that_it_keeps(sandbox: Sandbox, hundred: str) -> None:
     """The consumer kept by a warm-up task is connected to the leader, and the next task uses it."""
-    settings = settings_of(sandbox)
+    settings = settings_of(sandbox, engine="columns")
     for kept, _ in idle_consumers().values():
         kept.close()
     idle_consumers().clear()
     task_reader.warm_up(TopicPartition(hundred, 0), settings)
     ((kept, _),) = idle_consumers().values()
     assert kept.sessions  # one for each broker to which the consumer has connected
-    assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
+    found = offsets(sandbox, OffsetRange(hundred, 0, 0, 100), engine="columns")
+    assert found == [*range(100)]
     ((used, _),) = idle_consumers().values()
     assert used is kept
 
@@ -468,6 +498,38 @@ def test_an_executor_without_the_extra_logs_one_line(
     task_reader.log_once.cache_clear()
 
 
+# Reads a range in a process that has no compiled code; stops the compiling process.
+FIRST_READ = """
+import json, logging, pickle, sys
+from zkconsumer import loops
+from zkconsumer.spark.task_reader import read_ranges
+logging.basicConfig(stream=sys.stderr)
+ranges, settings = pickle.loads(bytes.fromhex(sys.argv[1]))
+for _ in range(2):
+    print(sum(batch.num_rows for batch in read_ranges(ranges, ["value"], settings)))
+compiling = loops.start_compiling()
+compiling.kill()
+print(compiling.args[1:3])
+"""
+
+
+def test_the_first_task_does_not_wait_for_the_compiler(
+    sandbox: Sandbox, hundred: str, tmp_path: Path
+) -> None:
+    """Without compiled code a task reads through librdkafka, says so, and starts the compiler."""
+    task = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_READ, pickle.dumps(task).hex()],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["100", "100", "['-m', 'zkconsumer.loops']"]
+    assert done.stderr.count("reads through librdkafka; another process compiles it now") == 1
+
+
 def test_a_task_restores_the_garbage_collectors_thresholds(sandbox: Sandbox, hundred: str) -> None:
     """Every task, even an abandoned one, restores the garbage collector's thresholds."""
     before = gc.get_threshold()
@@ -476,6 +538,22 @@ def test_a_task_restores_the_garbage_collectors_thresholds(sandbox: Sandbox, hun
     next(left)
     left.close()
     assert gc.get_threshold() == before
+
+
+def test_a_broken_package_on_an_executor(
+    sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If `fetch.engine=columns` lacks a package, one sentence names the package and the extra."""
+    monkeypatch.delitem(sys.modules, "zkconsumer.kafka.columns.fetcher", raising=False)
+    monkeypatch.delattr("zkconsumer.kafka.columns.fetcher", raising=False)
+    monkeypatch.setitem(sys.modules, "selectors", None)
+    settings = ReadSettings(
+        {**settings_of(sandbox).client, "client.id": "x"}, 1.0, engine="columns"
+    )
+    with pytest.raises(SparkSourceError, match=r"an executor cannot read: .*selectors") as caught:
+        next(read_ranges([OffsetRange(hundred, 0, 0, 1)], ["value"], settings))
+    assert f"({sys.executable} on " in str(caught.value)
+    assert "install zkconsumer[spark,fast] there" in str(caught.value)
 
 
 def test_no_pyarrow_on_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,10 @@ PERMITTED: dict[str, set[str]] = {
     "consumer": {"errors", "protocol", "config", "member", "zk", "kafka", "trace"},
     "aio": {"errors", "protocol", "config", "consumer"},
     "admin": {"errors", "java", "protocol", "config", "zk", "kafka"},
+    "loops": {"kafka", "history"},
     "spark": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "consumer", "admin"),
-        *("history", "file_lock"),
+        *("history", "file_lock", "loops"),
     },
     "tables": {"errors", "protocol", "config", "zk", "kafka", "admin", "spark"},
     "sim": {
@@ -45,7 +46,7 @@ PERMITTED: dict[str, set[str]] = {
     "demo": {"errors", "protocol", "zk", "spark", "sandbox", "history", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
-        *("sim", "sandbox", "demo", "lab", "history", "file_lock", "zkconsumer"),
+        *("sim", "sandbox", "demo", "lab", "history", "file_lock", "loops", "zkconsumer"),
     },
     "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
 }

@@ -104,6 +104,10 @@ COMMANDS = {
         "Print the completion script of bash, zsh or fish.",
     ),
     "docs": ("zkconsumer.cli.docs:app", "Show a page of the documentation, or search the pages."),
+    "compile": (
+        "zkconsumer.cli.compile:app",
+        "Compile the columnar readers beforehand, for instance into an image.",
+    ),
     "schema": ("zkconsumer.cli.schema:app", "Print the JSON Schema of a command's output."),
     "trace": ("zkconsumer.cli.trace:app", "Show or replay a trace of members' decisions."),
     "sandbox": (

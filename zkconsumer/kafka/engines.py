@@ -103,6 +103,13 @@ def columnar(settings: Settings) -> ColumnFetcher:
     return ColumnFetcher(settings)
 
 
+def columnar_with_headers(settings: Settings) -> ColumnFetcher:
+    """Make a client of the columnar reader whose batches have the column `headers`."""
+    from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
+
+    return ColumnFetcher(settings, with_headers=True)
+
+
 class StreamClients:
     """Makes the broker clients of a stream, or of a pool, for the brokers that are registered."""
 

@@ -196,8 +196,8 @@ class ThreadPartitions:
                 one.offset, one.is_first, one.is_stored = offset, False, False
 
     def begin(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Mark these ranges as in flight. Return those whose partitions are still served; the
-        others are not part of the batch.
+        """Mark these ranges as in flight. Return those whose partitions are still served, with
+        their fencing tokens; the others are not part of the batch.
         """
         found: list[OffsetRange] = []
         with self._lock:
@@ -207,7 +207,7 @@ class ThreadPartitions:
                     if wanted.size:
                         one.until = wanted.end
                         one.is_first = one.is_stored = False
-                    found.append(wanted)
+                    found.append(wanted._replace(token=one.epoch))
         return found
 
     def finish(self, ends: Mapping[TopicPartition, int]) -> int:

@@ -108,6 +108,32 @@ class ShortLogs:
         return now - self._since.setdefault(tp, now) < STALE_END_S
 
 
+class TriggerDelay:
+    """Delays batches until enough messages are available.
+
+    Rule: `org.apache.spark.sql.kafka010.KafkaMicroBatchStream.delayBatch`, Spark 4.3. The first
+    batch is not delayed.
+    """
+
+    def __init__(self, least: int | None, limit_s: float) -> None:
+        """Args:
+        least: the minimum number of messages; None delays no batch.
+        limit_s: seconds after the previous batch from which on any message suffices.
+        """
+        self._least, self._limit_s = least, limit_s
+        self._last_at = float("-inf")
+
+    def must_wait(self, available: int) -> bool:
+        """Return whether a batch of the available messages must wait; otherwise it begins now."""
+        if self._least is None or not available:
+            return False
+        now = time.monotonic()
+        if available < self._least and now - self._last_at < self._limit_s:
+            return True
+        self._last_at = now
+        return False
+
+
 def brokers_of(config: ConsumerConfig) -> Brokers:
     """Read the registered brokers in a separate session. Raises what `ZooKeeperClient` raises."""
     with ZooKeeperClient(config) as connection:

@@ -26,7 +26,7 @@ from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.options import Mode, SourceOptions
 from zkconsumer.spark.process_lifecycle import errors_as_text
 from zkconsumer.spark.read_only import ReadOnlySource
-from zkconsumer.spark.schema import SCHEMA, columns_of
+from zkconsumer.spark.schema import MEMBER_TYPES, TYPES, columns_of, schema_with
 
 
 class ZkConsumerSource(ReadOnlySource):
@@ -53,8 +53,7 @@ class ZkConsumerSource(ReadOnlySource):
         """Return the columns. Spark calls this method in `load()`, unless the query has a schema of
         its own. Raises ConfigError for wrong options, so that they fail at once.
         """
-        SourceOptions.parse(self._options)
-        return SCHEMA
+        return schema_with(SourceOptions.parse(self._options).more_columns)
 
     @errors_as_text()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -66,7 +65,7 @@ class ZkConsumerSource(ReadOnlySource):
         self._has_reader = True
         try:
             options = SourceOptions.parse(self._options).for_stream()
-            columns = columns_of(schema)
+            columns = columns_of(schema, MEMBER_TYPES if options.mode is Mode.GROUP else TYPES)
         except ZkConsumerError as error:
             return RefusingStreamReader(error)
         if options.mode is Mode.GROUP:

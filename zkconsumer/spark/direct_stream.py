@@ -36,6 +36,7 @@ from zkconsumer.spark.cluster_logs import (
     ClusterLogs,
     IdleDelay,
     ShortLogs,
+    TriggerDelay,
     brokers_of,
 )
 from zkconsumer.spark.offset_mirror import BackgroundMirror, OffsetMirror
@@ -43,6 +44,7 @@ from zkconsumer.spark.offset_ranges import (
     OffsetRange,
     StreamOffset,
     advance,
+    available,
     from_offset,
     to_offset,
 )
@@ -87,6 +89,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._checked_at = float("-inf")
         self._short = ShortLogs(options.config)
         self._pause = IdleDelay()
+        self._delay = TriggerDelay(options.min_per_trigger, options.max_delay_s)
         self._warned: set[str] = set()
 
     def __getstate__(self) -> dict[str, object]:
@@ -218,6 +221,8 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         positions, ends = found
         if self._targets is not None:
             ends = {tp: min(end, self._targets.get(tp, 0)) for tp, end in ends.items()}
+        elif self._delay.must_wait(available(positions, ends)):
+            ends = {}
         ranges = advance(positions, ends, limit=limit)
         moved = any(before.get(one.tp, one.start) != one.start for one in ranges)
         if moved or any(one.size for one in ranges) or (ranges and not before):

@@ -48,18 +48,21 @@ from zkconsumer.spark.cluster_logs import (
     MIN_IDLE_DELAY_S,
     ClusterLogs,
     IdleDelay,
+    TriggerDelay,
     brokers_of,
 )
 from zkconsumer.spark.offset_ranges import (
     OffsetRange,
     StreamOffset,
     advance,
+    available,
     from_offset,
     to_offset,
 )
 from zkconsumer.spark.options import Matching, SourceOptions, Topics
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import errors_as_text
+from zkconsumer.spark.schema import TOKEN
 from zkconsumer.spark.start_positions import Logs, Positions, StartPositions, few
 from zkconsumer.spark.task_reader import planned, read_task, warm_ups
 
@@ -139,6 +142,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         # time.
         self._idle: tuple[StreamOffset, int] | None = None
         self._pause = IdleDelay()
+        self._delay = TriggerDelay(options.min_per_trigger, options.max_delay_s)
         self._waits_for = ""  # the member's last error that may resolve by itself
 
     def __getstate__(self) -> dict[str, object]:
@@ -495,6 +499,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         ends = {tp: log.end for tp, log in logs.items()}
         if self._targets is not None:
             ends = {tp: min(end, self._targets.get(tp, 0)) for tp, end in ends.items()}
+        elif self._delay.must_wait(available(positions, ends)):
+            return start
         ranges = advance(positions, ends, limit=limit)
         if not any(one.size for one in ranges):
             return start
@@ -502,6 +508,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         if not any(one.size for one in begun) or not group.holds_lease:
             group.cancel()
             return start
+        if TOKEN not in self._columns:
+            begun = [one._replace(token=None) for one in begun]
         return to_offset(begun, unlike=start)
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:

@@ -170,7 +170,7 @@ def offset_ranges(batch: DataFrame) -> list[OffsetRange]:
     The function reads all rows of the batch, so call `persist()` on the batch first. See
     `finishing.ranges_of`.
     """
-    return [OffsetRange(*one) for one in ranges_of(batch)]
+    return [OffsetRange(*one[:4]) for one in ranges_of(batch)]
 
 
 # ---- Options and decoders ------------------------------------------------------------------------

@@ -17,12 +17,17 @@ from zkconsumer.protocol.model import TopicPartition
 
 
 class OffsetRange(NamedTuple):
-    """Messages `start` to `end` - 1 of a partition (Spark: `OffsetRange`)."""
+    """Messages `start` to `end` - 1 of a partition (Spark: `OffsetRange`).
+
+    `token` is the fencing token of the member that planned the range; None if no member did, or if
+    the query does not read the token.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
+    token: int | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -40,7 +45,7 @@ StreamOffset = dict[str, dict[str, list[int]]]
 
 The form describes a batch completely: a replay needs neither the previous batch nor the group's
 owners. A partition without new messages has `[end, end]`. A third number distinguishes a repeated
-batch from its original.
+batch from its original; it may be 0 or absent. A fourth number is the fencing token.
 """
 
 
@@ -53,16 +58,22 @@ def to_offset(ranges: Iterable[OffsetRange], *, unlike: StreamOffset | None = No
     makes the text different. If there is no partition, an entry with an empty topic name makes the
     text different.
     """
-    found: StreamOffset = {}
-    for one in sorted(ranges):
-        found.setdefault(one.topic, {})[str(one.partition)] = [one.start, one.end]
-    if not found and not unlike and unlike is not None:
+    some = sorted(ranges)
+    if not some and not unlike and unlike is not None:
         return {"": {}}
-    if found == unlike:
-        return {
-            topic: {number: [*pair, 1] for number, pair in partitions.items()}
-            for topic, partitions in found.items()
-        }
+    found = _entry(some, 0)
+    return _entry(some, 1) if found == unlike else found
+
+
+def _entry(ranges: Iterable[OffsetRange], mark: int) -> StreamOffset:
+    found: StreamOffset = {}
+    for one in ranges:
+        numbers = [one.start, one.end]
+        if one.token is not None:
+            numbers += [mark, one.token]
+        elif mark:
+            numbers.append(mark)
+        found.setdefault(one.topic, {})[str(one.partition)] = numbers
     return found
 
 
@@ -74,9 +85,9 @@ def from_offset(offset: Mapping[str, Mapping[str, Iterable[int]]]) -> list[Offse
     """
     try:
         return [
-            OffsetRange(topic, int(partition), *map(int, list(pair)[:2]))
+            OffsetRange(topic, int(partition), *_parsed(numbers))
             for topic, partitions in offset.items()
-            for partition, pair in partitions.items()
+            for partition, numbers in partitions.items()
         ]
     except (AttributeError, TypeError, ValueError) as error:
         raise SparkSourceError(
@@ -84,6 +95,11 @@ def from_offset(offset: Mapping[str, Mapping[str, Iterable[int]]]) -> list[Offse
             where=json.dumps(offset)[:200],
             remedy="give the query a checkpoint of its own",
         ) from error
+
+
+def _parsed(numbers: Iterable[int]) -> tuple[int, int, int | None]:
+    start, end, *more = map(int, numbers)
+    return start, end, more[1] if len(more) > 1 else None
 
 
 # ---- Planning a batch and its tasks --------------------------------------------------------------
@@ -116,6 +132,11 @@ def advance(
     return [OffsetRange(*tp, at, at + shares[tp]) for tp, at in positions.items()]
 
 
+def available(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
+    """Return the number of messages from the positions to the ends of the logs."""
+    return sum(max(0, ends.get(tp, at) - at) for tp, at in positions.items())
+
+
 def shared(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Divide `limit` messages among partitions, in proportion to the number of messages in each
     partition.
@@ -131,8 +152,15 @@ def shared(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartiti
     }
 
 
-def tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None = None) -> list[Ranges]:
+def tasks(
+    ranges: Iterable[OffsetRange],
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[Ranges]:
     """Distribute ranges over tasks.
+
+    No task has more than `max_records` messages: longer ranges are first divided into equal parts.
 
     If there are more non-empty ranges than `min_partitions`, each large range gets its own task,
     and small ranges share tasks of up to `SHARED_TASK` messages; there are at least
@@ -141,8 +169,12 @@ def tasks(ranges: Iterable[OffsetRange], *, min_partitions: int | None = None) -
     or remove a few tasks.
     """
     nonempty = sorted(one for one in ranges if one.size)
+    if max_records is not None:
+        nonempty = [part for one in nonempty for part in _divided(one, -(-one.size // max_records))]
     if min_partitions is not None and min_partitions > len(nonempty):
         return [(part,) for part in _split(nonempty, min_partitions)]
+    if max_records is not None and max_records < 2 * SHARED_TASK:
+        return [(one,) for one in nonempty]  # a shared task might have more messages
     large = [one for one in nonempty if one.size >= SHARED_TASK]
     small = [one for one in nonempty if one.size < SHARED_TASK]
     needed = -(-_size(small) // SHARED_TASK)
@@ -157,13 +189,19 @@ def _split(ranges: Sequence[OffsetRange], wanted: int) -> list[OffsetRange]:
     for_rest = max(wanted - len(small), 1)
     found: list[OffsetRange] = []
     for one in ranges:
-        parts = 1 if one in small else _parts(one.size, rest, for_rest)
-        start = one.start
-        for left in range(parts, 0, -1):
-            end = start + (one.end - start) // left
-            if end > start:
-                found.append(one._replace(start=start, end=end))
-            start = end
+        found += _divided(one, 1 if one in small else _parts(one.size, rest, for_rest))
+    return found
+
+
+def _divided(one: OffsetRange, parts: int) -> list[OffsetRange]:
+    """Return the range in this number of parts of about equal size, without empty ones."""
+    found: list[OffsetRange] = []
+    start = one.start
+    for left in range(parts, 0, -1):
+        end = start + (one.end - start) // left
+        if end > start:
+            found.append(one._replace(start=start, end=end))
+        start = end
     return found
 
 

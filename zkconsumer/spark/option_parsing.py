@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
@@ -191,7 +191,28 @@ class AtTimes:
     timestamps_ms: Mapping[TopicPartition, int]
 
 
-Position = NamedPosition | AtOffsets | AtTime | AtTimes
+@dataclass(frozen=True, slots=True)
+class AtRanges:
+    """A first offset for each partition, and the offset after the last one (for batches)."""
+
+    ranges: Mapping[TopicPartition, tuple[int, int]]
+
+    def partitions(self) -> dict[str, tuple[int, ...]]:
+        """Return the partitions by topic."""
+        found: dict[str, tuple[int, ...]] = {}
+        for tp in sorted(self.ranges):
+            found[tp.topic] = (*found.get(tp.topic, ()), tp.partition)
+        return found
+
+    def ends_as_json(self) -> str:
+        """Return the ends in the JSON form of `startingOffsets`."""
+        found: dict[str, dict[str, int]] = {}
+        for tp, (_, end) in sorted(self.ranges.items()):
+            found.setdefault(tp.topic, {})[str(tp.partition)] = end
+        return json.dumps(found, separators=(",", ":"))
+
+
+Position = NamedPosition | AtOffsets | AtTime | AtTimes | AtRanges
 
 
 def parse_offsets(option: str, text: str) -> NamedPosition | AtOffsets:
@@ -207,6 +228,44 @@ def parse_offsets(option: str, text: str) -> NamedPosition | AtOffsets:
             remedy=f"set earliest, latest, zookeeper, or JSON such as {form}",
         )
     return AtOffsets(_by_partition(option, text, least=EARLIEST, form=form))
+
+
+def parse_starting_offsets(option: str, text: str) -> NamedPosition | AtOffsets | AtRanges:
+    """Parse `startingOffsets`: what `parse_offsets` accepts, or `{"topic":{"0":[23,42]}}`, the form
+    of a batch in a query's progress. Raises ConfigError.
+    """
+    form = '{"topic":{"0":[23,42]}}: the first offset, and the offset after the last one'
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    if "[" not in text:
+        return parse_offsets(option, text)
+    for tp, value in _items(option, text, form):
+        # The progress of a repeated batch, or of one with tokens, has up to two more numbers.
+        if not isinstance(value, list) or not 2 <= len(value) <= 4:
+            raise _bad(option, text, form)
+        start, end = (_number(option, text, one, least=0, form=form) for one in value[:2])
+        if end < start:
+            raise _bad(option, text, form)
+        found[tp] = start, end
+    return AtRanges(found)
+
+
+_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+def parse_duration(given: Mapping[str, str], name: str, default: str) -> float:
+    """Return a time span in seconds. A number without a unit means milliseconds, as in Spark
+    (`org.apache.spark.network.util.JavaUtils.timeStringAsMs`). Raises ConfigError.
+    """
+    text = given.get(name, default)
+    number = text.lower().rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = text.lower()[len(number) :] or "ms"
+    if not _is_number(number) or unit not in _UNITS_S:
+        raise ConfigError(
+            f"bad value {text[:80]!r} of {name}",
+            where=name,
+            remedy="set a whole number and a unit, such as 30s, 15m or 1h",
+        )
+    return int(number) * _UNITS_S[unit]
 
 
 def parse_time(option: str, text: str) -> AtTime:
@@ -241,16 +300,21 @@ def parse_partitions(option: str, text: str) -> Mapping[str, tuple[int, ...]]:
 
 
 def _by_partition(option: str, text: str, *, least: int, form: str) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+    return {
+        tp: _number(option, text, value, least=least, form=form)
+        for tp, value in _items(option, text, form)
+    }
+
+
+def _items(option: str, text: str, form: str) -> Iterator[tuple[TopicPartition, object]]:
+    """Yield the value of each partition in JSON. Raises ConfigError."""
     for topic, partitions in _object(option, text, form).items():
         if not isinstance(partitions, dict) or not partitions:
             raise _bad(option, text, form)
         for number, value in partitions.items():
             if not (number.isascii() and number.isdigit()) or len(number) > len(str(2**31)):
                 raise _bad(option, text, form)
-            tp = TopicPartition(_topic(option, topic), int(number))
-            found[tp] = _number(option, text, value, least=least, form=form)
-    return found
+            yield TopicPartition(_topic(option, topic), int(number)), value
 
 
 def _object(option: str, text: str, form: str) -> dict[str, object]:

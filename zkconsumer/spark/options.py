@@ -24,20 +24,24 @@ from zkconsumer.spark.option_parsing import (
     LATEST,
     SECRET,
     AtOffsets,
+    AtRanges,
     NamedPosition,
     Position,
     did_you_mean,
     parse_choice,
+    parse_duration,
     parse_flag,
     parse_offsets,
     parse_partitions,
     parse_positive_integer,
+    parse_starting_offsets,
     parse_time,
     parse_times,
     split_kafka_properties,
     with_credential,
     with_documented_names,
 )
+from zkconsumer.spark.schema import HEADERS, TOKEN
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +65,9 @@ POLL_TIMEOUT_MS: Final = 120_000
 """Default of `kafkaConsumer.pollTimeoutMs`, the same as in Spark's connector
 (`spark.network.timeout`). A broker's restart or a leader election takes less time.
 """
+
+MAX_TRIGGER_DELAY: Final = "15m"
+"""Default of `maxTriggerDelay`, the same as in Spark's connector."""
 
 OnRestart = Literal["max", "zookeeper", "checkpoint"]
 
@@ -115,7 +122,11 @@ class SourceOptions:
         ending: where a batch read ends; None in a stream.
         without_match: what happens if no message has the starting time or a later one.
         max_per_trigger: maximum number of messages in a batch.
+        min_per_trigger: minimum number of messages in a batch, or None.
+        max_delay_s: seconds after a batch from which on a smaller batch is read.
         min_partitions: minimum number of tasks in a batch.
+        max_records: maximum number of messages that a task reads.
+        more_columns: the columns besides those that Spark's connector always has.
         fail_on_data_loss: whether the query fails if messages are no longer in the log. Otherwise
             it logs a warning and continues.
         mirror_offsets: whether direct mode writes the offsets of finished batches to the group's
@@ -139,7 +150,11 @@ class SourceOptions:
     ending: Position | None = None
     without_match: Literal["error", "latest"] = "error"
     max_per_trigger: int | None = None
+    min_per_trigger: int | None = None
+    max_delay_s: float = 900.0
     min_partitions: int | None = None
+    max_records: int | None = None
+    more_columns: tuple[str, ...] = ()
     fail_on_data_loss: bool = True
     mirror_offsets: bool = False
     push_filters: bool = False
@@ -171,7 +186,13 @@ class SourceOptions:
                 "error",
             ),
             max_per_trigger=parse_positive_integer(given, "maxOffsetsPerTrigger", _MAX_LONG),
+            min_per_trigger=parse_positive_integer(given, "minOffsetsPerTrigger", _MAX_LONG),
+            max_delay_s=parse_duration(given, "maxTriggerDelay", MAX_TRIGGER_DELAY),
             min_partitions=parse_positive_integer(given, "minPartitions", _MAX_INT),
+            max_records=parse_positive_integer(given, "maxRecordsPerPartition", _MAX_LONG),
+            more_columns=tuple(
+                column for name, column in _COLUMNS.items() if parse_flag(given, name, "false")
+            ),
             fail_on_data_loss=parse_flag(given, "failOnDataLoss", "true"),
             mirror_offsets=parse_flag(given, "mirrorOffsets", "false"),
             push_filters=parse_flag(given, "pushFilters", "false"),
@@ -208,6 +229,13 @@ class SourceOptions:
             _BATCH_ONLY,
             "remove it: a stream has no end; only a batch read (`read`) has one",
         )
+        if isinstance(self.starting, AtRanges):
+            raise ConfigError(
+                "a stream has no end, and a range of offsets has one",
+                where="startingOffsets",
+                remedy="name one offset for each partition, from which the stream starts:"
+                f" {self.starting.ends_as_json()}",
+            )
         if self.starting is not None:
             return self._checked()
         default = NamedPosition.LATEST if self.group is None else NamedPosition.ZOOKEEPER
@@ -224,6 +252,8 @@ class SourceOptions:
                 remedy="remove mode; startingOffsets=zookeeper starts at the stored offsets",
             )
         self._refuse("read", _STREAM_ONLY, "remove it: it applies to streams (`readStream`)")
+        if isinstance(self.starting, AtRanges):
+            return self._of_ranges(self.starting)._checked()
         done = replace(
             self,
             starting=self.starting or NamedPosition.EARLIEST,
@@ -232,6 +262,25 @@ class SourceOptions:
         _refuse_empty("startingOffsets", done.starting, NamedPosition.LATEST, LATEST)
         _refuse_empty("endingOffsets", done.ending, NamedPosition.EARLIEST, EARLIEST)
         return done._checked()
+
+    def _of_ranges(self, ranges: AtRanges) -> Self:
+        """Return the options for exactly these ranges, as a query's progress contains them."""
+        if self.ending is not None:
+            raise ConfigError(
+                "startingOffsets already says where each range ends",
+                where=", ".join(name for name in _ENDING if name in self.given),
+                remedy="remove it",
+            )
+        wanted = self.subscription
+        named = {tp.topic for tp in ranges.ranges}
+        if isinstance(wanted, Topics) and named <= wanted.threads.keys():
+            wanted = Assigned(ranges.partitions())
+        return replace(
+            self,
+            subscription=wanted,
+            starting=AtOffsets({tp: start for tp, (start, _) in ranges.ranges.items()}),
+            ending=AtOffsets({tp: end for tp, (_, end) in ranges.ranges.items()}),
+        )
 
     def _refuse(self, use: str, names: frozenset[str], remedy: str) -> None:
         if wrong := sorted(self.given & names):
@@ -245,6 +294,13 @@ class SourceOptions:
                 "the offset `zookeeper` means a group's stored offset, and no group is set",
                 where="startingOffsets, endingOffsets",
                 remedy="set group.id, or use earliest",
+            )
+        least, most = self.min_per_trigger, self.max_per_trigger
+        if least is not None and most is not None and least > most:
+            raise ConfigError(
+                f"a batch cannot have at least {least} and at most {most} messages",
+                where="minOffsetsPerTrigger, maxOffsetsPerTrigger",
+                remedy="set minOffsetsPerTrigger to at most maxOffsetsPerTrigger",
             )
         if self.mode is Mode.GROUP and not self.config.auto_commit_enable:
             raise ConfigError(
@@ -262,9 +318,14 @@ _STARTING: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTi
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _TOPICS: Final = ("subscribe", "subscribePattern", "assign")
 _BATCH_ONLY: Final = frozenset({*_ENDING, "pushFilters"})
-_STREAM_ONLY: Final = frozenset({"maxOffsetsPerTrigger", "mirrorOffsets"})
+_STREAM_ONLY: Final = frozenset(
+    {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "mirrorOffsets"}
+)
+# Option -> the column that it adds to the default schema.
+_COLUMNS: Final = {"includeHeaders": HEADERS, "includeToken": TOKEN}
 _GROUP_ONLY: Final = frozenset(
     {
+        "includeToken",
         "streams",
         "revoke.grace.ms",
         "offsets.on.restart",
@@ -293,12 +354,15 @@ OPTIONS: Final = (
     "startingOffsetsByTimestampStrategy",
     *_ENDING,
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "kafkaConsumer.pollTimeoutMs",
     "mirrorOffsets",
     "pushFilters",
-    "includeHeaders",
+    *_COLUMNS,
     "revoke.grace.ms",
     "offsets.on.restart",
     "zookeeper.patience.ms",
@@ -315,9 +379,6 @@ _FOREIGN: Final = {
     "kafka.bootstrap.servers": "the brokers are found in ZooKeeper; set zookeeper",
     "kafka.group.id": "set group.id instead",
     "groupidprefix": "set group.id instead",
-    "minoffsetspertrigger": "set the trigger's interval instead",
-    "maxtriggerdelay": "set the trigger's interval instead",
-    "maxrecordsperpartition": "set minPartitions instead",
     "fetchoffset.numretries": "offset requests are retried for socket.timeout.ms",
     "fetchoffset.retryintervalms": "offset requests are retried for socket.timeout.ms",
 }
@@ -326,14 +387,7 @@ _FOREIGN: Final = {
 def _named(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options under their documented names, with their values as text."""
     kafka, others = split_kafka_properties(options, but=_FOREIGN)
-    given = with_documented_names(others, _NAMES, hint=_hint) | kafka
-    if given.pop("includeHeaders", "false").lower() != "false":
-        raise ConfigError(
-            "headers cannot be read",
-            where="includeHeaders",
-            remedy="remove it: the record formats of the old consumer have no headers",
-        )
-    return given
+    return with_documented_names(others, _NAMES, hint=_hint) | kafka
 
 
 def _hint(key: str) -> str:
@@ -450,7 +504,7 @@ def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
 
 def _position(given: Mapping[str, str], side: Literal["starting", "ending"]) -> Position | None:
     parsers: dict[str, Callable[[str, str], Position]] = {
-        f"{side}Offsets": parse_offsets,
+        f"{side}Offsets": parse_starting_offsets if side == "starting" else parse_offsets,
         f"{side}Timestamp": parse_time,
         f"{side}OffsetsByTimestamp": parse_times,
     }

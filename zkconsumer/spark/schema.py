@@ -1,14 +1,16 @@
 """The columns of a record: those of Spark's Kafka connector. A schema may select some of them.
 
-Source: `org.apache.spark.sql.kafka010.KafkaRecordToRowConverter.kafkaSchema`, without headers.
+Source: `org.apache.spark.sql.kafka010.KafkaRecordToRowConverter.kafkaSchema`. `headers` is null for
+a record without headers. In group mode there is also the fencing token of the record's partition.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -21,7 +23,7 @@ from pyspark.sql.types import (
 
 from zkconsumer.errors import ConfigError
 
-_TYPES: dict[str, DataType] = {
+_SHOWN: dict[str, DataType] = {
     "key": BinaryType(),
     "value": BinaryType(),
     "topic": StringType(),
@@ -31,16 +33,34 @@ _TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
 }
 
-SCHEMA = StructType([StructField(name, kind) for name, kind in _TYPES.items()])
-"""The schema of a query that does not call `.schema(...)`."""
+HEADERS, TOKEN = "headers", "token"
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+TYPES: Mapping[str, DataType] = {**_SHOWN, HEADERS: ArrayType(_HEADER)}
+"""The columns that every query can select."""
+
+MEMBER_TYPES: Mapping[str, DataType] = {**TYPES, TOKEN: LongType()}
+"""The columns that a query with `mode=group` can select."""
 
 
-def columns_of(schema: StructType, types: Mapping[str, DataType] = _TYPES) -> tuple[str, ...]:
+def schema_with(more: Iterable[str]) -> StructType:
+    """Return the schema of a query that does not call `.schema(...)`: the columns that Spark's
+    connector always has, and these."""
+    names = [*_SHOWN, *more]
+    return StructType([StructField(name, MEMBER_TYPES[name]) for name in names])
+
+
+SCHEMA = schema_with(())
+"""The columns that Spark's connector always has."""
+
+
+def columns_of(schema: StructType, types: Mapping[str, DataType] = TYPES) -> tuple[str, ...]:
     """Return the names of the columns to read, in the user's order. The source does not build the
     other columns.
 
     Args:
-        types: every column that the table has; by default the columns of a record.
+        types: every column that the table has; by default the columns of a record without a
+            member.
 
     Raises:
         ConfigError: a column does not exist or has another type.

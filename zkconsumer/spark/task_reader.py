@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from confluent_kafka import Message
 from pyspark.sql.datasource import InputPartition
 
+from zkconsumer import loops
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.client_settings import (
@@ -36,7 +38,12 @@ from zkconsumer.kafka.client_settings import (
     mechanism_without_columns,
     without_columns,
 )
-from zkconsumer.kafka.engines import columnar, librdkafka_s, missing_packages
+from zkconsumer.kafka.engines import (
+    columnar,
+    columnar_with_headers,
+    librdkafka_s,
+    missing_packages,
+)
 from zkconsumer.kafka.fetcher import (
     AutoOffsetReset,
     Fetcher,
@@ -44,10 +51,12 @@ from zkconsumer.kafka.fetcher import (
     FetchFaultKind,
 )
 from zkconsumer.kafka.logs import STALE_END_S
+from zkconsumer.loops import Loops
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.process_lifecycle import errors_as_text, skip_imports_in_collections
+from zkconsumer.spark.schema import HEADERS, TOKEN
 
 if TYPE_CHECKING:
     import pyarrow
@@ -173,7 +182,7 @@ def read_ranges(
     """
     record_batches = _record_batches()
     left = [one for one in ranges if one.size]
-    reader = (_ColumnReader if _reads_columns(settings) else _Reader)(settings, left)
+    reader = (_ColumnReader if _reads_columns(settings) else _Reader)(settings, left, columns)
     thresholds = gc.get_threshold()
     gc.set_threshold(COLLECT_EVERY, *thresholds[1:])
     try:
@@ -185,7 +194,8 @@ def read_ranges(
             if isinstance(reader, _ColumnReader):
                 yield from reader.batches(once.values(), columns)
             else:
-                yield from record_batches(reader.read(once.values()), columns)
+                tokens = {tp: one.token for tp, one in once.items()}
+                yield from record_batches(reader.read(once.values()), columns, tokens)
     except GeneratorExit:  # Spark needs no more rows, for instance because of a LIMIT
         reader.give_back()
         raise
@@ -219,28 +229,36 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
 
 def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
     """Import and return `arrow.record_batches`. Raises SparkSourceError if pyarrow is missing."""
-    try:
+    with _packages_of("spark"):
         from zkconsumer.kafka.columns.from_messages import record_batches  # noqa: PLC0415 - see the error
+    return record_batches
+
+
+@contextmanager
+def _packages_of(extra: str) -> Iterator[None]:
+    """Raise SparkSourceError if an import fails, which names the package and the extra."""
+    try:
+        yield
     except ImportError as error:
         raise SparkSourceError(
             f"an executor cannot read: {error}",
             where=f"{sys.executable} on {socket.gethostname()}",
-            remedy="install zkconsumer[spark] there, or set PYSPARK_PYTHON to an interpreter"
+            remedy=f"install zkconsumer[{extra}] there, or set PYSPARK_PYTHON to an interpreter"
             " that has it",
         ) from error
-    return record_batches
 
 
 class _Reader:
     """Reads the ranges of one task. The reader reuses the consumer of an earlier task if there is
     one."""
 
-    make = staticmethod(librdkafka_s)
-
-    def __init__(self, settings: ReadSettings, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(
+        self, settings: ReadSettings, ranges: Sequence[OffsetRange], columns: Sequence[str]
+    ) -> None:
         self._settings = settings
         self._client = self._fetch_settings(ranges)
-        self._fetcher = _take_consumer(self._client, type(self).make)
+        self._make = self._maker(columns)
+        self._fetcher = _take_consumer(self._client, self._make)
         self._ranges: dict[TopicPartition, OffsetRange] = {}
         # The next offset of each partition that is not finished.
         self._next: dict[TopicPartition, int] = {}
@@ -249,6 +267,9 @@ class _Reader:
         self._idle_since: float | None = None
         self._short_since: dict[TopicPartition, float] = {}
         self._trouble = ""
+
+    def _maker(self, columns: Sequence[str]) -> Callable[[Settings], Fetcher]:
+        return librdkafka_s
 
     def _fetch_settings(self, ranges: Sequence[OffsetRange]) -> Settings:
         return _sized(self._settings, ranges)
@@ -284,7 +305,7 @@ class _Reader:
     def give_back(self) -> None:
         """Keep the consumer, so that the next task of this process can use it."""
         self._fetcher.unassign(self._next)
-        _keep_consumer(self._client, type(self).make, self._fetcher)
+        _keep_consumer(self._client, self._make, self._fetcher)
 
     def close(self) -> None:
         self._fetcher.close()
@@ -361,7 +382,7 @@ class _Reader:
             )
         if fault.kind is FetchFaultKind.LOST:
             self._fetcher.close()
-            self._fetcher = type(self).make(self._client)
+            self._fetcher = self._make(self._client)
             self._assign(self._next)
         elif fault.kind is FetchFaultKind.RETRIED:
             self._trouble = fault.text
@@ -435,9 +456,11 @@ class _Reader:
 
 
 def _reads_columns(settings: ReadSettings) -> bool:
-    """Return whether this process reads with the columnar reader; log which package is missing.
+    """Return whether this process reads with the columnar reader; otherwise log why it does not.
 
-    Raises SparkSourceError if `fetch.engine=columns` has no login for the SASL mechanism.
+    With `auto`, a process does not wait until the reader's loops are compiled. It reads through
+    librdkafka, and one process of the machine compiles them. Raises SparkSourceError if
+    `fetch.engine=columns` has no login for the SASL mechanism.
     """
     if settings.engine == "librdkafka":
         return False
@@ -446,12 +469,23 @@ def _reads_columns(settings: ReadSettings) -> bool:
             raise SparkSourceError(refused.what, where=refused.where, remedy=refused.remedy)
         return False
     missing = missing_packages(settings.engine)
-    if missing:
+    if missing and settings.engine == "auto":
         log_once(
             f"{' and '.join(missing)} cannot be imported, so this executor reads through"
             f" librdkafka, which is slower: install zkconsumer[fast] for {sys.executable}"
         )
-    return not missing
+        return False
+    if settings.engine == "columns" or loops.are_loaded(Loops.READER):
+        return True
+    loops.start_compiling()
+    log_once(
+        "the columnar reader is not compiled on this machine yet, so this executor reads through"
+        " librdkafka; another process compiles it now (`zkconsumer compile` does so beforehand)"
+        if loops.cache_directory() is not None
+        else "numba finds no directory for compiled code, so this executor reads through"
+        " librdkafka, which is slower: set NUMBA_CACHE_DIR to a directory that it may write"
+    )
+    return False
 
 
 @cache
@@ -462,7 +496,8 @@ def log_once(text: str) -> None:
 class _ColumnReader(_Reader):
     """Reads ranges with the columnar reader, which requests nothing after the end of a range."""
 
-    make = staticmethod(columnar)
+    def _maker(self, columns: Sequence[str]) -> Callable[[Settings], Fetcher]:
+        return columnar_with_headers if HEADERS in columns else columnar
 
     def _fetch_settings(self, ranges: Sequence[OffsetRange]) -> Settings:
         return self._settings.client
@@ -489,7 +524,7 @@ class _ColumnReader(_Reader):
                 self._short_since.pop(run.tp, None)
                 if self._next[run.tp] >= self._ranges[run.tp].end:
                     self._finish(run.tp)
-            waiting += [run.batch.select(columns) for run in runs]
+            waiting += [_selected(run.batch, columns, self._ranges[run.tp].token) for run in runs]
             if sum(one.num_rows for one in waiting) >= ENOUGH_ROWS or (
                 sum(one.nbytes for one in waiting) >= ENOUGH_BYTES
             ):
@@ -497,6 +532,28 @@ class _ColumnReader(_Reader):
                 waiting = []
             self._handle_faults()
         yield from _joined(waiting)
+
+
+def _selected(
+    batch: pyarrow.RecordBatch, columns: Sequence[str], token: int | None
+) -> pyarrow.RecordBatch:
+    """Return these columns of a batch of the columnar reader, with decoded headers."""
+    if HEADERS not in columns and TOKEN not in columns:
+        return batch.select(columns)
+    import pyarrow as pa  # noqa: PLC0415 - see `_record_batches`
+
+    from zkconsumer.kafka.columns.from_messages import TYPES, header_column  # noqa: PLC0415 - as above
+    from zkconsumer.kafka.columns.record_sets import headers_of  # noqa: PLC0415 - an extra
+
+    def column(name: str) -> pyarrow.Array:
+        if name == TOKEN:
+            return pa.repeat(pa.scalar(token, TYPES[TOKEN]), batch.num_rows)
+        if name == HEADERS:
+            return header_column(map(headers_of, batch.column(HEADERS).to_pylist()))
+        return batch.column(name)
+
+    schema = pa.schema([(name, TYPES[name]) for name in columns])
+    return pa.RecordBatch.from_arrays([column(name) for name in columns], schema=schema)
 
 
 def _joined(batches: list[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
@@ -579,7 +636,8 @@ def _take_consumer(settings: Settings, make: Callable[[Settings], Fetcher]) -> F
     """Return a consumer without partitions; a new one takes 10 to 50 ms to connect."""
     kept = _idle.get(os.getpid(), {}).pop(_key_of(settings, make), None)
     if kept is None:
-        return make(settings)
+        with _packages_of("spark,fast"):
+            return make(settings)
     kept[0].faults.clear()
     return kept[0]
 
@@ -675,7 +733,9 @@ def planned(
     """
     ranges = list(ranges)
     settings = replace(_settings(options, brokers), has_backlog=_is_limited(options, ranges))
-    planned_tasks = tasks(ranges, min_partitions=options.min_partitions)
+    planned_tasks = tasks(
+        ranges, min_partitions=options.min_partitions, max_records=options.max_records
+    )
     return [RangesPartition(one, settings) for one in planned_tasks]
 
 

@@ -7,9 +7,10 @@ Spark's executors import it only when they read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestampType": pa.int32(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    "token": pa.int64(),
 }
 
 # Kafka's `TimestampType.id` is librdkafka's number minus one: -1 none, 0 create time, 1 append
@@ -59,6 +62,7 @@ _key: Final[Callable[[Message], Value]] = Message.key
 _value: Final[Callable[[Message], Value]] = Message.value
 _offset: Final[Callable[[Message], Value]] = Message.offset
 _timestamp: Final[Callable[[Message], Value]] = Message.timestamp
+_headers: Final[Callable[[Message], Value]] = Message.headers
 _first: Final[Callable[[tuple[int, int]], int]] = itemgetter(0)
 _second: Final[Callable[[tuple[int, int]], int]] = itemgetter(1)
 
@@ -66,11 +70,11 @@ _second: Final[Callable[[tuple[int, int]], int]] = itemgetter(1)
 class _Rows:
     """The values of one record batch's messages that its columns need."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
+    def __init__(self, columns: Sequence[str], tokens: Mapping[TopicPartition, int | None]) -> None:
         self.count = self.size = 0
-        self._columns = columns
-        # Keys, values, and pairs of timestamp type and timestamp in ms. Each list is filled only if
-        # a column needs it.
+        self._columns, self._tokens = columns, tokens
+        # Keys, values, headers, and pairs of timestamp type and timestamp in ms. Each list is
+        # filled only if a column needs it.
         self._taken: dict[str, list[Value]] = {_FROM[name]: [] for name in columns if name in _FROM}
         # Runs of messages of one partition: the first offset if the offsets are consecutive,
         # otherwise all offsets.
@@ -119,6 +123,14 @@ class _Rows:
             for _, count, start in self._runs
         )
 
+    def headers(self) -> pa.Array:
+        return header_column(self._taken["headers"])
+
+    def token(self) -> pa.Array:
+        return _concatenated(
+            _repeated(self._tokens.get(tp), pa.int64(), count) for tp, count, _ in self._runs
+        )
+
     def timestamp(self) -> pa.Array:
         stamps = self._taken["stamp"]
         millis = pa.array(list(map(_second, stamps)), pa.int64())
@@ -148,8 +160,14 @@ class _Rows:
         return set(map(_first, self._taken["stamp"]))
 
 
-_TAKEN: Final = {"key": _key, "value": _value, "stamp": _timestamp}
-_FROM: Final = {"key": "key", "value": "value", "timestamp": "stamp", "timestampType": "stamp"}
+_TAKEN: Final = {"key": _key, "value": _value, "headers": _headers, "stamp": _timestamp}
+_FROM: Final = {
+    "key": "key",
+    "value": "value",
+    "headers": "headers",
+    "timestamp": "stamp",
+    "timestampType": "stamp",
+}
 _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "key": _Rows.key,
     "value": _Rows.value,
@@ -158,20 +176,35 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "offset": _Rows.offset,
     "timestamp": _Rows.timestamp,
     "timestampType": _Rows.timestamp_type,
+    "headers": _Rows.headers,
+    "token": _Rows.token,
 }
 
 
+def header_column(records: Iterable[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
+    """Return each record's headers; null if it has none (Spark: `KafkaRecordToRowConverter`)."""
+    rows = [
+        [{"key": key, "value": value} for key, value in one] if one else None for one in records
+    ]
+    return pa.array(rows, TYPES["headers"])
+
+
 def record_batches(
-    runs: Iterable[tuple[TopicPartition, Sequence[Message]]], columns: Sequence[str]
+    runs: Iterable[tuple[TopicPartition, Sequence[Message]]],
+    columns: Sequence[str],
+    tokens: Mapping[TopicPartition, int | None] = MappingProxyType({}),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages as batches of about `ROWS` rows or `BYTES` bytes, with these columns."""
+    """Yield the messages as batches of about `ROWS` rows or `BYTES` bytes, with these columns.
+
+    `tokens` are the partitions' fencing tokens, for the column `token`.
+    """
     schema = pa.schema([(name, TYPES[name]) for name in columns])
-    rows = _Rows(columns)
+    rows = _Rows(columns, tokens)
     for tp, messages in runs:
         rows.add(tp, messages)
         if rows.count >= ROWS or rows.size >= BYTES:
             yield rows.build(schema)
-            rows = _Rows(columns)
+            rows = _Rows(columns, tokens)
     if rows.count:
         yield rows.build(schema)
 

@@ -315,8 +315,12 @@ def _host(group: str, consumer: str) -> str | None:
 
 def _lag(one: PartitionLag, *, is_asked: bool) -> Row:
     log, committed, lag = one.log, one.committed, one.lag
-    errors = (one.fault, committed, log if is_asked else None)
     known = None if isinstance(log, str) else log
+    beyond = ""
+    if known and isinstance(committed, int) and committed > known.end:
+        # A negative number would falsify a sum of lags.
+        beyond, lag = f"the offset is beyond the log's end, {known.end}", ""
+    errors = (one.fault, committed, log if is_asked else None, beyond)
     return {
         "owner": one.owner or None,
         "member": one.consumer or None,
