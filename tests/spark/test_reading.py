@@ -489,7 +489,7 @@ def test_an_executor_without_the_extra_logs_one_line(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """If numba is missing, a task reads through librdkafka, and one log line says so."""
-    monkeypatch.setattr(task_reader, "find_spec", lambda name: None)
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
     task_reader.log_once.cache_clear()
     for _ in range(2):
         assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
