@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,10 @@ from zkconsumer.errors import RemedyOperation, UnknownGroupError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
+from zkconsumer.protocol.releases import profile
 from zkconsumer.protocol.requests import Create
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -294,7 +298,7 @@ def test_an_owner_of_an_older_session(scene: Scene) -> None:
 
 
 def test_members_that_disagree(scene: Scene) -> None:
-    """A finding names a member that gave up because it sorts partitions in another order."""
+    """A finding names a member that owns partitions by another order than the others'."""
     members = {name: {"events": 2, "logs": 2} for name in ("g_a", "g_b")}
     scene.settled(members, {"events": 11, "logs": 11}, strategy=Strategy.ROUND_ROBIN)
     for topic in ("events", "logs"):
@@ -302,11 +306,42 @@ def test_members_that_disagree(scene: Scene) -> None:
             path = paths.owner("g", TopicPartition(topic, number))
             if scene.session.get(path)[0].startswith(b"g_b"):
                 scene.session.delete(path)
+    payload = encode_registration(Registration({"events": 2, "logs": 2}, timestamp_ms=1))
+    topic = json.dumps({"partitions": {str(number): [0] for number in range(11)}}).encode()
+    known = GroupInput(
+        Strategy.ROUND_ROBIN, dict.fromkeys(members, payload), {"events": topic, "logs": topic}
+    )
+    of_b = assign_each_member(known, profile("1.1.1"))["g_b"]
+    assert not isinstance(of_b, Failure)
+    for tp, thread in of_b.items():
+        if not scene.session.exists(paths.owner("g", tp)):
+            scene.owner(*tp, thread)
     found = examined(scene)
     (finding,) = (one for one in found if one.code == "disagreement")
     assert finding.subject == "g_b"
     assert "1.0-1.1" in finding.what
-    assert [one.code for one in found if one is not finding] == ["no-owner", "no-owner"]
+
+
+def test_a_member_that_owns_nothing_does_not_disagree(scene: Scene) -> None:
+    """A member that has just joined or has given up is named with its partitions, and no more."""
+    scene.settled({"g_a": {"t": 1, "u": 1}, "g_b": {"t": 1, "u": 1}}, {"t": 4, "u": 4})
+    for topic in ("t", "u"):
+        for number in (2, 3):
+            scene.session.delete(paths.owner("g", TopicPartition(topic, number)))
+    found = examined(scene)
+    assert codes(found) == ["no-owner", "no-owner"]
+    assert all("assigned to g_b" in one.what for one in found)
+    assert all("has just joined, or has given up" in one.why for one in found)
+
+
+def test_a_filter_that_was_escaped_twice(scene: Scene) -> None:
+    r"""For a filter that Kafka 1.1.1 escaped twice, the remedy is `[.]` instead of `\.`."""
+    scene.topic("a.b", 1)
+    payload = rb'{"version":1,"subscription":{"a\\\\.b":1},"pattern":"white_list","timestamp":"1"}'
+    scene.hold(paths.member("g", "g_a"), payload)
+    (one,) = [one for one in examined(scene) if one.code == "disagreement"]
+    assert "escaped twice" in one.what
+    assert r"[.] instead of \." in one.remedy
 
 
 def test_offsets_outside_the_log(scene: Scene) -> None:

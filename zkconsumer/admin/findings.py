@@ -25,6 +25,7 @@ from zkconsumer.protocol.group_assignment import (
 )
 from zkconsumer.protocol.group_health import GroupHealth, GroupReading, group_health
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.release_detection import Rules, detect, held_by_each, nearest
 from zkconsumer.protocol.releases import DEFAULT
 from zkconsumer.protocol.requests import Right
@@ -164,6 +165,11 @@ class ExaminedGroup:
         for tp, thread in sorted(self.owners.items()):
             found.setdefault((tp.topic, thread), []).append(tp.partition)
         return {key: tuple(numbers) for key, numbers in found.items()}
+
+    @cached_property
+    def owning(self) -> frozenset[ConsumerId]:
+        """The consumer ids that own a partition."""
+        return frozenset(map(consumer_of, self.owners.values()))
 
     @cached_property
     def live(self) -> GroupInput:

@@ -354,7 +354,7 @@ class Reader:
 
 def _title(groups: Sequence[GroupLag]) -> str:
     lags = [one.lag for group in groups for one in group.partitions]
-    known = [lag for lag in lags if isinstance(lag, int)]
+    known = [lag for lag in lags if isinstance(lag, int) and lag >= 0]
     names = groups[0].name if len(groups) == 1 else f"{len(groups)} groups"
     missing = (
         f"; lag of {len(lags) - len(known)} partitions unknown" if len(known) < len(lags) else ""

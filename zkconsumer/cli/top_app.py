@@ -36,7 +36,13 @@ _STYLES = {
     Color.FAINT: "bright_black",
 }
 _RATE = Column("rate", "MSG/S", align=Align.RIGHT, show="{:.1f}".format)
-_STATES = {"live": Color.GOOD, "idle": Color.FAINT, "denied": Color.BAD}
+_STATES = {
+    "live": Color.GOOD,
+    "unregistered": Color.WARNING,
+    "leftover": Color.FAINT,
+    "idle": Color.FAINT,
+    "denied": Color.BAD,
+}
 GROUP_COLUMNS = (
     Column("name", "GROUP"),
     Column("state", color=_STATES.get),
@@ -336,7 +342,7 @@ class Top(App[ZkConsumerError]):
 
     def _headline(self) -> str:
         if self._open is not None:
-            known = f"{len(self._detail.group.members)} members" if self._detail else "reading ..."
+            known = f"{len(self._detail.health.live)} members" if self._detail else "reading ..."
             return f"zkconsumer top  group {self._open}: {known}  [{self._view}]"
         rows = list(self._groups.values())
         read = [row.lag for row in rows if row.lag is not None]
@@ -353,7 +359,7 @@ class Top(App[ZkConsumerError]):
             return [self._fault]
         if self._detail is None or self._open is None:
             return []
-        words = list(group_notes(self._detail.group))
+        words = list(group_notes(self._detail.group, self._detail.health))
         if self._view == "findings" and not self._detail.findings:
             examined = self._detail.findings is not None
             words.insert(0, "no problem found" if examined else "examining the group ...")

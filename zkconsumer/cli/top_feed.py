@@ -22,7 +22,10 @@ from zkconsumer.errors import (
 
 if TYPE_CHECKING:
     from zkconsumer.admin.findings import Finding
+    from zkconsumer.admin.groups import GroupSummary
+    from zkconsumer.admin.health import Memory
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Status, Window
+    from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
 
 SHARE: Final = 0.05
@@ -36,16 +39,22 @@ DOCTOR_EVERY_S: Final = 10.0
 """Seconds between two examinations of the group that is shown."""
 
 
+DOCTOR_PATIENCE_S: Final = 1.0
+"""Seconds between the doctor's two readings, during which the screen is not updated. The screen's
+own readings show a client that commits less often without a registration."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     """A group in the list.
 
     Attributes:
-        members: None if ZooKeeper denies access.
+        members: members with a session; None if ZooKeeper denies access.
         lag: messages behind in all partitions whose lag is known; None before the first reading.
-        unknown: number of partitions whose lag is unknown.
+        unknown: number of partitions whose lag is unknown, or whose offset is beyond the log.
         rate: committed messages per second between the last two readings, if there are two.
         status: the worst status of a partition.
+        empty: the state of the group if no member is registered (`GroupState`).
     """
 
     name: str
@@ -55,13 +64,14 @@ class GroupRow:
     unknown: int = 0
     rate: float | None = None
     status: str | None = None
+    empty: str = "idle"
 
     @property
     def state(self) -> str:
-        """Whether a member is registered."""
+        """Who uses the group, in one word."""
         if self.members is None:
             return "denied"
-        return "live" if self.members else "idle"
+        return "live" if self.members else self.empty
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ class Detail:
     """One group with its partitions' rates and statuses, and the findings of the doctor."""
 
     group: GroupLag
+    health: GroupHealth
     rates: dict[tuple[str, int], float]
     statuses: dict[tuple[str, int], Status | None]
     findings: Sequence[Finding] | None = None
@@ -79,7 +90,10 @@ class Detail:
 
 @dataclass
 class History:
-    """The readings so far: a window of commits and the last offset of each partition."""
+    """The readings so far: who uses each group; a window of commits and the last offset of each
+    partition."""
+
+    memory: Memory
 
     windows: dict[tuple[str, str, int], Window] = field(default_factory=dict)
     offsets: dict[tuple[str, str, int], tuple[float, int]] = field(default_factory=dict)
@@ -104,22 +118,29 @@ class History:
 _WORST = ("STOPPED", "STALLED", "REWOUND", "WARNING", "OK")
 
 
-def row_of(group: GroupLag, members: int | None, history: History) -> GroupRow:
+def row_of(group: GroupLag, history: History) -> GroupRow:
     """Return the row of a group that was read."""
+    health = history.memory.observe(group.image, time.time())
     lags = [one.lag for one in group.partitions]
-    known = [lag for lag in lags if isinstance(lag, int)]
+    known = [lag for lag in lags if isinstance(lag, int) and lag >= 0]
     observed = [history.observe(group.name, one) for one in group.partitions]
     rates = [rate for rate, _ in observed if rate is not None]
     statuses = {status.value for _, status in observed if status is not None}
     return GroupRow(
         group.name,
-        members,
+        len(health.live),
+        empty=replace(health, live={}).state.value,
         partitions=len(lags),
         lag=sum(known),
         unknown=len(lags) - len(known),
         rate=sum(rates) if rates else None,
         status=next((one for one in _WORST if one in statuses), None),
     )
+
+
+def _summary_row(one: GroupSummary) -> GroupRow:
+    empty = "leftover" if one.leftovers else "idle"
+    return GroupRow(one.name, None if one.fault else one.members or 0, empty=empty)
 
 
 class Feed:
@@ -133,7 +154,10 @@ class Feed:
     def __init__(self, connection: Connection, *, interval_s: float) -> None:
         self._connection = connection
         self._interval_s = interval_s
-        self._history, self._detailed = History(), History()
+        from zkconsumer.admin.health import Memory
+        from zkconsumer.admin.lag import PATIENCE_S
+
+        self._history, self._detailed = History(Memory(PATIENCE_S)), History(Memory(PATIENCE_S))
         self._stopped, self._woken = threading.Event(), threading.Event()
         self._examined: tuple[str, float, Sequence[Finding]] = ("", 0.0, ())
         self.visible: tuple[str, ...] = ()
@@ -191,16 +215,17 @@ class Feed:
         from zkconsumer.admin.groups import groups
 
         started = time.process_time()
-        members = {one.name: None if one.fault else one.members or 0 for one in groups(zk)}
-        on_rows([GroupRow(name, count) for name, count in members.items()], True)
+        summaries = groups(zk)
+        self._history.memory.keep(one.name for one in summaries)
+        on_rows(list(map(_summary_row, summaries)), True)
         # A dict instead of a set, because a dict keeps the order.
-        left = {name: None for name, count in members.items() if count is not None}
+        left = {one.name: None for one in summaries if not one.fault}
         while left:
             visible = [name for name in self.visible if name in left]
             now = visible or list(islice(left, SLICE))
             for name in now:
                 del left[name]
-            on_rows(self._slice(zk, now, members), False)
+            on_rows(self._slice(zk, now), False)
             # CPU time of all threads: kazoo's thread decodes the replies, and the main thread
             # paints.
             now_s = time.process_time()
@@ -208,9 +233,7 @@ class Feed:
             if self._woken.wait(used / SHARE if left else 0):
                 return  # the user has switched to another view
 
-    def _slice(
-        self, zk: ZooKeeperClient, names: Sequence[str], members: dict[str, int | None]
-    ) -> list[GroupRow]:
+    def _slice(self, zk: ZooKeeperClient, names: Sequence[str]) -> list[GroupRow]:
         """Read some groups; a group to which access is denied becomes a row without figures."""
         from zkconsumer.admin.lag import group_lags
 
@@ -223,11 +246,8 @@ class Feed:
             if len(names) == 1:
                 return [GroupRow(names[0], None)]
             half = len(names) // 2
-            return [
-                *self._slice(zk, names[:half], members),
-                *self._slice(zk, names[half:], members),
-            ]
-        return [row_of(one, members[name], self._history) for name, one in found.items()]
+            return [*self._slice(zk, names[:half]), *self._slice(zk, names[half:])]
+        return [row_of(one, self._history) for one in found.values()]
 
     # ---- one group -------------------------------------------------------------------------------
 
@@ -241,6 +261,7 @@ class Feed:
         group = group_lags(zk, [name], limit_s=self._limit_s(zk)).get(name)
         if group is None:
             raise unknown_group(name)
+        health = self._detailed.memory.observe(group.image, time.time())
         rates, statuses = {}, {}
         for one in group.partitions:
             rate, status = self._detailed.observe(name, one)
@@ -248,12 +269,14 @@ class Feed:
             if rate is not None:
                 rates[one.topic, one.partition] = rate
         last, at_s, findings = self._examined
-        known = Detail(group, rates, statuses, findings if last == name else None)
+        known = Detail(group, health, rates, statuses, findings if last == name else None)
         on_detail(known)
         if last == name and time.monotonic() - at_s < DOCTOR_EVERY_S:
             return
         try:
-            findings = doctor(zk, [name], ask_logs=kafka_logs(self._limit_s(zk)))
+            findings = doctor(
+                zk, [name], ask_logs=kafka_logs(self._limit_s(zk)), patience_s=DOCTOR_PATIENCE_S
+            )
         except UnknownGroupError:
             return
         self._examined = name, time.monotonic(), findings

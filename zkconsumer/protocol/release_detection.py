@@ -88,7 +88,7 @@ def detect(
     """
     payloads = group.registrations
     registered = {one: _read(payload, DEFAULT.parser) for one, payload in payloads.items()}
-    disagreements = {one: why for one, payload in payloads.items() if (why := _ambiguity(payload))}
+    disagreements = {one: why for one, payload in payloads.items() if (why := ambiguity(payload))}
     held = held_by_each(registered, owners)
     if not owners:
         unknown = "no member owns a partition yet"
@@ -224,19 +224,33 @@ def _disagreements(
                 break
 
 
-def _ambiguity(payload: bytes | None) -> str:
+def ambiguity(payload: bytes | None) -> str:
     """Return why releases read a registration differently, or why it matches no topic; else ""."""
+    if is_escaped_twice(payload):
+        return (
+            "its regular expression matches only topics with a backslash, and no topic has one:"
+            " Kafka 1.0.1 and later write regular expressions escaped twice"
+        )
     scala, jackson = _read(payload, Parser.SCALA), _read(payload, Parser.JACKSON_TWICE)
     if scala is None or jackson is None:
         return ""  # some releases throw an exception for it, and their members own nothing
     if (scala.pattern, scala.subscription) != (jackson.pattern, jackson.subscription):
         return "its registration means one thing to 0.8-0.11 and another to 1.0-1.1"
-    if scala.pattern is not Pattern.STATIC and any(r"\\" in regex for regex in scala.subscription):
-        return (
-            "its regular expression matches only topics with a backslash, and no topic has one:"
-            " Kafka 1.0.1 and later write regular expressions escaped twice"
-        )
     return ""
+
+
+def is_escaped_twice(payload: bytes | None) -> bool:
+    """Return whether a registration has a topic filter whose backslashes were doubled, as Kafka
+    1.0.1 and later write it. The same filter without a backslash, such as `[.]` instead of `\\.`,
+    is written correctly."""
+    scala, jackson = _read(payload, Parser.SCALA), _read(payload, Parser.JACKSON_TWICE)
+    return (
+        scala is not None
+        and jackson is not None
+        and (scala.pattern, scala.subscription) == (jackson.pattern, jackson.subscription)
+        and scala.pattern is not Pattern.STATIC
+        and any(r"\\" in regex for regex in scala.subscription)
+    )
 
 
 def _read(payload: bytes | None, parser: Parser) -> Registration | None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from zkconsumer.admin.groups import MEMBERS, read_groups
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import (
     AccessDeniedError,
@@ -212,8 +213,8 @@ class OffsetMirror:
         if now - self._checked_at < MEMBER_CHECK_INTERVAL_S:
             return
         self._checked_at = now
-        ids = paths.ids(self._group)
-        members = connection.children([ids]).get(ids, ())
+        image = read_groups(connection, [self._group], directories=(MEMBERS,)).get(self._group)
+        members = sorted(image.health.live) if image else []
         if members and members != self._members:
             _log.warning(
                 "group %s has members (%s), but this query, which is not a member, advances the"

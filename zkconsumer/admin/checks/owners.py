@@ -160,11 +160,24 @@ def _unowned(examined: ExaminedGroup) -> Iterator[Finding]:
             topic,
             f"{partitions_of(missing)} without owner"
             + (f"; assigned to {_some(due)}" if due else ""),
-            "their messages are not consumed, and their lag grows",
+            "their messages are not consumed, and their lag grows" + _idle(examined, due),
             "restart the members to which the partitions are assigned; see how they are assigned",
             missing,
             advice=Advice(RemedyOperation.EXPLAIN, examined.group),
         )
+
+
+def _idle(examined: ExaminedGroup, due: Iterable[str]) -> str:
+    """Return why members to which partitions are assigned own nothing, as far as it is known."""
+    idle = [name for name in due if name not in examined.owning]
+    if not idle:
+        return ""
+    text = f"; {_some(idle)} owns nothing: it has just joined, or has given up after its retries"
+    if other := next(
+        (examined.disagreements[one] for one in idle if one in examined.disagreements), ""
+    ):
+        text += f", or follows other rules ({other})"
+    return text
 
 
 def _some(names: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.release_detection import ambiguity, is_escaped_twice
 
 FOREIGN_OWNERS, FOREIGN_OFFSETS, FOREIGN_TOPIC = (
     "foreign-owner-nodes",
@@ -219,8 +220,17 @@ def _finding(examined: ExaminedGroup, code: str, consumer: str, what: str, why: 
 
 
 def of_agreement(examined: ExaminedGroup) -> Iterator[Finding]:
-    """Yield a finding for each member whose assignment differs from that of the other members."""
+    """Yield a finding for each member whose assignment differs from that of the other members.
+
+    A member that owns no partition has perhaps just joined, or has given up, so it is not reported
+    here: `no-owner` names it, if partitions are assigned to it.
+    """
+    for consumer, payload in examined.image.registrations.items():
+        if why := ambiguity(payload):
+            yield _misread(examined, consumer, why, is_escaped_twice(payload))
     for consumer, why in examined.disagreements.items():
+        if consumer not in examined.owning or ambiguity(examined.image.registrations[consumer]):
+            continue
         yield Finding(
             Severity.ERROR,
             DISAGREEMENT,
@@ -233,6 +243,21 @@ def of_agreement(examined: ExaminedGroup) -> Iterator[Finding]:
             " exclude.internal.topics, and Kafka releases that are"
             " all before 1.0 or all from 1.0 on (see `zkconsumer docs releases`)",
         )
+
+
+def _misread(examined: ExaminedGroup, consumer: str, why: str, is_escaped_twice: bool) -> Finding:
+    remedy = "write the topic filter of that member so that all releases read it alike"
+    if is_escaped_twice:
+        remedy = r"use [.] instead of \. in the topic filter of that member, and no other backslash"
+    return Finding(
+        Severity.ERROR,
+        DISAGREEMENT,
+        examined.group,
+        consumer,
+        why,
+        "members compute different assignments, or this member gets no partition",
+        remedy,
+    )
 
 
 def of_settings(examined: ExaminedGroup) -> Iterator[Finding]:
