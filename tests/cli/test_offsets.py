@@ -263,9 +263,8 @@ def test_groups(clients: Clients, command: Command) -> None:
     assert clients.stored("g") == before
     assert command("topics", "forget", "t", "--all-groups", "--execute").exit_code == 0
     assert (clients.stored("g"), clients.stored("i"), clients.stored("k")) == ({}, {}, {})
-    assert command("groups", "delete", "i", "-g", "k", "--execute").exit_code == 2
-    assert command("groups", "delete", "-g", "i", "--execute").exit_code == 0
-    assert clients.tree("i") == {}
+    assert command("groups", "delete", "i", "-g", "k", "--execute").exit_code == 0
+    assert (clients.tree("i"), clients.tree("k")) == ({}, {})
 
 
 def test_offsets_that_cannot_be_read(clients: Clients, command: Command) -> None:
@@ -318,7 +317,7 @@ def test_offsets_deleted(clients: Clients, command: Command) -> None:
         (["offsets", "reset", "-g", "g", "--topic-regex", "x.*", "--to-latest"], 2, "matches"),
         (["offsets", "reset", "-g", "g", "--topic-regex", "(", "--to-latest"], 2, "regex"),
         (["offsets", "reset", "-g", "g", "-t", "t", "--to-latest"], 4, "cannot be determined"),
-        (["offsets", "reset", "-g", "g", "-t", "t", "--by-duration", "1h"], 2, "not a duration"),
+        (["offsets", "reset", "-g", "g", "-t", "t", "--by-duration", "1x"], 2, "not a duration"),
         (["offsets", "delete", "-g", "g"], 2, "no topic is named"),
         (["offsets", "delete", "-g", "g", "-t", "u"], 2, "no such offset"),
         (["offsets", "copy", "--from", "g", "-g", "g"], 2, "onto itself"),

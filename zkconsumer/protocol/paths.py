@@ -51,7 +51,7 @@ def validate_group_znode(name: str) -> str:
     fault = "it contains '/'" if "/" in name else znode_fault(name)
     if fault:
         raise InvalidNameError(
-            f"{quoted(name)} cannot be the name of a group: {fault}",
+            f"{quoted(name)} is not a legal group name: {fault}",
             where="group",
             remedy="list the existing groups",
         )
