@@ -121,14 +121,15 @@ def test_screens(world: World, request: pytest.FixtureRequest) -> None:
 
 
 def test_changes_and_findings(world: World) -> None:
-    """A commit shows a rate, a missing owner a finding; a deleted group leaves the list."""
+    """A commit shows a rate and a client, a missing owner a finding; a deleted group leaves."""
 
     async def play() -> None:
         top = world.top(interval_s=0.2)
         async with top.run_test(size=SIZE) as pilot:
             await soon(lambda: "(3 groups read)" in world.text(top))
             world.scene.put(paths.offset("idle", TopicPartition(world.topic, 0)), b"5")
-            await soon(lambda: bool(re.search(r"idle  idle  0  3  0  2  \d", world.text(top))))
+            changed = r"idle  unregistered  0  3  0  2  \d"
+            await soon(lambda: bool(re.search(changed, world.text(top))))
             world.scene.session.delete(paths.owner("billing", TopicPartition(world.topic, 2)))
             await pilot.press("enter", "3")
             await soon(lambda: "no-owner" in world.text(top))
