@@ -346,6 +346,23 @@ def test_a_registration_that_outlives_its_session(story: Story, described: Descr
     assert [m.event for m in described().tables.members if m.consumer == "g_c"] == ["joined"]
 
 
+def test_an_unreadable_registration(story: Story, described: Describe) -> None:
+    """A registration that stays unreadable is an incident; an empty one that is filled is not."""
+    story.two()
+    for session, name, content in ((3, "g_c", b"not JSON"), (4, "g_d", b"")):
+        path = ROOT + paths.member("g", name)
+        story.session(session)
+        story.add(tx.CREATE, created(path, content, ephemeral=True), session=session)
+    written = encode_registration(Registration({"t": 1}, timestamp_ms=1))
+    story.add(tx.SET_DATA, changed(path, written), session=4, ms=30)
+    story.end(3, 60_000)
+    found = [one for one in described().tables.incidents if one.kind == "unreadable registration"]
+    assert [one.what.partition(":")[0] for one in found] == [
+        "no member could read the registration of g_c, so every rebalance of the group failed"
+    ]
+    assert (found[0].ended_ms or 0) - found[0].time_ms == 60_030
+
+
 def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe) -> None:
     """If a topic gets partitions during a rebalance, this is a further trigger of the rebalance."""
     story.two()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import sys
 import tarfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,10 @@ import pytest
 from support.zk.history_logs import HEADER, LogWriter, created, number, sized, transaction
 
 from zkconsumer.errors import BadFileError, HistoryError
+from zkconsumer.history import inputs
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.inputs import History, Server, find_servers
+from zkconsumer.history.logs import COMPRESSIONS
 from zkconsumer.history.transactions import Row
 
 
@@ -63,16 +68,29 @@ def test_other_files_are_left_out(tmp_path: Path) -> None:
     assert [log.base for log in one.logs] == ["log.1"]
 
 
-@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "tar.bz2", "tar.xz"])
+TAR_MODES = {
+    "tar": "w",
+    **dict.fromkeys(("tar.gz", "tgz", "taz", "TGZ"), "w:gz"),
+    **dict.fromkeys(("tar.bz2", "tbz", "tbz2", "tb2"), "w:bz2"),
+    **dict.fromkeys(("tar.xz", "txz", "tar.lzma", "tlz"), "w:xz"),
+}
+
+
+@pytest.mark.parametrize("ending", [*TAR_MODES, "zip"])
 def test_an_archive(tmp_path: Path, ending: str) -> None:
-    """In a tar archive, compressed or not, each directory is a server."""
+    """In a tar or zip archive, compressed or not, each directory is a server."""
     for name in ("a", "b"):
         server(tmp_path / name, {1: [entry(1), entry(2)], 3: [entry(3)]})
     packed = tmp_path / f"all.{ending}"
-    mode: Any = {"tar": "w", "tgz": "w:gz"}.get(ending, f"w:{ending[4:]}")
-    with tarfile.open(packed, mode) as archive:
-        for name in ("a", "b"):
-            archive.add(tmp_path / name, arcname=name)
+    if ending == "zip":
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for log in tmp_path.glob("?/version-2/*"):
+                archive.write(log, log.relative_to(tmp_path))
+    else:
+        mode: Any = TAR_MODES[ending]
+        with tarfile.open(packed, mode) as tar:
+            for name in ("a", "b"):
+                tar.add(tmp_path / name, arcname=name)
     assert len(find_servers([packed])) == 2
     rows, history = read(packed)
     assert (zxids(rows), history.problems) == ([1, 2, 3], [])
@@ -80,10 +98,24 @@ def test_an_archive(tmp_path: Path, ending: str) -> None:
 
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
     """If a file named .tar is not an archive, the error names the file."""
-    file = tmp_path / "a.tar"
-    file.write_bytes(b"no archive" * 100)
-    with pytest.raises(HistoryError, match=r"a\.tar"):
-        find_servers([file])
+    for name in ("a.tar", "a.txz", "a.zip"):
+        file = tmp_path / name
+        file.write_bytes(b"no archive" * 100)
+        with pytest.raises(HistoryError, match=name):
+            find_servers([file])
+
+
+@pytest.mark.parametrize("ending", COMPRESSIONS)
+def test_a_compressed_log(tmp_path: Path, ending: str) -> None:
+    """A log that was compressed on its own is read, in a directory and in an archive."""
+    compress: Any = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[ending]
+    folder = server(tmp_path / "a", {1: [entry(1)]}) / "version-2"
+    (folder / f"log.2{ending}").write_bytes(compress(HEADER + entry(2)))
+    with tarfile.open(tmp_path / "all.tar", "w") as archive:
+        archive.add(tmp_path / "a", arcname="a")
+    for path in (tmp_path / "a", tmp_path / "all.tar"):
+        rows, history = read(path)
+        assert (zxids(rows), history.problems) == ([1, 2], [])
 
 
 def test_nothing_is_found(tmp_path: Path) -> None:
@@ -213,6 +245,82 @@ def test_a_second_reading_continues(tmp_path: Path) -> None:
     history.servers = find_servers([tmp_path])
     rows += [row for batch in history.batches() for row in batch.rows]
     assert (zxids(rows), history.problems) == ([1, 2, 3], [])
+
+
+# ---- logs that contradict each other -------------------------------------------------------------
+
+EPOCH = 0x88 << 32
+
+
+def test_a_log_of_a_later_epoch_among_others(tmp_path: Path) -> None:
+    """A log whose name sorts before its place hides no other log, and it is named."""
+    logs = {1: [entry(1), entry(2)], 2: [entry(EPOCH + 1)], 3: [entry(3), entry(4)]}
+    rows, history = read(server(tmp_path, logs))
+    assert zxids(rows) == [1, 2, 3, 4, EPOCH + 1]
+    assert {(one.kind, one.where[-5:]) for one in history.problems} == {("contradiction", "log.2")}
+
+
+def test_overlapping_logs_are_merged(tmp_path: Path) -> None:
+    """Transactions that two logs of a server have are returned once, and no other is dropped."""
+    all_ = [entry(n) for n in range(1, 21)]
+    rows, history = read(server(tmp_path, {1: [*all_[:7], *all_[9:12]], 5: all_[4:]}))
+    assert zxids(rows) == list(range(1, 21))
+    assert history.problems == []
+
+
+def test_different_transactions_with_one_zxid_are_all_returned(tmp_path: Path) -> None:
+    """Where two logs of one server contradict each other, both transactions stay, and are named."""
+    other = [entry(n, f"other-{n}") for n in (2, 3)]
+    logs = {1: [entry(1), entry(2), entry(3), entry(4)], 2: other}
+    rows, history = read(server(tmp_path, logs))
+    assert [row.path for row in rows] == ["/1", "/2", "/other-2", "/3", "/other-3", "/4"]
+    (problem,) = history.problems
+    assert (problem.kind, problem.zxid) == ("contradiction", 2)
+    assert "log.1, " in problem.where
+    assert problem.where.endswith("log.2")
+
+
+def test_a_log_that_goes_back(tmp_path: Path) -> None:
+    """If zxids fall within a log, all its rows are returned, and the log is named."""
+    rows, history = read(server(tmp_path, {1: [entry(1), entry(5), entry(2), entry(3), entry(6)]}))
+    assert sorted(zxids(rows)) == [1, 2, 3, 5, 6]
+    assert ("contradiction", 2) in {(one.kind, one.zxid) for one in history.problems}
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["plain", "compiled"])
+def test_a_file_that_is_given_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_compiled: bool
+) -> None:
+    """A log that two paths or two copies contain is read once, by either decoder."""
+    if is_compiled:
+        monkeypatch.setattr(inputs, "FAST_FROM", 0)
+    all_ = [entry(n) for n in range(1, 6)]
+    folder = server(tmp_path, {1: all_}) / "version-2"
+    (folder / "log.1.gz").write_bytes(gzip.compress(HEADER + b"".join(all_)))
+    rows, history = read(tmp_path, folder)
+    assert (zxids(rows), history.problems) == ([1, 2, 3, 4, 5], [])
+
+
+def test_a_continued_reading_knows_overlapping_logs(tmp_path: Path) -> None:
+    """A history that continues another one reads an older log that reaches beyond a later one."""
+    folder = server(tmp_path, {1: map(entry, range(1, 9)), 4: map(entry, (4, 5))}) / "version-2"
+    _, history = read(tmp_path)
+    with (folder / "log.1").open("ab") as log:
+        log.write(entry(9))
+    following = History(find_servers([tmp_path]), after=8, overlapping=history.overlapping)
+    assert [row.zxid for batch in following.batches() for row in batch.rows] == [9]
+
+
+def test_a_torn_and_an_empty_log_between_others(tmp_path: Path) -> None:
+    """A log that ends within a transaction, or has none, is named unless it is the newest."""
+    folder = server(tmp_path, {1: [entry(1)], 2: [], 3: [entry(2)]}) / "version-2"
+    with (folder / "log.1").open("ab") as log:
+        log.write(entry(2)[:20])
+    (folder / "log.4").write_bytes(HEADER + entry(3)[:20])
+    rows, history = read(tmp_path)
+    assert zxids(rows) == [1, 2]
+    named = [(one.kind, one.where.rpartition("/")[2]) for one in history.problems]
+    assert named == [("torn", "log.1"), ("empty", "log.2")]
 
 
 # ---- ensembles ----------------------------------------------------------------------------------

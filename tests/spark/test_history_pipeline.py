@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from support.history.simulated import simulated
-from support.zk.history_logs import LogWriter
+from support.zk.history_logs import LogWriter, created
 
 from zkconsumer.errors import ConfigError, HistoryError
+from zkconsumer.history import transactions as tx
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import History, find_servers
 from zkconsumer.history.tables import TABLES, as_dict, columns_of, transaction
@@ -179,6 +180,24 @@ def test_a_late_file(log: LogWriter, tmp_path: Path) -> None:
     put(logs, *late)
     assert update(out, logs).replaced_runs == len(rest)
     check(out, logs)
+
+
+def test_a_late_file_that_contradicts(log: LogWriter, tmp_path: Path) -> None:
+    """A late file with other transactions for known zxids is an incident; no row is dropped."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    put(logs, "log.1", log.content())
+    update(tmp_path / "out", logs)
+    second = [row for batch in History(find_servers([logs])).batches() for row in batch.rows][1]
+    other = LogWriter(zxid=second.zxid - 1, time_ms=second.time_ms)
+    other.add(tx.CREATE, created("/other"))
+    put(logs, f"log.{second.zxid:x}", other.content())
+    update(tmp_path / "out", logs)
+    check(tmp_path / "out", logs)
+    rows = [json.loads(row) for row in written(tmp_path / "out", "incidents").elements()]
+    assert ("contradiction", second.zxid) in {(row["kind"], row["zxid"]) for row in rows}
+    rows = [json.loads(row) for row in written(tmp_path / "out", "transactions").elements()]
+    assert "/other" in {row["path"] for row in rows}
 
 
 def test_a_late_file_after_its_logs_were_deleted(log: LogWriter, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
     from zkconsumer.history.describe import Described
+    from zkconsumer.history.inputs import History, Problem
     from zkconsumer.history.report import Line, Window
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -30,8 +31,8 @@ DataDirs = Annotated[
         "--data-dir",
         "-d",
         metavar="PATH",
-        help="dataDir or dataLogDir of a server, a log, a snapshot, or a tar archive; repeatable,"
-        " also for several servers of one ensemble.",
+        help="dataDir or dataLogDir of a server, a log, a snapshot, or a tar or zip archive;"
+        " repeatable, also for several servers of one ensemble.",
     ),
 ]
 Groups = Annotated[
@@ -73,8 +74,8 @@ def report(
 ) -> None:
     """Report incidents, rebalances, and figures of each group.
 
-    Times are in UTC. Exit code 1: a file is damaged, or transactions are missing; the result is
-    computed from the other transactions.
+    Times are in UTC. Exit code 1: a file is damaged, transactions are missing, or files contradict
+    each other; the result is computed from everything that can be read.
 
     Example: zkconsumer history report --data-dir /var/lib/zookeeper --group billing
     """
@@ -148,14 +149,7 @@ def show(
     columns = table_columns(table)
     window = _window(from_, to)
     if table == "transactions":
-        rows = (_plain(row) for row in _transactions(data_dir, window))
-        if display.output is Output.JSONL:
-            import json
-
-            for row in rows:
-                print(json.dumps(row))
-            return
-        display.write(list(rows), columns)
+        _show_transactions(display, data_dir, window, columns)
         return
     found = reports.within(_described(data_dir, group), window)
     display.write([_plain(as_dict(row)) for row in getattr(found.tables, table)], columns)
@@ -217,32 +211,55 @@ def _following(
         description.look_again(find_servers(data_dirs))
 
 
-def _transactions(data_dirs: Sequence[Path], window: Window) -> Iterator[dict[str, object]]:
+def _show_transactions(
+    display: Display, data_dirs: Sequence[Path], window: Window, columns: Sequence[Column]
+) -> None:
+    """Print the transactions, as JSON Lines while they are read, and then the problems."""
     from zkconsumer.history.inputs import History, find_servers
-    from zkconsumer.history.tables import as_dict, transaction
 
     history = History(find_servers(data_dirs))
+    rows = (_plain(row) for row in _transactions(history, window))
+    if display.output is Output.JSONL:
+        import json
+
+        for row in rows:
+            print(json.dumps(row))
+    else:
+        display.write(list(rows), columns)
+    _exit_on(history.problems)
+
+
+def _transactions(history: History, window: Window) -> Iterator[dict[str, object]]:
+    from zkconsumer.history.tables import as_dict, transaction
+
     for batch in history.batches():
         for row in batch.rows:
             found = transaction(row, batch.file)
             if window.overlaps(found):
                 yield as_dict(found)
-    for problem in history.problems:
-        say(f"{problem.kind}: {problem.where}: {problem.what}")
 
 
 def _summary(found: Described) -> None:
-    """Report on standard error which files were read, and what is missing or damaged. If anything
-    is missing or damaged, exit with code 1.
-    """
-    from zkconsumer.cli import Exit
+    """Report on standard error which files were read, and their problems; see `_exit_on`."""
     from zkconsumer.history.report import time_text
 
     span = f"{time_text(found.from_ms or None)} to {time_text(found.until_ms or None)}"
     say(f"{found.rows:,} operations read, {span}")
-    for problem in found.problems:
+    if found.skipped:
+        say(
+            f"{found.skipped:,} operations at the beginning of the logs are left out, because they "
+            f"precede the oldest snapshot ({found.snapshot}), and the state before them is unknown"
+        )
+    _exit_on(found.problems)
+
+
+def _exit_on(problems: Sequence[Problem]) -> None:
+    """Name problems of the files on standard error; if there are any, exit with code 1."""
+    from zkconsumer.cli import Exit
+
+    for problem in problems:
         say(f"{problem.kind}: {problem.where}: {problem.what}")
-    if found.problems:
+    if problems:
         raise typer.Exit(Exit.FAILED)
 
 

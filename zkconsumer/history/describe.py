@@ -15,7 +15,7 @@ from zkconsumer.history.logs import Batch
 from zkconsumer.history.snapshots import read_snapshot
 from zkconsumer.history.tables import Tables
 
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 2
 """The format of `Description.state`; raise it when a class that a state contains changes."""
 
 Progress = Callable[[int], None]
@@ -24,7 +24,12 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Described:
-    """The tables of a history, the problems of its files, and its first and last time."""
+    """The tables of a history, the problems of its files, and its first and last time.
+
+    Attributes:
+        snapshot: the file with the state at the beginning; "" if the state was unknown.
+        skipped: the number of operations that precede this state and are left out.
+    """
 
     tables: Tables
     problems: list[Problem]
@@ -32,6 +37,8 @@ class Described:
     rows: int
     from_ms: int
     until_ms: int
+    snapshot: str = ""
+    skipped: int = 0
 
 
 class Description:
@@ -44,6 +51,7 @@ class Description:
         self._fold = GroupHistory(groups)
         self._problems: list[Problem] = []
         self._rows = self._from_ms = 0
+        self._snapshot = ""
         self._history = History(servers, after=self._begin(servers))
 
     @classmethod
@@ -54,10 +62,11 @@ class Description:
         The state contains pickled objects, so it must come from a place that only you can write.
         """
         description = cls.__new__(cls)
-        fold, problems, rows, from_ms, zxid, found = pickle.loads(state)
+        description._snapshot = ""
+        fold, problems, rows, from_ms, zxid, found, overlapping = pickle.loads(state)
         description._fold, description._problems = fold, problems
         description._rows, description._from_ms = rows, from_ms
-        description._history = History(servers, after=zxid)
+        description._history = History(servers, after=zxid, overlapping=overlapping)
         description._history.problems = found
         return description
 
@@ -65,7 +74,7 @@ class Description:
         """Return the state from which `resumed` continues. Call it before `result`."""
         history = self._history
         state = (self._fold, self._problems, self._rows, self._from_ms)
-        return pickle.dumps((*state, history.last_zxid, history.problems))
+        return pickle.dumps((*state, history.last_zxid, history.problems, history.overlapping))
 
     @property
     def last_zxid(self) -> int:
@@ -89,6 +98,7 @@ class Description:
                 self._problems.append(Problem("damaged", error.where, zxid_of(source), error.what))
                 continue
             self._fold.begin(tree, source.name)
+            self._snapshot = source.name
             return tree.zxid
         if first > 1:
             what = "no snapshot precedes the first log: the state at its beginning is unknown"
@@ -131,4 +141,7 @@ class Description:
         found = incidents(tables, until_ms=until_ms, problems=problems)
         groups = sorted(self._fold.groups())
         tables = replace(tables, incidents=found)
-        return Described(tables, problems, groups, self._rows, self._from_ms, until_ms)
+        skipped = self._history.skipped if self._snapshot else 0
+        return Described(
+            tables, problems, groups, self._rows, self._from_ms, until_ms, self._snapshot, skipped
+        )

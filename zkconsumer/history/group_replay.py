@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from zkconsumer.errors import ZkConsumerError, escaped
+from zkconsumer.errors import MalformedZnodeError, ZkConsumerError, escaped
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.snapshots import Tree
 from zkconsumer.history.tables import (
@@ -36,6 +36,7 @@ from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import Kind, ParsedPath, consumer_of, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset, owner_znode
+from zkconsumer.protocol.registrations import decode_registration
 from zkconsumer.protocol.release_detection import Rules, nearest
 from zkconsumer.protocol.releases import DEFAULT, Profile, profile
 
@@ -502,6 +503,11 @@ class GroupHistory:
         self, group: _Group, consumer: str, session: int, event: str, data: bytes | None
     ) -> None:
         text = escaped((data or b"").decode(errors="replace"))
+        unreadable = ""
+        try:
+            decode_registration(data, where=consumer)
+        except MalformedZnodeError as error:
+            unreadable = error.what
         self.tables.members.append(
             Member(
                 **self._of(group),
@@ -509,6 +515,7 @@ class GroupHistory:
                 session=session,
                 event=event,
                 registration=text,
+                unreadable=unreadable,
             )
         )
 

@@ -33,6 +33,11 @@ ORPHAN_MS: Final = 5_000
 deletes its registration and its owner znodes one shortly after the other.
 """
 
+UNREADABLE_MS: Final = 5_000
+"""Milliseconds after which an unreadable registration is reported. Some clients create a
+registration empty, and write its content at once; a member that reads it meanwhile tries again.
+"""
+
 KINDS: Final = {
     "new leader": "the ensemble elected a leader, and wrote nothing for a time",
     "rebalance storm": f"{REBALANCE_STORM[0]} triggers within {REBALANCE_STORM[1] // 1000} s",
@@ -48,9 +53,15 @@ KINDS: Final = {
     "owner without a registration": (
         f"an owner is not registered as a member for more than {ORPHAN_MS // 1000} s"
     ),
+    "unreadable registration": (
+        f"a registration that no member can read exists for more than {UNREADABLE_MS // 1000} s"
+    ),
     "damaged": "a file is damaged",
     "unreadable": "a file cannot be read",
     "missing": "transactions between those in the files are missing",
+    "torn": "a log that is not a server's last one ends within a transaction",
+    "empty": "a log that is not a server's last one has no transaction",
+    "contradiction": "files of one server have different transactions, or a wrong order or name",
     "disagreement": "servers of one ensemble wrote different transactions",
 }
 """Kind of an incident -> what it means."""
@@ -68,6 +79,7 @@ def incidents(tables: Tables, *, until_ms: int, problems: list[Problem]) -> list
         *_commits(tables),
         *_stopped(tables, until_ms),
         *_orphans(tables, until_ms),
+        *_unreadable(tables, until_ms),
         *(_of_problem(one, tables) for one in problems),
     ]
     return sorted(found, key=lambda one: (one.zxid, one.time_ms, one.kind))
@@ -214,6 +226,25 @@ def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
                 f"{(end - silent_from) / 1000:.0f} s, while other members committed",
                 time_ms=silent_from,
                 ended_ms=end,
+            )
+
+
+def _unreadable(tables: Tables, until_ms: int) -> Iterator[Incident]:
+    """Find registrations that members cannot read, by the rules of `doctor`."""
+    following: dict[tuple[str, str, str], int] = {}
+    for row in reversed(tables.members):
+        key = (row.chroot, row.group, row.consumer)
+        ended_ms = following.get(key)
+        following[key] = row.time_ms
+        if row.event not in ("present", "joined", "changed") or not row.unreadable:
+            continue
+        if (until_ms if ended_ms is None else ended_ms) - row.time_ms > UNREADABLE_MS:
+            yield _incident(
+                row,
+                "unreadable registration",
+                f"no member could read the registration of {row.consumer}, so every rebalance of "
+                f"the group failed: {row.unreadable}",
+                ended_ms=ended_ms,
             )
 
 

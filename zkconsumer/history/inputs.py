@@ -2,6 +2,9 @@
 
 Every server of an ensemble writes the same transactions. The sequence contains each transaction
 once. `Problem`s name transactions and files that are missing, damaged, or different on some server.
+
+The names of a server's logs are not trusted: the logs are ordered by their first transactions, and
+logs whose zxids overlap are merged. No transaction is left out without a problem that names it.
 """
 
 from __future__ import annotations
@@ -11,24 +14,38 @@ import re
 import shutil
 import tarfile
 import tempfile
+import zipfile
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import count, groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from zkconsumer.errors import BadFileError, DamagedFileError, HistoryError
-from zkconsumer.history.logs import READ_ERRORS, Batch, LogReader, Source, unreadable
+from zkconsumer.history.logs import (
+    COMPRESSIONS,
+    HEADER_BYTES,
+    READ_ERRORS,
+    Batch,
+    End,
+    LogReader,
+    Source,
+    first_zxid,
+    unreadable,
+)
 from zkconsumer.history.transactions import Row
 
 if TYPE_CHECKING:
     from zkconsumer.history.columns import ColumnDecoder
 
-_LOG = re.compile(r"log\.([0-9a-f]{1,16})(\.gz)?")
-_SNAPSHOT = re.compile(r"snapshot\.([0-9a-f]{1,16})(\.gz|\.snappy)?")
+_ENDINGS = "|".join(map(re.escape, COMPRESSIONS))
+_LOG = re.compile(rf"log\.([0-9a-f]{{1,16}})({_ENDINGS})?")
+_SNAPSHOT = re.compile(rf"snapshot\.([0-9a-f]{{1,16}})({_ENDINGS}|\.snappy)?")
+_TAR = re.compile(r".*\.(tar(\.\w+)?|tgz|taz|tbz|tbz2|tb2|txz|tlz)", re.IGNORECASE)
+_ZIP = re.compile(r".*\.zip", re.IGNORECASE)
 
 MAX_DEPTH: Final = 4
 """Number of directory levels below a given directory that are searched for files of servers."""
@@ -53,7 +70,9 @@ class Problem:
     """A gap, damage or contradiction in the logs.
 
     Attributes:
-        kind: `damaged`, `unreadable`, `missing` (a gap in zxids), `disagreement`.
+        kind: `damaged`, `unreadable`, `missing` (a gap in zxids), `torn` (an older log ends within
+            a transaction), `empty` (an older log has no transaction), `contradiction` (within the
+            files of one server), `disagreement` (between servers).
         where: the file, or the servers.
         zxid: the transaction at which the problem begins, or the last transaction read before the
             problem.
@@ -79,7 +98,7 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
     """Return the servers whose files are at the paths.
 
     A path is a `dataDir` or `dataLogDir`, a directory that contains some, a log, a snapshot, or a
-    tar archive of these. It may be a URL of another filesystem, such as `hdfs://host:port/logs`.
+    tar or zip archive of these. It may be a URL of another filesystem, such as `hdfs://host:port/logs`.
     Files of one directory belong to one server. If one directory contains only snapshots and one
     other only logs, both belong to one server.
 
@@ -114,10 +133,9 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
 def _add(servers: dict[str, Server], source: Source) -> None:
     folder = source.name.rpartition("/")[0] or "."
     server = servers.setdefault(folder, Server(folder))
-    if _LOG.fullmatch(source.base):
-        server.logs.append(source)
-    else:
-        server.snapshots.append(source)
+    files = server.logs if _LOG.fullmatch(source.base) else server.snapshots
+    if source.name not in (one.name for one in files):  # two given paths may contain one file
+        files.append(source)
 
 
 def _sources(given: str) -> Iterator[Source]:
@@ -125,13 +143,16 @@ def _sources(given: str) -> Iterator[Source]:
     for source in _at_url(given) if "://" in given else _at_path(Path(given)):
         if _is_of_server(source.base):
             yield source
-        elif ".tar" in Path(source.base).suffixes or source.base.endswith(".tgz"):
-            yield from _in_archive(source)
+        elif _TAR.fullmatch(source.base):
+            yield from _in_archive(source, _tar_members)
+        elif _ZIP.fullmatch(source.base):
+            yield from _in_archive(source, _zip_members)
         else:
             raise BadFileError(
                 "the name of the file is neither that of a log nor that of a snapshot",
                 where=given,
-                remedy="keep the server's names, such as log.100000001 and snapshot.100000000",
+                remedy="keep the server's names, such as log.100000001 and snapshot.100000000; "
+                "archives are tar files, also compressed, and zip files",
             )
 
 
@@ -207,24 +228,42 @@ def _below(files: Any, info: Any, levels: int) -> Iterator[Any]:  # Any: types o
             yield from _below(files, one, levels - 1)
 
 
-def _in_archive(archived: Source) -> Iterator[Source]:
-    """Yield the files of a tar archive, which are copied into a temporary directory.
+Members: TypeAlias = Iterator[tuple[str, IO[bytes]]]
+"""The names and the contents of the regular files in an archive."""
+
+
+def _tar_members(file: IO[bytes]) -> Members:
+    with tarfile.open(fileobj=file, mode="r|*") as archive:
+        for member in archive:
+            if member.isfile():
+                yield member.name, cast(IO[bytes], archive.extractfile(member))
+
+
+def _zip_members(file: IO[bytes]) -> Members:
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if not member.is_dir():
+                yield member.filename, archive.open(member)
+
+
+def _in_archive(archived: Source, members: Callable[[IO[bytes]], Members]) -> Iterator[Source]:
+    """Yield the files of an archive, which are copied into a temporary directory.
 
     A compressed archive cannot be read from the middle. The directory is removed when the process
     ends.
     """
     folder = Path(_temporary().name)
     try:
-        with archived.open_raw() as file, tarfile.open(fileobj=file, mode="r|*") as archive:
-            for member in archive:
-                if not member.isfile() or not _is_of_server(member.name.rpartition("/")[2]):
-                    continue
-                copy = folder / str(next(_numbers))
-                content = cast(IO[bytes], archive.extractfile(member))
-                with copy.open("wb") as target:
-                    shutil.copyfileobj(content, target)
-                yield replace(Source.of_path(copy), name=f"{archived.name}:{member.name}")
-    except (*READ_ERRORS, tarfile.TarError) as error:
+        with archived.open_raw() as file:
+            for name, content in members(file):
+                base = name.rpartition("/")[2]
+                if _is_of_server(base):
+                    # The ending of a name tells how its content is compressed.
+                    copy = folder / f"{next(_numbers)}{Path(base).suffix}"
+                    with copy.open("wb") as target:
+                        shutil.copyfileobj(content, target)
+                    yield replace(Source.of_path(copy), name=f"{archived.name}:{name}")
+    except (*READ_ERRORS, tarfile.TarError, zipfile.BadZipFile, NotImplementedError) as error:
         raise unreadable(archived.name, error) from None
 
 
@@ -250,21 +289,56 @@ def fast_decoder(servers: Sequence[Server]) -> ColumnDecoder | None:
     return ColumnDecoder() if can_compile() else None
 
 
+@dataclass
+class _OpenLog:
+    """A log that is being read, with the batch that was read last and not delivered yet."""
+
+    log: Source
+    batches: Iterator[Batch]
+    batch: Batch
+
+    @property
+    def last(self) -> int:
+        """The last zxid of the batch."""
+        return int(self.batch.zxids[-1])
+
+    def advance(self, bound: int) -> bool:
+        """Drop the rows up to a zxid. Return whether there are others."""
+        rest = self.batch.part(bisect_right(self.batch.zxids, bound))
+        following = rest if len(rest) else next(self.batches, None)
+        if following is not None:
+            self.batch = following
+        return following is not None
+
+
 class History:
     """The transactions of one server or of an ensemble, ordered by zxid, each once.
 
     Iterate over `batches`; `problems` then names missing, damaged and different transactions. A
     second iteration continues with the transactions that the servers have written since.
+
+    Attributes:
+        overlapping: the names of the logs whose zxids overlap with those of another log.
+        skipped: the number of rows that were left out because they do not come after the beginning.
     """
 
-    def __init__(self, servers: Sequence[Server], *, after: int = 0) -> None:
-        """Take the servers, and the zxid after which the sequence begins."""
+    def __init__(
+        self, servers: Sequence[Server], *, after: int = 0, overlapping: Iterable[str] = ()
+    ) -> None:
+        """Take the servers, and the zxid after which the sequence begins.
+
+        `overlapping`: the overlapping logs of an earlier history, which this one continues.
+        """
         self.servers = list(servers)
         self.problems: list[Problem] = []
         self.last_zxid = after
-        self._disagreed: tuple[str, str, int] = ("", "", 0)
+        self.skipped = 0
+        self.overlapping = set(overlapping)
+        self._recorded: tuple[str, str, int] = ("", "", 0)
         self._fast = fast_decoder(servers)
         self._readers: dict[str, LogReader] = {}
+        self._ends: dict[str, int] = {}  # log -> the last zxid that was read from it
+        self._firsts: dict[str, int] = {}  # log -> the zxid of its first transaction
 
     def batches(self) -> Iterator[Batch]:
         """Yield the rows in the order of their zxids."""
@@ -272,22 +346,104 @@ class History:
         yield from streams[0] if len(streams) == 1 else self._merged(streams)
 
     def _of_server(self, server: Server) -> Iterator[Batch]:
-        """Yield a server's rows after the zxid `last`, in order, and record gaps and damage."""
-        last = self.last_zxid
-        for log in _needed(server.logs, last):
-            reader = self._readers.setdefault(log.name, LogReader(log, self._fast))
-            try:
-                for batch in reader.batches():
-                    zxids = batch.zxids
-                    first = bisect_right(zxids, last)
-                    if first < len(zxids):
-                        new = batch.since(first)
-                        last = self._check_order(new, last)
-                        yield new
-            except HistoryError as error:
-                kind = "damaged" if isinstance(error, DamagedFileError) else "unreadable"
-                self.problems.append(Problem(kind, error.where, last, error.what))
+        """Yield a server's rows after the zxid `last_zxid`, and record gaps, damage and
+        contradictions."""
+        last = after = self.last_zxid
+        logs = sorted(server.logs, key=self._first)
+        self._check_names(logs)
+        for batch in self._in_order(self._needed(logs, after), after):
+            last = self._check_order(batch, last)
+            yield batch
+        self._check_ends(logs[:-1])
         self.last_zxid = max(last, self.last_zxid)
+
+    def _check_names(self, logs: list[Source]) -> None:
+        """Record the logs that belong at another place than their names say."""
+        for log, named in zip(logs, sorted(logs, key=zxid_of), strict=True):
+            first = self._first(log)
+            if log is not named and first != zxid_of(log) and log.name not in self._readers:
+                what = f"the log begins with the transaction 0x{first:x}, unlike its name"
+                self.problems.append(Problem("contradiction", log.name, first, what))
+
+    def _first(self, log: Source) -> int:
+        """Return the zxid of a log's first transaction, or else the zxid in its name."""
+        if log.name not in self._firsts:
+            found = first_zxid(log)
+            if found is None:
+                return zxid_of(log)
+            self._firsts[log.name] = found
+        return self._firsts[log.name]
+
+    def _needed(self, logs: list[Source], after: int) -> list[Source]:
+        """Return the logs that can contain transactions after a zxid."""
+        first = max(0, bisect_right(logs, after, key=self._first) - 1)
+        return [one for one in logs[:first] if one.name in self.overlapping] + logs[first:]
+
+    def _in_order(self, logs: Iterable[Source], after: int) -> Iterator[Batch]:
+        """Yield the rows of a server's logs, which are in the order of their first transactions.
+
+        A log is opened when the logs before it have been read up to its first zxid.
+        """
+        waiting, opened = deque(logs), list[_OpenLog]()
+        while waiting or opened:
+            while waiting and (
+                not opened or self._first(waiting[0]) <= min(one.last for one in opened)
+            ):
+                log = waiting.popleft()
+                batches = self._of_log(log, after)
+                if (batch := next(batches, None)) is not None:
+                    opened.append(_OpenLog(log, batches, batch))
+            if len(opened) == 1:
+                bound = opened[0].last
+                yield opened[0].batch
+            elif opened:
+                bound = min(one.last for one in opened)
+                yield from self._merged_logs(opened, bound)
+            opened = [one for one in opened if one.advance(bound)]
+
+    def _of_log(self, log: Source, after: int) -> Iterator[Batch]:
+        """Yield a log's rows after a zxid. Within each batch the zxids ascend."""
+        reader = self._readers.setdefault(log.name, LogReader(log, self._fast))
+        try:
+            for batch in reader.batches():
+                for part in _ascending(batch):
+                    self._check_descent(log, int(part.zxids[0]))
+                    self._ends[log.name] = int(part.zxids[-1])
+                    new = part.part(bisect_right(part.zxids, after))
+                    self.skipped += len(part) - len(new)
+                    if len(new):
+                        yield new
+        except HistoryError as error:
+            kind = "damaged" if isinstance(error, DamagedFileError) else "unreadable"
+            at = max(after, self._ends.get(log.name, 0))
+            self.problems.append(Problem(kind, error.where, at, error.what))
+
+    def _check_descent(self, log: Source, zxid: int) -> None:
+        """Record a transaction that is lower than the one before it in the same log."""
+        before = self._ends.get(log.name, 0)
+        if zxid < before:
+            what = f"in this log the transaction 0x{zxid:x} follows the higher 0x{before:x}"
+            self.problems.append(Problem("contradiction", log.name, zxid, what))
+
+    def _merged_logs(self, opened: list[_OpenLog], bound: int) -> Iterator[Batch]:
+        """Yield the rows of overlapping logs up to a zxid, in the order of their zxids.
+
+        Equal transactions are duplicates, which are yielded once. Different transactions with one
+        zxid are all yielded, and recorded as a contradiction.
+        """
+        self.overlapping.update(one.log.name for one in opened)
+        found: dict[int, dict[tuple[Row, ...], str]] = {}
+        for one in opened:
+            rows = one.batch.part(0, bisect_right(one.batch.zxids, bound)).rows
+            for zxid, same in groupby(rows, key=lambda row: row.zxid):
+                found.setdefault(zxid, {}).setdefault(tuple(same), one.batch.file)
+        for zxid in sorted(found):
+            versions = found[zxid]
+            if len(versions) > 1:
+                what = "these logs of one server have different transactions 0x{:x}"
+                self._record("contradiction", ", ".join(versions.values()), zxid, what)
+            for rows_of, file in versions.items():
+                yield Batch(file, list(rows_of))
 
     def _check_order(self, batch: Batch, last: int) -> int:
         """Record gaps after the zxid `last`; return the highest zxid."""
@@ -303,6 +459,20 @@ class History:
                     self.problems.append(Problem("missing", batch.file, last, what))
             last = max(last, zxid)
         return last
+
+    def _check_ends(self, older: Iterable[Source]) -> None:
+        """Record how logs end that are not a server's last one."""
+        for log in older:
+            reader = self._readers.get(log.name)
+            if reader is None:
+                continue
+            at = self._ends.get(log.name, self._first(log))
+            if reader.end is End.TORN:
+                what = f"the log ends within a transaction, at byte {reader.offset}"
+                self.problems.append(Problem("torn", log.name, at, what))
+            elif reader.offset <= HEADER_BYTES and reader.end is not End.UNREAD:
+                what = "the log has no transaction, although the server wrote a later one"
+                self.problems.append(Problem("empty", log.name, at, what))
 
     # ---- several servers -----------------------------------------------------------------------
 
@@ -358,16 +528,19 @@ class History:
         return agreed
 
     def _disagree(self, zxid: int, numbers: Iterable[int], what: str, *, taken: bool) -> None:
-        """Record a disagreement; record consecutive equal ones once, at the first zxid."""
+        """Record a disagreement of servers."""
         names = ", ".join(self.servers[n].name for n in numbers)
         if taken:
             text = f"these servers {what} 0x{{:x}} of the others"
         else:
             text = f"these servers {what} 0x{{:x}}, which is left out: no majority has it"
-        key = (names, text)
-        if self._disagreed != (*key, zxid - 1):
-            self.problems.append(Problem("disagreement", names, zxid, text.format(zxid)))
-        self._disagreed = (*key, zxid)
+        self._record("disagreement", names, zxid, text)
+
+    def _record(self, kind: str, where: str, zxid: int, text: str) -> None:
+        """Record a problem; record consecutive equal ones once, at the first zxid."""
+        if self._recorded != (where, text, zxid - 1):
+            self.problems.append(Problem(kind, where, zxid, text.format(zxid)))
+        self._recorded = (where, text, zxid)
 
 
 def _is_gapless(zxids: Any, last: int) -> bool:  # Any: an array of numpy
@@ -376,7 +549,15 @@ def _is_gapless(zxids: Any, last: int) -> bool:  # Any: an array of numpy
     return 0 <= zxids[0] - last <= 1 and bool(((steps == 0) | (steps == 1)).all())
 
 
-def _needed(logs: list[Source], after: int) -> list[Source]:
-    """Return the logs that can contain transactions after a zxid; their names show their zxids."""
-    first = max(0, bisect_right(logs, after, key=zxid_of) - 1)
-    return logs[first:]
+def _ascending(batch: Batch) -> Iterator[Batch]:
+    """Yield a batch in parts within which the zxids ascend; usually, that is the whole batch."""
+    zxids = batch.zxids
+    if batch.is_compiled:
+        falls = (zxids[1:] < zxids[:-1]).nonzero()[0].tolist()
+    elif zxids == sorted(zxids):
+        falls = []
+    else:
+        falls = [n for n in range(len(zxids) - 1) if zxids[n + 1] < zxids[n]]
+    ends = [*(at + 1 for at in falls), len(batch)]
+    for first, end in zip([0, *ends], ends, strict=False):
+        yield batch.part(first, end)

@@ -6,10 +6,12 @@ and the window's rows, or one transaction if that is larger than the window.
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -36,8 +38,15 @@ The C library gives the memory of larger windows back to the system, so that the
 window are new. With 2 MB, these page faults take a fifth of the time.
 """
 
-READ_ERRORS: Final = (OSError, EOFError, zlib.error, RuntimeError)
+READ_ERRORS: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, RuntimeError)
 """What reading a file raises; the packages of some filesystems raise RuntimeError."""
+
+COMPRESSIONS: Final[Mapping[str, Callable[[IO[bytes]], object]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+"""The ending of a file's name -> what decompresses the file."""
 
 REMEDY: Final = (
     "the transactions before the damage are used; for the others, read the same log of another"
@@ -80,7 +89,8 @@ class Source:
             raw = self.open_raw()
         except READ_ERRORS as error:
             raise unreadable(self.name, error) from None
-        return cast(IO[bytes], gzip.open(raw)) if self.name.endswith(".gz") else raw
+        decompressed = COMPRESSIONS.get(Path(self.base).suffix)
+        return raw if decompressed is None else cast(IO[bytes], decompressed(raw))
 
 
 def unreadable(name: str, error: Exception) -> HistoryError:
@@ -136,13 +146,14 @@ class Batch:
         """The time of the first row."""
         return self._rows[0][1] if self._rows is not None else self._columns["time_ms"][0].as_py()
 
-    def since(self, first: int) -> Batch:
-        """Return the batch without its first rows."""
-        if not first:
+    def part(self, first: int, end: int | None = None) -> Batch:
+        """Return the rows from the number `first` on, up to the number `end`."""
+        end = len(self) if end is None else end
+        if (first, end) == (0, len(self)):
             return self
         if self._rows is not None:
-            return Batch(self.file, self._rows[first:])
-        return Batch(self.file, None, self._columns.slice(first))
+            return Batch(self.file, self._rows[first:end])
+        return Batch(self.file, None, self._columns.slice(first, end - first))
 
     @property
     def columns(self) -> pa.RecordBatch:
@@ -161,6 +172,20 @@ class End(Enum):
     COMPLETE = "after a whole transaction"
     PREALLOCATED = "before zeros, which the server had reserved"
     TORN = "within a transaction that is still being written, or was cut off by a crash"
+
+
+def first_zxid(source: Source) -> int | None:
+    """Return the zxid of a log's first transaction; None if there is none, or it is unreadable."""
+    begin = HEADER_BYTES + tx.OVERHEAD + 12  # after the session and its number of the request
+    try:
+        with source.open() as file:
+            head = file.read(begin + 8)
+    except (HistoryError, *READ_ERRORS):
+        return None
+    if len(head) < begin + 8 or not head.startswith(MAGIC):
+        return None
+    (zxid,) = struct.unpack_from(">q", head, begin)
+    return zxid or None
 
 
 @dataclass

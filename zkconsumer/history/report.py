@@ -85,7 +85,7 @@ def report(found: Described) -> dict[str, list[dict[str, object]]]:
         "groups": [_group_row(found, *group) for group in found.groups],
         "incidents": [
             {
-                "time": time_text(one.time_ms),
+                "time": time_text(one.time_ms or None),
                 "group": one.chroot + ("/" if one.chroot else "") + one.group,
                 "kind": one.kind,
                 "lasted": None

@@ -67,6 +67,7 @@ class Member(Event):
         event: `present` in the snapshot, `joined`, `changed` its registration, `left`, `expired`,
             or `removed` by another session.
         registration: the payload as text.
+        unreadable: why no member can read the registration; "" if it is readable.
     """
 
     chroot: str
@@ -75,6 +76,7 @@ class Member(Event):
     session: int
     event: str
     registration: str
+    unreadable: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -221,8 +223,9 @@ def columns_of(table: type[Event]) -> dict[str, object]:
 
 
 def as_dict(row: Event) -> dict[str, object]:
-    """Return a row as a dictionary."""
-    return {one.name: getattr(row, one.name) for one in fields(row)}
+    """Return a row as a dictionary. A time before the logs is unknown, and not the year 1970."""
+    found = {one.name: getattr(row, one.name) for one in fields(row)}
+    return found if found["time_ms"] else {**found, "time_ms": None}
 
 
 def transaction(row: Row, file: str) -> Transaction:

@@ -402,5 +402,8 @@ def decode_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def deduplicated(transactions: DataFrame) -> DataFrame:
-    """Return each transaction once, even if several servers of one ensemble wrote it."""
-    return transactions.dropDuplicates(["zxid", "part"])
+    """Return each transaction once, even if several servers of one ensemble wrote it.
+
+    Different transactions with one zxid are all kept.
+    """
+    return transactions.dropDuplicates([one for one in transactions.columns if one != "file"])

@@ -24,10 +24,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
@@ -300,11 +302,31 @@ class Task:
                 try:
                     for batch in reader.batches():
                         spans += _spans(batch)
+                        found += self._contradictions(batch)
                 except DamagedFileError:
                     pass  # an incident reports the damage; the rows before it are used
                 scanned[log.name] = reader.offset
             found += _differing_zxids(_joined(spans), covered)
         return min(found, default=None), scanned
+
+    def _contradictions(self, batch: Batch) -> Iterator[int]:
+        """Yield the zxid of the first new row that a committed run has with another content."""
+        rows = transaction_batch(batch).drop_columns(["file", "damage"])
+        for one in self._known.runs:
+            within = pc.and_(
+                pc.greater_equal(rows["zxid"], one.covered[0][0] if one.covered else 0),
+                pc.less_equal(rows["zxid"], one.zxid),
+            )
+            here = rows.filter(within)
+            if one.transactions is None or not here.num_rows:
+                continue
+            committed = pq.read_table(
+                self._folder / one.transactions,
+                columns=here.schema.names,
+                filters=pc.field("zxid").isin(here["zxid"]),
+            )
+            here = here.filter(pc.is_in(here["zxid"], committed["zxid"].combine_chunks()))
+            yield from _first_difference(here, committed)
 
     def _description(self, kept: Sequence[Run]) -> Description:
         if not kept:
@@ -343,6 +365,16 @@ class Task:
         path = self._folder / f"{name}-{self._suffix}.{kind}"
         path.write_bytes(content)
         return path.name
+
+
+def _first_difference(here: pa.RecordBatch, committed: pa.Table) -> list[int]:
+    """Return the zxid of the first row that differs; both have the same zxids, in their order."""
+    known = committed.cast(here.schema)
+    if known.equals(pa.Table.from_batches([here])):
+        return []
+    pairs = zip_longest(here.to_pylist(), known.to_pylist())
+    one, other = next((one, other) for one, other in pairs if one != other)
+    return [min(row["zxid"] for row in (one, other) if row)]
 
 
 def _with_few_states(runs: list[Run]) -> list[Run]:
