@@ -33,6 +33,7 @@ from zkconsumer.errors import (
     ZooKeeperUnreachableError,
 )
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 
@@ -396,8 +397,9 @@ def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
     first = group.join("same")
     first.settled(0, 1, 2, 3)
     second = group.member("same", zookeeper_session_timeout_s=0.5)
-    with pytest.raises(ConsumerIdTakenError, match="same"):
+    with pytest.raises(ConsumerIdTakenError, match="same") as caught:
         second.connector.create_message_streams({group.topic: 1})
+    assert f"session {session_text(first.status.session or 0)} is registered" in str(caught.value)
     assert first.owned == {0, 1, 2, 3}
     first.read(40)
 

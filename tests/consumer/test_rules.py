@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import pytest
+from kazoo.exceptions import NotEmptyError
 from support.internals import coordinator_of
 from support.members.group import Group
 from support.wait import LIMIT_S, eventually
@@ -153,6 +155,36 @@ def test_a_member_whose_id_is_taken_releases_its_partitions(group: Group) -> Non
     group.admin.delete(id_znode)
     one.settled(0, 1)
     two.settled(2, 3)
+
+
+@pytest.mark.parametrize("below", ["ids", "owners", "offsets", ""])
+def test_the_znodes_of_a_live_group_are_deleted(group: Group, below: str) -> None:
+    """`rmr` of a part or the whole of a live group: nothing is delivered again, no error."""
+    one = group.join(auto_commit_interval_s=0.2)
+    one.settled(0, 1, 2, 3)
+    one.read(40)
+    eventually(lambda: [group.stored(number) for number in range(4)] == ["10"] * 4)
+    root = f"{paths.group(group.name)}/{below}".rstrip("/")
+    with suppress(NotEmptyError):  # the member writes again while the recursive deletion runs
+        group.admin.delete(root, recursive=True)
+    group.sandbox.produce(group.topic, 4)
+    one.read(44)
+    one.settled(0, 1, 2, 3)
+    eventually(lambda: sum(map(int, filter(None, map(group.stored, range(4))))) == 44)
+    assert len(one.readers[0].messages) == 44
+    assert one.readers[0].errors == []
+    assert one.counted.get("denied", 0) == 0
+
+
+def test_strategies_that_differ_are_named_at_once(group: Group) -> None:
+    """If an owner follows another strategy, `waiting_for` says so before a JVM gives up."""
+    first = group.join("a")
+    first.settled(0, 1, 2, 3)
+    second = group.join("b", partition_assignment_strategy="roundrobin", rebalance_backoff_s=60.0)
+    eventually(lambda: "roundrobin" in second.status.waiting_for)
+    assert "range" in second.status.waiting_for
+    eventually(lambda: "roundrobin" in second.readers[0].stream.waiting_for)
+    assert second.counted.get("disagreement", 0) == 0
 
 
 # ---- other clients' offsets ----------------------------------------------------------------------

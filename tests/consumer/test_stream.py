@@ -257,7 +257,7 @@ def test_an_idle_stream_says_why(log: Log, readers: list[Reader]) -> None:
     """The exception and the status say why a stream waits: no partition, or no lease."""
     reader = Reader(log, timeout_s=0.01)
     readers.append(reader)
-    reader.stream.explain("the group has more threads than partitions: 4 for 3")
+    reader.stream.explain("the group has more threads than partitions: 4 for 3", "")
     with pytest.raises(ConsumerTimeoutError, match="more threads than partitions"):
         next(reader.stream)
     reader.grant(0, 0)

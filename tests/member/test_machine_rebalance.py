@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from support.members.machine import (
@@ -23,12 +24,14 @@ from support.members.machine import (
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
+from zkconsumer.member.peers import ASK_S
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.rebalance import MAX_POSTPONED_READS, RECHECK_S
 from zkconsumer.member.state import replace
 from zkconsumer.member.unreadable import REPORT_S
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_snapshot import assign_all
 from zkconsumer.protocol.model import (
     UNKNOWN_BLOCKER,
     Blocker,
@@ -39,7 +42,7 @@ from zkconsumer.protocol.model import (
     TopicPartition,
 )
 from zkconsumer.protocol.registrations import Pattern
-from zkconsumer.protocol.releases import profile
+from zkconsumer.protocol.releases import DEFAULT, profile
 
 T0, T3 = TopicPartition("t", 0), TopicPartition("t", 3)
 FIRST = "g_a"
@@ -394,6 +397,7 @@ def wait_blocked(member: Member, seconds: float, *blocked: TopicPartition) -> li
         notices += of(member.wait(0.1), cmd.Notice)
         if member.state.phase is Phase.READING:
             member.read()
+        if member.state.phase is Phase.CLAIMING:
             notices += of(member.claim(*blocked), cmd.Notice)
         if member.state.phase is Phase.VERIFYING:
             notices += of(member.verify(), cmd.Notice)
@@ -757,6 +761,135 @@ def test_an_offset_that_may_not_be_read_is_read_again_after_the_back_off() -> No
     member.wait(member.state.settings.backoff_s)
     member.drive()
     assert (member.state.phase, member.state.serving) == (Phase.SETTLED, tps(0, 1, 2, 3))
+
+
+def lost(**settings: Any) -> Member:
+    """Return a member that was at 7 in partition 3, has lost it, and has claimed it again."""
+    member = Member(**settings)
+    member.settle()
+    member.finished[T3] = 7
+    member.send(ev.OwnerNodeChanged, partition=T3)
+    while member.state.phase is not Phase.LOADING:
+        member.go_on(view())
+    return member
+
+
+GONE = StoredOffset(None, None)
+
+
+def test_a_kept_position_is_used_if_the_offset_is_gone() -> None:
+    """Without a stored offset and an edit mark, a member continues at its position and warns."""
+    member = lost()
+    assert member.last(cmd.LoadOffsets).kept == tps(3)
+    done = member.answer(ev.OffsetsLoaded({T3: GONE}))
+    assert one(done, cmd.StartFetching).grants[T3][1] == 7
+    assert one(done, cmd.Notice).kind is cmd.NoticeKind.POSITION_KEPT
+    member.drive()
+    member.collected(Purpose.AUTO, tps(3))
+    assert member.last(cmd.CommitOffsets).plan.writes == {T3: (7, None)}
+
+
+def test_a_stored_offset_replaces_a_kept_position() -> None:
+    """A stored offset decides, even if it is lower than the position that the member had."""
+    done = lost().answer(ev.OffsetsLoaded({T3: StoredOffset(5, 1)}))
+    assert one(done, cmd.StartFetching).grants[T3][1] == 5
+    assert not of(done, cmd.Notice)
+
+
+def test_a_kept_position_is_not_used_after_an_edit() -> None:
+    """If an operator has edited the group's offsets since, `auto.offset.reset` decides."""
+    member = lost()
+    done = member.answer(ev.OffsetsLoaded({T3: GONE}, edit_czxid=member.zxid))
+    assert one(done, cmd.StartFetching).grants[T3][1] is None
+
+
+def test_a_kept_position_is_not_used_in_a_new_topic() -> None:
+    """The position belongs to the topic that was deleted, so `auto.offset.reset` decides."""
+    member = Member()
+    member.settle()
+    member.finished[T3] = 7
+    member.send(ev.OwnerNodeChanged, partition=T3)
+    while member.state.phase is not Phase.LOADING:
+        member.go_on(view(czxid=2))
+    done = member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), GONE)))
+    assert one(done, cmd.StartFetching).grants[T3][1] is None
+
+
+def test_without_automatic_commits_the_last_committed_offset_is_kept() -> None:
+    """Messages that the user has not committed are redelivered, even if the offset is gone."""
+    member = lost(auto_commit_s=None)
+    done = member.answer(ev.OffsetsLoaded({T3: GONE}))
+    assert one(done, cmd.StartFetching).grants[T3][1] == 10
+
+
+def test_a_former_session_of_the_member_is_only_waited_for() -> None:
+    """A registration of the member's own former session is no conflict, and is named once."""
+    member = member_in(Phase.SETTLED)
+    member.connect(LATER)
+    done = member.answer(ev.IdTaken(SESSION.id))
+    notice = one(done, cmd.Notice)
+    assert notice.kind is cmd.NoticeKind.WAITING
+    assert "this member's former session" in notice.text
+    member.wait(member.state.settings.backoff_s)
+    assert not of(member.answer(ev.IdTaken(SESSION.id)), cmd.Notice)
+    assert member.state.rival == SESSION.id
+    member.wait(member.state.settings.backoff_s)
+    member.answer(ev.Registered(9))
+    assert member.state.rival is None
+
+
+def test_a_blocker_of_a_former_session_is_not_reported() -> None:
+    """Owner znodes of the member's own former session end with that session, without a report."""
+    member = member_in(Phase.SETTLED)
+    member.connect(LATER)
+    member.answer(ev.Registered(9))
+    member.read()
+    claim = member.last(cmd.Claim)
+    blocked = dict.fromkeys(claim.partitions, Blocker(THREAD, SESSION.id))
+    member.answer(ev.Claimed({}, blocked, {}))
+    for _ in range(40):
+        member.wait(0.5)
+        if member.state.phase is Phase.READING:
+            member.read()
+        if member.state.phase is Phase.CLAIMING:
+            member.answer(ev.Claimed({}, blocked, {}))
+    assert cmd.NoticeKind.BLOCKED not in member.notices()
+
+
+def test_an_owner_with_another_strategy_is_named() -> None:
+    """Half a second after the first blocked claim, an owner's strategy is known from its share."""
+    member = Member(strategy=Strategy.ROUND_ROBIN)
+    member.register()
+    group = view([FIRST, ME])
+    member.read(group)
+    shares = assign_all(group, Strategy.RANGE, DEFAULT)
+    theirs = {tp for tp, thread in shares.items() if thread == f"{FIRST}-0"}
+    blocked = theirs.intersection(member.last(cmd.Claim).partitions)
+    unknown = dict.fromkeys(blocked, UNKNOWN_BLOCKER)
+    member.answer(ev.Claimed({}, unknown, {}))
+    member.drive(group)
+    assert (member.state.phase, member.state.blocked.reason) == (Phase.WAITING, "")
+    member.wait(ASK_S)
+    assert member.last(cmd.Claim).ask >= blocked
+    owners = dict.fromkeys(theirs, f"{FIRST}-0")
+    who = dict.fromkeys(blocked, Blocker(f"{FIRST}-0", 0xC3))
+    member.answer(ev.Claimed({}, who, {}, owners=owners))
+    assert "range" in member.state.blocked.reason
+
+
+def test_an_owner_that_still_releases_is_not_named() -> None:
+    """An owner that owns more than its share has not yet released, so it follows any strategy."""
+    member = Member()
+    member.register()
+    group = view([FIRST, ME])
+    member.read(group)
+    blocked = [*member.last(cmd.Claim).partitions]
+    member.claim(*blocked)
+    member.wait(ASK_S)
+    owners = dict.fromkeys(tps(0, 1, 2, 3), f"{FIRST}-0")
+    who = dict.fromkeys(blocked, Blocker(f"{FIRST}-0", 0xC3))
+    member.answer(ev.Claimed({}, who, {}, owners=owners))
+    assert member.state.blocked.reason == ""
 
 
 def test_an_owner_that_changes_is_read_again() -> None:

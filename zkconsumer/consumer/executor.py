@@ -224,8 +224,8 @@ def operation(
             return op, operations.release(me, partitions, watched)
         case commands.Claim(op, threads, known, ask, eager):
             return op, operations.claim(me, threads, known, ask=ask, all_or_nothing=eager)
-        case commands.LoadOffsets(op, partitions, storage):
-            return op, operations.load(me, partitions, storage)
+        case commands.LoadOffsets(op, partitions, storage, kept):
+            return op, operations.load(me, partitions, storage, kept)
         case commands.CommitOffsets(op, plan):
             return op, operations.commit(me, plan)
         case commands.ListOwners(op, topics):

@@ -39,6 +39,7 @@ from zkconsumer.consumer.stream_partitions import (
 from zkconsumer.errors import (
     AccessDeniedError,
     ConsumerIdTakenError,
+    ZkConsumerError,
     ZooKeeperUnreachableError,
     escaped_and_cut,
 )
@@ -54,6 +55,7 @@ from zkconsumer.kafka.fetcher import LOOKUP_S, AutoOffsetReset
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.kafka.pool import CLIENTS, OWN_CLIENTS, FetcherPool
 from zkconsumer.member.read_group import read_brokers, read_raw_group
+from zkconsumer.member.session import rival_remedy, rival_text
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
@@ -185,6 +187,7 @@ class GroupMember:
 
         Raises:
             ConsumerIdTakenError: another session stayed registered under this consumer id.
+            ZooKeeperUnreachableError: ZooKeeper does not answer.
             AccessDeniedError: ZooKeeper forbids the registration.
             ZkConsumerError: the member ended because of this error.
         """
@@ -193,12 +196,23 @@ class GroupMember:
         try:
             self.coordinator.joined.result(limit_s)
         except FutureTimeoutError:
-            raise ConsumerIdTakenError(
-                f"not registered within {limit_s:g} s: another session is registered under this "
-                "consumer id, or ZooKeeper is unreachable",
+            raise self._not_registered(limit_s) from None
+
+    def _not_registered(self, limit_s: float) -> ZkConsumerError:
+        assert self.coordinator is not None
+        state = self.coordinator.state
+        if state.rival is not None:
+            return ConsumerIdTakenError(
+                f"not registered within {limit_s:g} s: {rival_text(state.rival)}",
                 where=self.consumer_id,
-                remedy="stop the other consumer, or give each consumer its own consumer.id",
-            ) from None
+                remedy=rival_remedy(state.rival),
+            )
+        why = "ZooKeeper does not answer" if state.connected else "the connection is lost"
+        return ZooKeeperUnreachableError(
+            f"not registered within {limit_s:g} s: {why}",
+            where=f"zookeeper.connect={self.config.zookeeper_connect}",
+            remedy="check that the servers are up, and try again",
+        )
 
     def brokers(self) -> Brokers:
         """Return the registered brokers; empty before the member has read the group."""

@@ -51,6 +51,7 @@ PartitionSinks = Mapping[Key, PartitionSink]
 _WHICH = {
     Purpose.AUTO: CommitScope.FINISHED,
     Purpose.RELEASE: CommitScope.FINISHED,
+    Purpose.LOST: CommitScope.FINISHED,
     Purpose.EXPLICIT: CommitScope.DELIVERED,
     Purpose.LEAVE: CommitScope.DELIVERED,
 }
@@ -401,8 +402,11 @@ class MemberLoop:
         """Set the reason that a timeout error gives for a stream without a partition."""
         wanted = self._keys_for(self.state.assigned.items())
         waiting, held = self.state.waiting_for, held_by(self.state)
+        blocked = self.state.blocked
+        lacking = self._keys_for((tp, self.state.assigned.get(tp, "")) for tp in blocked.partitions)
         for key, stream in self._streams.items():
-            stream.explain(waiting or (held if key in wanted else NO_SHARE))
+            shortfall = blocked.reason if key in lacking else ""
+            stream.explain(waiting or (held if key in wanted else NO_SHARE), shortfall)
 
     # ---- the end ---------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.member.commands import Notice, NoticeKind
 from zkconsumer.member.phases import Phase
+from zkconsumer.member.session import rival_text
 from zkconsumer.member.state import State
 from zkconsumer.protocol.model import TopicPartition
 
@@ -74,7 +75,9 @@ def idle_status(phase: Phase) -> Status:
 def _waiting_for(state: State) -> str:
     if state.client.reason and state.phase is not Phase.CLOSED:
         return f"a new ZooKeeper client, since the last one failed: {state.client.reason}"
-    return state.waiting_for
+    if state.rival is not None and state.phase is Phase.REGISTERING:
+        return rival_text(state.rival)
+    return state.waiting_for or state.blocked.reason
 
 
 def _is_unreadable(state: State, tp: TopicPartition) -> bool:
@@ -164,7 +167,8 @@ def held_by(state: State) -> str:
     """Return a text that names the threads that own the blocked partitions; empty if no partition
     is blocked."""
     holders = sorted({who.thread for who in state.blocked.partitions.values()})
-    return f"its partitions are held by {', '.join(holders)}" if holders else ""
+    reason = f"; {state.blocked.reason}" if state.blocked.reason else ""
+    return f"its partitions are held by {', '.join(holders)}{reason}" if holders else ""
 
 
 def level_of(kind: NoticeKind) -> int:

@@ -495,7 +495,11 @@ class Stream(Generic[K, V]):
 
     @property
     def waiting_for(self) -> str:
-        """Why no message can be delivered now; empty if a message can be delivered."""
+        """Why no message can be delivered now; empty if a message can be delivered.
+
+        If another member keeps some of the thread's partitions because it follows another
+        assignment strategy, the text says so even while messages of others are delivered.
+        """
         if self._partitions.failure is not None:
             return str(self._partitions.failure)
         if self._partitions.closed:
@@ -505,7 +509,9 @@ class Stream(Generic[K, V]):
         if not self._gate.is_open:
             return "ZooKeeper has not confirmed the session, so the lease has ended"
         reasons = self._fetcher.not_fetched.copy()
-        return "; ".join(f"{tp}: {reasons[tp].reason}" for tp in sorted(reasons))
+        shortfall = self._partitions.shortfall
+        named = [f"{tp}: {reasons[tp].reason}" for tp in sorted(reasons)]
+        return "; ".join([*named, shortfall] if shortfall else named)
 
     @property
     def queued(self) -> int:
@@ -526,9 +532,10 @@ class Stream(Generic[K, V]):
         """Topic -> bytes of keys and values fetched, estimated from samples of large batches."""
         return dict(self._fetcher.fetched_bytes)
 
-    def explain(self, idle_reason: str) -> None:
-        """Set the reason why the thread has no partition, for timeout errors and `waiting_for`."""
+    def explain(self, idle_reason: str, shortfall: str) -> None:
+        """Set why the thread has no partition, or not all, for timeout errors and `waiting_for`."""
         self._partitions.idle_reason = idle_reason
+        self._partitions.shortfall = shortfall
 
     def grant(self, grants: Iterable[Grant]) -> None:
         """Serve these partitions; a new grant of a served partition replaces the old grant."""

@@ -65,9 +65,12 @@ class Claim(Command):
 
 @dataclass(frozen=True, slots=True)
 class LoadOffsets(Command):
+    """Read stored offsets; if one of `kept` has no offset, also find the newest edit mark."""
+
     op: int
     partitions: frozenset[TopicPartition]
     storage: Storage = Storage.ZOOKEEPER
+    kept: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,7 @@ class NoticeKind(Enum):
     OFFSET_OVERWRITTEN = "foreign_offset_overwritten"
     OFFSET_LEFT = "foreign_offset_left"
     OFFSET_EDITED = "operator_edit_honoured"
+    POSITION_KEPT = "own_position_continued"
     OFFSETS_MIGRATED = "offset_migrated"
     OFFSETS_UNAVAILABLE = "offsets_unavailable"
     COMMIT_RETRIED = "commit_retried"

@@ -408,7 +408,9 @@ def _act_on(state: State, findings: ReadBack) -> Step:
             Notice(
                 NoticeKind.OFFSET_OVERWRITTEN,
                 str(tp),
-                f"another client wrote offset {found}; this member overwrites it with {ours}",
+                f"another client wrote offset {found}; this member overwrites it with {ours}"
+                if found is not None
+                else f"another client deleted the offset; this member stores {ours} again",
             )
             for tp, (ours, found) in sorted(findings.overwritten.items())
         ),

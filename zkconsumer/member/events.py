@@ -21,6 +21,7 @@ from zkconsumer.protocol.model import (
     Purpose,
     Session,
     StoredOffset,
+    ThreadId,
     TopicPartition,
 )
 from zkconsumer.protocol.requests import ListedChildren
@@ -114,21 +115,27 @@ class Claimed(Outcome):
     `blocked` maps each partition that another session owns to its owner; the next change of the
     topic's owner znodes causes `OwnersChanged`. `denied` maps each partition whose claim ZooKeeper
     refused to the reason. `watched` contains the claimed partitions whose owner znode is already
-    watched.
+    watched. `owners` maps the partitions of the blocked topics to the owners' thread ids; it is
+    empty if they were not read.
     """
 
     claimed: Mapping[TopicPartition, Ownership]
     blocked: Mapping[TopicPartition, Blocker]
     denied: Mapping[TopicPartition, str]
     watched: frozenset[TopicPartition] = frozenset()
+    owners: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsLoaded(Outcome):
-    """The stored offsets were read: `offsets` from ZooKeeper, and `kafka` if Kafka stores any."""
+    """The stored offsets were read: `offsets` from ZooKeeper, and `kafka` if Kafka stores any.
+
+    `edit_czxid` is the czxid of the newest edit mark; 0 if there is none or it was not read.
+    """
 
     offsets: Mapping[TopicPartition, StoredOffset]
     kafka: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    edit_czxid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

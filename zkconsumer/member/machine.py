@@ -95,6 +95,10 @@ def deadlines(state: State) -> tuple[tuple[Deadline, float | None], ...]:
         (Deadline.REFRESH, state.refresh_at if connected and settled else None),
         (Deadline.PEERS, state.idle_peers.look_at if settled else None),
         (Deadline.RETRY, state.retry_at if connected else None),
+        (
+            Deadline.OWNERS,
+            state.blocked.ask_at if connected and phase is Phase.WAITING else None,
+        ),
         # In a resting phase, the member has read again every znode whose watch has fired.
         (Deadline.REPORT, unreadable.next_report(state) if resting else None),
     )
@@ -136,6 +140,8 @@ def _release_ready(state: State, event: events.ReleaseReady) -> Step:
 
 
 def _positions_collected(state: State, event: events.PositionsCollected) -> Step:
+    if event.purpose is Purpose.LOST:
+        return rebalance.keep_positions(state, event.positions), ()
     retries = event.retries
     if retries is None:
         # Other members wait for the partitions of an urgent commit, so Kafka is asked only once (as
@@ -205,6 +211,8 @@ def _phase_tick(state: State, now: float) -> Step:
         if not state.connected:
             return peers.schedule_check(state, None), ()
         return peers.look_for_idle_peers(state)
+    if Deadline.OWNERS in due and Deadline.RETRY not in due:
+        return rebalance.advance(peers.ask_owners(state), now)
     if Deadline.RETRY not in due:
         return state, ()
     again: dict[Phase, Callable[[State], Step]] = {

@@ -112,8 +112,23 @@ Running = Generator[Batch, Replies, Outcome]
 REASONS = {
     Code.NO_AUTH: "ZooKeeper's access control list forbids it; ask for rights on the znodes",
     Code.TOO_LARGE: f"larger than the {rq.MAX_PAYLOAD_BYTES} bytes that a ZooKeeper server takes",
-    Code.NO_NODE: "a parent znode is missing; if there is a chroot, it was deleted",
+    Code.NO_NODE: "another client keeps deleting the parent znode of a live group",
 }
+CHROOT_GONE = "the chroot of zookeeper.connect was deleted; create it again"
+
+MAX_OWNERS = 200
+"""Maximum number of owner znodes that a blocked claim reads besides those that block it.
+
+They show whether the owner follows another assignment strategy. A claim that would have to read
+more does without this reason; `diagnose` finds it later.
+"""
+
+MAX_RECREATED = 8
+"""How many times in a row an operation creates missing parent znodes again.
+
+`rmr` deletes a group's znodes one by one, and may delete a parent after the member has created it.
+After this many attempts the operation is denied, and the member tries again after the back-off.
+"""
 
 
 def reason(reply: Reply) -> str:
@@ -130,16 +145,22 @@ def register(member: MemberIdentity, wall_ms: int) -> Running:
     ids = paths.ids(member.group)
     payload = _payload(member, wall_ms)
     create = rq.Create(member.path, payload, ephemeral=True)
+    attempts = 0
     while True:
-        # The replies for the parents do not matter: ZooKeeper may refuse to create a parent
+        # A refusal to create a parent does not matter: ZooKeeper may refuse to create a parent
         # although the znodes below it exist.
-        *_, made, seen = yield [
+        root, *_, made, seen = yield [
             rq.Create(paths.CONSUMERS),
             rq.Create(ids.rpartition("/")[0]),
             rq.Create(ids),
             create,
             rq.Get(member.path, watch=True),
         ]
+        if root.code is Code.NO_NODE:
+            return Denied(paths.CONSUMERS, CHROOT_GONE)
+        if made.code is Code.NO_NODE and attempts < MAX_RECREATED:
+            attempts += 1
+            continue  # another client deletes the group's znodes
         if made.code not in (Code.OK, Code.NODE_EXISTS):
             return Denied(member.path, reason(made))
         if seen.code is Code.NO_NODE:
@@ -412,6 +433,8 @@ class _Claim:
     created: dict[TopicPartition, Ownership | None] = field(default_factory=dict)
     denied: dict[TopicPartition, str] = field(default_factory=dict)
     watched: list[TopicPartition] = field(default_factory=list)
+    names: dict[str, frozenset[str]] = field(default_factory=dict)  # topic -> its owner znodes
+    others: dict[TopicPartition, ThreadId] = field(default_factory=dict)
 
     def missing(self) -> list[TopicPartition]:
         return [tp for tp in self.threads if tp not in self.created and tp not in self.denied]
@@ -466,7 +489,7 @@ def _claim(
     blocked = {tp: work.known.get(tp, UNKNOWN_BLOCKER) for tp in work.missing()}
     blocked |= {tp: work.known.get(tp, UNKNOWN_BLOCKER) for tp in doubtful if tp not in claimed}
     watched = frozenset(tp for tp in work.watched if tp in claimed and tp not in doubtful)
-    return Claimed(claimed, blocked, work.denied, watched)
+    return Claimed(claimed, blocked, work.denied, watched, work.others)
 
 
 def _list(work: _Claim) -> Generator[Batch, Replies, set[TopicPartition]]:
@@ -474,12 +497,13 @@ def _list(work: _Claim) -> Generator[Batch, Replies, set[TopicPartition]]:
     topics = sorted({tp.topic for tp in work.missing()})
     group = work.member.group
     present: set[TopicPartition] = set()
-    for _ in range(2):  # after creating missing parents, list again to watch them
+    for last in (*[False] * MAX_RECREATED, True):
+        # After creating missing parents, list again to watch them.
         replies = yield [rq.Children(paths.owners_of(group, t), watch=True) for t in topics]
         absent: list[str] = []
         for topic, reply in zip(topics, replies, strict=True):
             if reply.code is Code.OK:
-                names = set(reply.value)
+                names = work.names[topic] = frozenset(reply.value)
                 missing = (tp for tp in work.missing() if tp.topic == topic)
                 present |= {tp for tp in missing if str(tp.partition) in names}
             elif reply.code is Code.NO_NODE:
@@ -488,12 +512,26 @@ def _list(work: _Claim) -> Generator[Batch, Replies, set[TopicPartition]]:
                 _deny(work, topic, reason(reply))
         if not absent:
             break
-        made = yield create_parents(paths.owners(group), absent)
-        for topic, reply in zip(absent, made[1:], strict=True):
-            if reply.code not in (Code.OK, Code.NODE_EXISTS):
-                _deny(work, topic, reason(reply))
-        topics = absent
+        root, *made = yield create_parents(paths.owners(group), absent)
+        if root.code is Code.NO_NODE:  # the group's znode is gone, and the member's id znode too
+            raise _MemberNodeGoneError
+        for topic, reply in zip(absent, made, strict=True):
+            refusal = _refusal(root, reply)
+            if refusal is not None and (refusal.code is not Code.NO_NODE or last):
+                _deny(work, topic, reason(refusal))
+        topics = [topic for topic in absent if any(tp.topic == topic for tp in work.missing())]
     return present
+
+
+def _refusal(root: Reply, reply: Reply) -> Reply | None:
+    """Return why the parent of a topic's znodes was not created; None if it exists.
+
+    `root` is the reply to the creation of the parent's parent.
+    """
+    if reply.code in (Code.OK, Code.NODE_EXISTS):
+        return None
+    is_of_root = reply.code is Code.NO_NODE and root.code not in (Code.OK, Code.NODE_EXISTS)
+    return root if is_of_root else reply
 
 
 def _deny(work: _Claim, topic: str, why: str) -> None:
@@ -510,6 +548,7 @@ def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Re
         )
         for tp in free
     }
+    recreated = 0
     for chunk in chunks(creates):
         while chunk:
             failed = yield from _create_all(work, chunk)
@@ -518,9 +557,12 @@ def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Re
             tp, reply = failed
             if tp is None:
                 raise _MemberNodeGoneError
-            if reply.code is Code.NODE_EXISTS:
-                held = yield from _list(work)
-                chunk = {tp: c for tp, c in chunk.items() if tp not in held}  # noqa: PLW2901 - its rest
+            is_parent_gone = reply.code is Code.NO_NODE and recreated < MAX_RECREATED
+            if reply.code is Code.NODE_EXISTS or is_parent_gone:
+                recreated += is_parent_gone
+                held = yield from _list(work)  # creates missing parents
+                left = {*work.threads}.difference(held, work.denied)
+                chunk = {tp: c for tp, c in chunk.items() if tp in left}  # noqa: PLW2901 - its rest
             else:
                 work.denied[tp] = reason(reply)
                 del chunk[tp]
@@ -571,7 +613,25 @@ def _identify(
             yield from _move(work, tp)
         elif who is not None:
             work.known[tp] = who
+    if work.known:
+        yield from _read_other_owners(work, {tp.topic for tp in work.known})
     return {tp for tp, who in others.items() if who is None}
+
+
+def _read_other_owners(work: _Claim, topics: Collection[str]) -> Generator[Batch, Replies, None]:
+    """Read the owners of all partitions of these topics, unless there are too many."""
+    found = (
+        paths.locate(f"{paths.owners_of(work.member.group, topic)}/{name}")
+        for topic in sorted(topics)
+        for name in sorted(work.names.get(topic, ()))
+    )
+    wanted = [TopicPartition(at.name, at.partition) for at in found if at.kind is Kind.OWNER]
+    if len(wanted) > MAX_OWNERS:
+        return
+    replies = yield [rq.Get(paths.owner(work.member.group, tp)) for tp in wanted]
+    for tp, reply in zip(wanted, replies, strict=True):
+        if reply.code is Code.OK and (thread := _thread_of(reply.value.data)) is not None:
+            work.others[tp] = thread
 
 
 def _move(work: _Claim, tp: TopicPartition) -> Generator[Batch, Replies, None]:
@@ -609,12 +669,15 @@ _FOREIGN = frozenset({Code.BAD_VERSION, Code.NODE_EXISTS, Code.NO_NODE})
 
 
 def load(
-    member: MemberIdentity, partitions: Iterable[TopicPartition], storage: Storage
+    member: MemberIdentity,
+    partitions: Iterable[TopicPartition],
+    storage: Storage,
+    kept: frozenset[TopicPartition] = frozenset(),
 ) -> RunningCommit:
     """Read the stored offsets; a malformed offset znode is reported, and never reset.
 
     Kafka is read before ZooKeeper. If ZooKeeper's connection breaks in between, both replies are
-    dropped.
+    dropped. If a partition in `kept` has no offset, the edit marks are read too.
     """
     asked = sorted(partitions)
     kafka: Mapping[TopicPartition, OffsetAndMetadata] = {}
@@ -624,7 +687,10 @@ def load(
             return StoreUnavailable(reply.value)
         kafka = reply.value
     stored = yield from _read_and_watch_offsets(member.group, asked)
-    return OffsetsLoaded(stored, kafka)
+    if all(stored[tp].value is not None or tp in kafka for tp in kept):
+        return OffsetsLoaded(stored, kafka)
+    marks = yield from _read_marks(member.group)
+    return OffsetsLoaded(stored, kafka, max((mark.czxid for mark in marks), default=0))
 
 
 def commit(member: MemberIdentity, plan: CommitPlan) -> RunningCommit:
@@ -660,6 +726,7 @@ def _transactions(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, 
     absent = sorted({tp.topic for tp, (_, version) in plan.writes.items() if version is None})
     if absent:
         yield create_parents(paths.offsets(member.group), absent)
+    recreated = 0
     for chunk in chunks(_writes(member, plan)):
         while chunk:
             failed = yield from transact(member, chunk)
@@ -672,8 +739,13 @@ def _transactions(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, 
             foreign, marked = yield from _read_back(member, plan, list(chunk))
             if reply.code in _FOREIGN and foreign:
                 return Committed(versions, foreign, marked, denied)
-            # If a create failed because of a missing parent, a second attempt would fail, too.
-            if reply.code not in _FOREIGN or isinstance(chunk[tp], rq.Create):
+            if isinstance(chunk[tp], rq.Create) and reply.code is Code.NO_NODE:
+                # Another client has deleted the parent.
+                root, made = yield create_parents(paths.offsets(member.group), [tp.topic])
+                reply, recreated = _refusal(root, made) or reply, recreated + 1
+                if reply.code is Code.NO_NODE and recreated <= MAX_RECREATED:
+                    continue
+            if isinstance(chunk[tp], rq.Create) or reply.code not in _FOREIGN:
                 denied[tp] = reason(reply)
                 del chunk[tp]
     return Committed(versions, {}, frozenset(), denied)
@@ -704,9 +776,13 @@ def _read_back(
     stored = yield from read_offsets(member.group, partitions)
     expected = {tp: version for tp, (_, version) in plan.writes.items()} | dict(plan.checks)
     foreign = {tp: found for tp, found in stored.items() if found.version != expected[tp]}
-    (listing,) = yield [rq.Children(paths.edits(member.group))]
+    marks = yield from _read_marks(member.group)
+    return foreign, payloads.marked({tp: found.mzxid for tp, found in foreign.items()}, marks)
+
+
+def _read_marks(group: str) -> Generator[Batch, Replies, list[rq.Stat]]:
+    """Return the marks of operators' edits."""
+    (listing,) = yield [rq.Children(paths.edits(group))]
     names = listing.value if listing.code is Code.OK else ()
-    parent = paths.edits(member.group)
-    seen = yield [rq.Exists(f"{parent}/{name}") for name in names]
-    mzxids = {tp: found.mzxid for tp, found in foreign.items()}
-    return foreign, payloads.marked(mzxids, [reply.value for reply in seen])
+    seen = yield [rq.Exists(f"{paths.edits(group)}/{name}") for name in names]
+    return [reply.value for reply in seen if reply.value is not None]

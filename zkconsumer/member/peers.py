@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkconsumer.errors import escaped_and_cut
+from zkconsumer.errors import ConfigError, escaped_and_cut
 from zkconsumer.member.commands import Command, Diagnose, ListOwners, Notice, NoticeKind, Nudge
-from zkconsumer.member.events import Diagnosed, OwnersListed
+from zkconsumer.member.events import Claimed, Diagnosed, OwnersListed
 from zkconsumer.member.state import Blocked, State, Step, own_topics, replace, start_op
-from zkconsumer.protocol.group_snapshot import assignment_of_others
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_snapshot import assign_all, assignment_of_others
 from zkconsumer.protocol.model import UNKNOWN_BLOCKER, TopicPartition, session_text
 
 # ---- idle peers ---------------------------------------------------------------------------------
@@ -79,6 +80,67 @@ def patience_s(state: State) -> float:
 
 # ---- blocked partitions -------------------------------------------------------------------------
 
+ASK_S = 0.5
+"""The time, in seconds, after which a member reads the owners of blocked partitions.
+
+Most owners release within milliseconds. If the back-off is shorter, it applies instead.
+"""
+
+
+def ask_after_s(state: State) -> float:
+    """Return the seconds after which a blocked member reads the owners."""
+    return min(ASK_S, state.settings.backoff_s)
+
+
+def ask_owners(state: State) -> State:
+    """Make the next claim due, which reads the owners of the blocked partitions."""
+    return replace(state, blocked=replace(state.blocked, ask_at=None), claim_due=True)
+
+
+def blocked_by(state: State, outcome: Claimed, now: float) -> Blocked:
+    """Return the blocked partitions after a claim."""
+    before = state.blocked
+    if not outcome.blocked:
+        return Blocked(reported=before.reported)
+    is_new = before.since is None
+    return Blocked(
+        outcome.blocked,
+        now if is_new else before.since,
+        before.reported,
+        now + ask_after_s(state) if is_new else before.ask_at,
+        _other_strategy(state, outcome) if outcome.owners else before.reason,
+    )
+
+
+def _other_strategy(state: State, outcome: Claimed) -> str:
+    """Return a text that says which strategy the owners follow; empty if it is this member's.
+
+    An owner that still has to release partitions owns more than either strategy assigns to it. So
+    only an owner counts that owns exactly what the other strategy assigns to it.
+    """
+    view, settings = state.view, state.settings
+    if view is None:
+        return ""
+    blockers = {who.thread for who in outcome.blocked.values() if who != UNKNOWN_BLOCKER}
+    topics = {tp.topic for tp in outcome.blocked}
+    for strategy in Strategy:
+        if strategy is settings.strategy:
+            continue
+        try:
+            due = assign_all(view, strategy, settings.profile)
+        except ConfigError:
+            continue
+        for thread in sorted(blockers):
+            owned = {tp for tp, owner in outcome.owners.items() if owner == thread}
+            if owned == {tp for tp, owner in due.items() if owner == thread and tp.topic in topics}:
+                return (
+                    f"{escaped_and_cut(thread)} owns the partitions that {strategy.value} assigns "
+                    f"to it, but this member follows {settings.strategy.value}: give all members "
+                    "one partition.assignment.strategy"
+                )
+    return ""
+
+
 MAX_NAMED = 20
 """The maximum number of partitions or owners that a report names; it counts the remaining ones."""
 
@@ -95,9 +157,15 @@ def report_blocked(state: State, now: float) -> Step:
     blocked = state.blocked
     if blocked.reported or blocked.since is None or now - blocked.since < patience_s(state):
         return state, ()
-    named = {tp: who for tp, who in blocked.partitions.items() if who != UNKNOWN_BLOCKER}
+    named = {
+        tp: who
+        for tp, who in blocked.partitions.items()
+        if who != UNKNOWN_BLOCKER and who.session not in state.former
+    }
     if not named:
-        return state, ()  # the next claim reads their owners
+        # The next claim reads their owners, or they belong to a former session of this member,
+        # which ZooKeeper ends after the session timeout.
+        return state, ()
     holders = sorted({(who.thread, who.session) for who in named.values()})
     names = ", ".join(
         f"{thread} (session {session_text(session)})" for thread, session in holders[:MAX_NAMED]

@@ -82,6 +82,7 @@ class Deadline(Enum):
     PEERS = "idle_peers.look_at"
     RETRY = "retry_at"
     REPORT = "unreadable.report_at"
+    OWNERS = "blocked.ask_at"
 
 
 Cause = type[Event] | type[Outcome] | Deadline
@@ -173,9 +174,9 @@ MAIN_PATH: tuple[Row, ...] = (
     _row(Phase.VERIFYING, Verified, "WAITING", "a partition is missing"),
     _row(
         Phase.WAITING,
-        (OwnersChanged, OwnerNodeChanged),
+        (OwnersChanged, OwnerNodeChanged, Deadline.OWNERS),
         "CLAIMING",
-        "a missing partition may be free",
+        "a missing partition may be free, or its owner is not known yet",
     ),
     _row(
         Phase.WAITING,
@@ -314,6 +315,8 @@ _ADVANCING = (
     (Phase.LOADING, OffsetsLoaded),
     (Phase.VERIFYING, Verified),
     (Phase.WAITING, OwnersChanged),
+    (Phase.WAITING, OwnerNodeChanged),
+    (Phase.WAITING, Deadline.OWNERS),
 )
 _ADVANCED = (
     "READING STOPPING COMMITTING BEFORE_RELEASE RELEASING CLAIMING BEFORE_START LOADING VERIFYING"

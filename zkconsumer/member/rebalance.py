@@ -57,7 +57,7 @@ from zkconsumer.member.events import (
 from zkconsumer.member.offset_ledger import starting_offset
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import (
-    Blocked,
+    Kept,
     State,
     Step,
     drop_from,
@@ -70,6 +70,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_snapshot import assignment_of_others
 from zkconsumer.protocol.model import (
     UNKNOWN_BLOCKER,
+    Positions,
     Purpose,
     RebalanceMode,
     Storage,
@@ -143,7 +144,8 @@ def advance(state: State, now: float) -> Step:
         return claim(state, missing, now)
     if unserved:
         state, op = start_op(enter(state, Phase.LOADING))
-        return state, (LoadOffsets(op, unserved, state.settings.storage),)
+        kept = unserved.intersection(state.kept)
+        return state, (LoadOffsets(op, unserved, state.settings.storage, kept),)
     fresh = state.unwatched.intersection(owned)
     return verify(state, fresh) if fresh else settle_or_wait(state, missing, now)
 
@@ -488,26 +490,24 @@ def late_notice(state: State) -> Notice:
 def claim(state: State, missing: list[TopicPartition], now: float) -> Step:
     """Claim the missing partitions.
 
-    After partitions have been blocked for a back-off, the claim also reads their owners. A claim
-    that a watch triggered does not read known owners again.
+    After partitions have been blocked for `peers.ASK_S` seconds, the claim also reads their owners.
+    A claim that a watch triggered does not read known owners again.
     """
     threads = {tp: state.assigned[tp] for tp in missing}
     known = state.blocked.partitions if state.phase is Phase.WAITING else {}
     known = {tp: who for tp, who in known.items() if who != UNKNOWN_BLOCKER}
     since = state.blocked.since
-    overdue = since is not None and now - since >= state.settings.backoff_s
+    overdue = since is not None and now - since >= peers.ask_after_s(state)
     ask = frozenset(missing).difference(known) if overdue else frozenset()
-    state = replace(state, unconfirmed_claims=threads, claim_due=False)
+    blocked = replace(state.blocked, ask_at=None) if overdue else state.blocked
+    state = replace(state, unconfirmed_claims=threads, claim_due=False, blocked=blocked)
     state, op = start_op(enter(state, Phase.CLAIMING))
     eager = state.settings.mode is RebalanceMode.EAGER
     return state, (Claim(op, threads, known, ask, eager),)
 
 
 def claimed(state: State, outcome: Claimed, now: float) -> Step:
-    since = state.blocked.since if state.blocked.since is not None else now
-    blocked = Blocked(
-        outcome.blocked, since if outcome.blocked else None, reported=state.blocked.reported
-    )
+    blocked = peers.blocked_by(state, outcome, now)
     state = replace(
         state,
         owned={**state.owned, **outcome.claimed},
@@ -539,6 +539,7 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
     The offsets are read after the claim, so the last commit of the previous owner is included.
     """
     offsets, grants, malformed = dict(state.offsets), {}, {}
+    gone: list[TopicPartition] = []
     for tp, stored in outcome.offsets.items():
         mine = state.owned.get(tp)
         if mine is None:
@@ -547,8 +548,11 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
         offsets[tp], start = starting_offset(state.settings.storage, stored, kafka, mine.epoch)
         if error := offsets[tp].error:
             malformed[tp] = error
-        else:
-            grants[tp] = (mine, start)
+            continue
+        if start is None and (kept := _kept_position(state, tp, outcome)) is not None:
+            start = kept
+            gone.append(tp)
+        grants[tp] = (mine, start)
     # A watch reports the repair of an offset, but not that of an access control list.
     refused = {tp: why for tp, why in malformed.items() if outcome.offsets[tp].version is None}
     state = replace(
@@ -557,14 +561,39 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
         serving=state.serving.union(grants),
         malformed=state.malformed.union(malformed),
         refused={**state.refused, **refused},
+        kept=drop_from(state.kept, frozenset(grants)),
     )
     state = _note_malformed(state, outcome, malformed, now)
     # Partitions that another member has released late are not announced yet.
     state, commands = announce(state, Callback.ASSIGNED, frozenset(grants))
     commands += (StartFetching(grants),) if grants else ()
-    starts = {tp: at for tp, (_, at) in grants.items() if at is not None}
+    if gone:
+        commands += (_continued(gone),)
+    starts = {tp: at for tp, (_, at) in grants.items() if at is not None and tp not in gone}
     commands += _migrated(state, starts, outcome)
     return then((state, commands), lambda s: advance(s, now))
+
+
+def _kept_position(state: State, tp: TopicPartition, outcome: OffsetsLoaded) -> int | None:
+    """Return where this member continues a partition whose stored offset is gone.
+
+    Returns None if `auto.offset.reset` must decide: this member has not owned the partition, an
+    operator has edited the group's offsets since, or the topic was created anew.
+    """
+    kept = state.kept.get(tp)
+    if kept is None or outcome.edit_czxid > kept.epoch or state.topics[tp.topic] != kept.czxid:
+        return None
+    return kept.offset
+
+
+def _continued(partitions: list[TopicPartition]) -> Notice:
+    return Notice(
+        NoticeKind.POSITION_KEPT,
+        peers.listed(partitions),
+        "no offset is stored (another client may have deleted it), and no edit mark is newer than "
+        "this member's position, so this member continues there",
+        "to change the offsets of a live group, use zkconsumer offsets",
+    )
 
 
 def _note_malformed(
@@ -664,8 +693,14 @@ def apply_read_back(state: State, outcome: Verified) -> Step:
 
 
 def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
-    """Drop lost partitions and their positions, and stop their delivery now."""
+    """Drop lost partitions, and stop their delivery now; keep their positions.
+
+    The kept position is the one that the next automatic commit would have stored. Without automatic
+    commits it is the last committed offset, because messages that the user has not committed must
+    be redelivered.
+    """
     served = lost & state.serving
+    collects = bool(served) and state.settings.auto_commit_s is not None
     state, announced = announce(state, Callback.LOST, lost)
     state = replace(
         unreadable.forget_offsets(state, lost),
@@ -673,9 +708,35 @@ def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
         serving=state.serving - lost,
         malformed=state.malformed - lost,
         offsets=drop_from(state.offsets, lost),
+        kept={**state.kept, **_last_committed(state, lost)},
         last_callback=None if lost else state.last_callback,
     )
-    return state, (*((Withdraw(served),) if served else ()), *announced)
+    collect = (CollectPositions(Purpose.LOST, served),) if collects else ()
+    withdraw = (*collect, Withdraw(served)) if served else ()
+    return state, (*withdraw, *announced)
+
+
+def _last_committed(state: State, lost: frozenset[TopicPartition]) -> dict[TopicPartition, Kept]:
+    """Return the last known stored offset of each lost partition that has one."""
+    kept = {}
+    for tp in lost:
+        mine, known = state.owned.get(tp), state.offsets.get(tp)
+        if mine is None or known is None or known.error or tp.topic not in state.topics:
+            continue
+        stored = [at for at in (known.value, known.kafka and known.kafka.offset) if at is not None]
+        if stored:
+            kept[tp] = Kept(mine.epoch, max(stored), state.topics[tp.topic])
+    return kept
+
+
+def keep_positions(state: State, positions: Positions) -> State:
+    """Keep the positions that the streams had when their partitions were lost."""
+    kept = {
+        tp: Kept(at.epoch, at.offset, state.topics[tp.topic])
+        for tp, at in positions.items()
+        if tp.topic in state.topics
+    }
+    return replace(state, kept={**state.kept, **kept})
 
 
 # ---- triggers -----------------------------------------------------------------------------------

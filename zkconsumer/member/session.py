@@ -54,7 +54,7 @@ def connected(state: State, event: events.Connected) -> Step:
     """Handle a connection: the first connection, a reconnect, or a connection with a new session.
 
     A changed session id shows that the old session has expired. ZooKeeper has then deleted the
-    owner znodes, so the member drops its partitions and their positions.
+    owner znodes, or deletes them soon, so the member drops its partitions.
     """
     expired = state.session is not None and state.session.id != event.session.id
     commands: tuple[Command, ...] = ()
@@ -66,8 +66,9 @@ def connected(state: State, event: events.Connected) -> Step:
         state = replace(
             state,
             registered=False,
+            former=state.former | {state.session.id} if state.session else state.former,
             unconfirmed_claims={},
-            blocked=replace(state.blocked, partitions={}),
+            blocked=replace(state.blocked, partitions={}, ask_at=None, reason=""),
             lease=Lease(),
         )
     interval = state.settings.auto_commit_s
@@ -166,7 +167,7 @@ def unfence(state: State, now: float, following: Callable[[State], Step]) -> Ste
 
 
 def registered(state: State, _: events.Registered, now: float) -> Step:
-    state = replace(state, registered=True)
+    state = replace(state, registered=True, rival=None)
     if state.owned or state.unconfirmed_claims:
         return rebalance.recover(state)
     return unfence(state, now, rebalance.read)
@@ -182,19 +183,47 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
 
     JVM (0.9 and later): the connector stops permanently.
     """
+    known, state = state.rival, replace(state, rival=outcome.session)
+    if outcome.session in state.former:
+        wait = replace(state, op=None, retry_at=now + state.settings.backoff_s)
+        return wait, () if known == outcome.session else (_former_notice(state),)
     notice = Notice(
         NoticeKind.ID_TAKEN,
         f"ids/{state.settings.consumer}",
-        f"session {session_text(outcome.session)} is registered under this member's consumer id",
-        "wait for that session to end, or give each consumer its own consumer.id"
-        if outcome.session
-        else "delete the id znode by hand; it is persistent, so no session's end deletes it",
+        rival_text(outcome.session),
+        rival_remedy(outcome.session),
     )
     held = {**state.unconfirmed_claims, **{tp: mine.thread for tp, mine in state.owned.items()}}
     if not held or commits.touches(state, held):
         # The release waits for the running commit, as in every rebalance.
         return replace(state, op=None, retry_at=now + state.settings.backoff_s), (notice,)
     return then((state, (notice,)), lambda s: _release_all(s, held))
+
+
+def rival_text(session: int) -> str:
+    """Return a text that names the session that is registered under this member's consumer id."""
+    return f"session {session_text(session)} is registered under this member's consumer id"
+
+
+def rival_remedy(session: int) -> str:
+    """Return what to do about that session."""
+    if not session:
+        return "delete the id znode by hand; it is persistent, so no session's end deletes it"
+    return "wait for that session to end, or give each consumer its own consumer.id"
+
+
+def _former_notice(state: State) -> Notice:
+    """Report that a former session of this member is still registered.
+
+    1. The member gets a new session, although the servers have not ended the old one. 2. It
+    registers, and finds its old id znode. ZooKeeper deletes that znode after the session timeout.
+    """
+    return Notice(
+        NoticeKind.WAITING,
+        f"ids/{state.settings.consumer}",
+        f"this member's former session {session_text(state.rival or 0)} is still registered; the member "
+        "registers again when ZooKeeper has ended that session",
+    )
 
 
 def _release_all(state: State, held: Mapping[TopicPartition, ThreadId]) -> Step:

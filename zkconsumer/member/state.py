@@ -212,11 +212,15 @@ class Blocked:
         partitions: partition -> its owner.
         since: when the first claim was blocked.
         reported: whether the member has reported the blocked partitions to the user.
+        ask_at: when the member reads the owners; None: it has read them.
+        reason: the owners' assignment strategy, if it differs from this member's; otherwise empty.
     """
 
     partitions: Mapping[TopicPartition, Blocker] = field(default_factory=dict)
     since: float | None = None
     reported: bool = False
+    ask_at: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -251,6 +255,23 @@ class Unreadable:
     report_at: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The position of a partition that this member has lost.
+
+    The member continues there if it claims the partition again and the stored offset is gone.
+
+    Attributes:
+        epoch: the fencing token of the lost ownership.
+        offset: the next offset to read.
+        czxid: the czxid of the topic's znode, which a topic that is created again does not have.
+    """
+
+    epoch: int
+    offset: int
+    czxid: int
+
+
 @dataclass(frozen=True)
 class Commits:
     """The commits, in any phase; none starts in RELEASING.
@@ -281,6 +302,8 @@ class State:
     From the first Connected on, the connection:
         session, connected: the session, and whether it has a connection.
         registered: the member's id znode exists in this session.
+        rival: the session that is registered under this member's consumer id; None if none is.
+        former: the sessions that this member has had before this one.
         fenced: the member has not read back its owner znodes, so it must not deliver or commit.
         wall_ms: the wall clock's time at the last Connected, for the registration.
         client, lease: see the classes `Client` and `Lease`.
@@ -306,6 +329,7 @@ class State:
             callbacks.
         serving: the owned partitions that streams fetch.
         offsets: the stored offset of each owned partition whose offset was loaded.
+        kept: the positions of partitions that this member has lost, until it loads their offset.
         unconfirmed_claims: claims without a reply; the member reads them back after a reconnect.
         refused: partition -> why ZooKeeper refuses its claim or release, or the read of its offset.
             The next view clears it.
@@ -346,6 +370,8 @@ class State:
     session: Session | None = None
     connected: bool = False
     registered: bool = False
+    rival: int | None = None
+    former: frozenset[int] = frozenset()
     fenced: bool = True
     wall_ms: int = 0
     client: Client = field(default_factory=Client)
@@ -367,6 +393,7 @@ class State:
     announced: frozenset[TopicPartition] = frozenset()
     serving: frozenset[TopicPartition] = frozenset()
     offsets: Ledger = field(default_factory=dict)
+    kept: Mapping[TopicPartition, Kept] = field(default_factory=dict)
     unconfirmed_claims: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
     refused: Mapping[TopicPartition, str] = field(default_factory=dict)
     malformed: frozenset[TopicPartition] = frozenset()

@@ -123,7 +123,7 @@ def assignment(
 
     Raises ConfigError if the group's release has no assignment for such subscriptions.
     """
-    whole = _assign_all(view, strategy, profile)
+    whole = assign_all(view, strategy, profile)
     mine = {thread for n in own.values() for thread in thread_ids(consumer, n)}
     return {tp: thread for tp, thread in whole.items() if thread in mine}
 
@@ -135,13 +135,14 @@ def assignment_of_others(
     mine = view.counts().get(consumer, {})
     own = assignment(view, consumer=consumer, own=mine, strategy=strategy, profile=profile)
     return {
-        tp: thread for tp, thread in _assign_all(view, strategy, profile).items() if tp not in own
+        tp: thread for tp, thread in assign_all(view, strategy, profile).items() if tp not in own
     }
 
 
-def _assign_all(
+def assign_all(
     view: GroupView, strategy: Strategy, profile: Profile
 ) -> dict[TopicPartition, ThreadId]:
+    """Return the assignment of all members; raises the same errors as `assignment`."""
     return assign(
         strategy,
         subscriptions=view.counts(),

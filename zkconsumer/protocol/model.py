@@ -133,3 +133,4 @@ class Purpose(Enum):
     EXPLICIT = "explicit"  # the user calls commit: all delivered messages
     GIVEN = "given"  # the user calls commit with offsets: exactly those
     LEAVE = "leave"  # a clean shutdown: all delivered messages
+    LOST = "lost"  # partitions are lost: finished messages; they are kept, and not committed

@@ -119,7 +119,7 @@ EXCLUDED: dict[tuple[frozenset[str], frozenset[str]], str] = {
         frozenset(
             {
                 *("Triggered", "OwnerNodeChanged", "OwnersChanged", "TopicDeleted", "Diagnosed"),
-                "Denied",
+                *("OffsetNodeChanged", "Denied"),
             }
         ),
     ): "before its first connection a member has sent no request and set no watch",

@@ -60,9 +60,10 @@ MOMENTS = frozenset(
         "black_hole_at",
         "recreate_at",
         "report_at",
+        "ask_at",
     }
 )
-ZXIDS = frozenset({"epoch", "czxid", "mzxid"})
+ZXIDS = frozenset({"epoch", "czxid", "mzxid", "edit_czxid"})
 OPERATIONS = frozenset({"op", "nudge_op"})
 LEFT_OUT = frozenset({"settings", "wall_ms", "timestamp_ms", "last_op"})
 """Fields that are equal in all states, that are never read, or that only number new operations."""

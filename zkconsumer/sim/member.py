@@ -158,7 +158,7 @@ class SimStreams:
         found = {tp: feed.position(which) for tp, feed in self.feeds.items()}
         return {tp: at for tp, at in found.items() if at is not None}
 
-    def explain(self, idle_reason: str) -> None:
+    def explain(self, idle_reason: str, shortfall: str) -> None:
         """Do nothing: no user reads the reason here."""
 
     def fail(self, error: Exception) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import ClassVar, Protocol
 
 from zkconsumer.errors import MalformedZnodeError
@@ -29,7 +30,7 @@ from zkconsumer.protocol.model import (
     Storage,
     TopicPartition,
 )
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import Kind, consumer_of
 from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.plan import FAULTS, Action, Delivered, Do, InvariantViolation, Link
 from zkconsumer.sim.world import Watcher, World
@@ -132,6 +133,41 @@ def _subscribed(settings: Settings, topics: Iterable[str]) -> dict[str, int]:
     if settings.pattern is Pattern.STATIC:
         return {name: count for name, count in settings.subscription.items() if name in topics}
     return dict.fromkeys(topics, *settings.subscription.values())
+
+
+def _partitions(world: ObservedWorld) -> dict[str, list[int]]:
+    """Return topic -> the numbers of its partitions."""
+    partitions: dict[str, list[int]] = {}
+    for tp in world.log_end:
+        partitions.setdefault(tp.topic, []).append(tp.partition)
+    return partitions
+
+
+def _assigned(
+    world: ObservedWorld,
+    live: Sequence[ObservedMember],
+    peers: Mapping[str, dict[str, int]] = MappingProxyType({}),
+) -> dict[TopicPartition, str]:
+    """Return the assignment to the live members, and to `peers` with these subscriptions."""
+    partitions = _partitions(world)
+    subscriptions = {one.name: _subscribed(one.settings, partitions) for one in live} | dict(peers)
+    read = {topic for topics in subscriptions.values() for topic in topics}
+    return assign(
+        live[0].settings.strategy,
+        subscriptions=subscriptions,
+        partitions={topic: numbers for topic, numbers in partitions.items() if topic in read},
+    )
+
+
+def made_room(world: ObservedWorld, peer: str, subscription: dict[str, int]) -> bool:
+    """Return whether the members have settled beside a peer that claims no partition."""
+    pairs = zip(world.members, world.links, strict=True)
+    live = [member for member, link in pairs if not (link.dead or link.frozen)]
+    if not live or not world.settled():
+        return not live
+    wanted = _assigned(world, live, {peer: subscription})
+    owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
+    return owners == {tp: thread for tp, thread in wanted.items() if consumer_of(thread) != peer}
 
 
 def _can_commit(world: World, who: int) -> bool:
@@ -697,11 +733,8 @@ class Monitor(Watcher):
         if gone.intersection(world.zookeeper.sessions):
             return "a dead member's session has not expired"
         owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
-        partitions: dict[str, list[int]] = {}
-        for tp in world.log_end:
-            partitions.setdefault(tp.topic, []).append(tp.partition)
-        subscriptions = {m.name: _subscribed(m.settings, partitions) for m in live}
-        read = {topic for topics in subscriptions.values() for topic in topics}
+        wanted = _assigned(world, live)
+        read = {topic for m in live for topic in _subscribed(m.settings, _partitions(world))}
         left = {
             tp: end
             for tp, end in world.log_end.items()
@@ -709,11 +742,6 @@ class Monitor(Watcher):
         }
         if left:
             return f"not delivered: {left}; owners are {owners}"
-        wanted = assign(
-            live[0].settings.strategy,
-            subscriptions=subscriptions,
-            partitions={topic: numbers for topic, numbers in partitions.items() if topic in read},
-        )
         if owners != wanted:
             return f"owners are {owners}, not {wanted}"
         waiting = [

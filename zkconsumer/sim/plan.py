@@ -72,6 +72,7 @@ class Do(Enum):
     APPLY_RETENTION = "retain"  # retention deletes the first messages of a partition
     LOCK_OUT = "lock_out"  # ZooKeeper refuses a member's credential at each connection
     TAKE_ID = "take_id"  # another client deletes an id znode, and registers under this id
+    REGISTER_EMPTY = "register_empty"  # another client registers without a payload, as kafka-node
 
     THAW = "thaw"
     END_BLACK_HOLE = "unmute"
@@ -90,6 +91,8 @@ class Do(Enum):
     UNDO = "undo"  # an operator undoes the plan of a killed or failed tool, from its backup
     ADMIT = "admit"  # ZooKeeper accepts the credential again
     FREE_ID = "free_id"  # the other client's registration is deleted
+    WRITE_PAYLOAD = "write_payload"  # the client that registered empty writes its payload
+    PEER_LEAVES = "peer_leaves"  # that client leaves
 
     # Hash by identity: the values are keys of often-used dictionaries, and Enum would hash the
     # name.
@@ -192,6 +195,7 @@ class ActiveFaults:
         0  # 1: the offset coordinator refuses commits; 2: it stores them, and its replies are lost
     )
     taken: tuple[int, ...] = ()  # members under whose ids another client has registered
+    peer: int = 0  # 1: a client has registered without a payload; 2: it has written the payload
 
 
 class Rare(Enum):

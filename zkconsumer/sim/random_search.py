@@ -21,8 +21,8 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import RebalanceMode, Storage, TopicPartition
 from zkconsumer.protocol.registrations import Pattern
-from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.monitor import Monitor
+from zkconsumer.sim.member import PREEMPTED_S, SimMember
+from zkconsumer.sim.monitor import Monitor, made_room
 from zkconsumer.sim.plan import (
     FAULTS,
     MEMBER_FAULTS,
@@ -34,7 +34,7 @@ from zkconsumer.sim.plan import (
     Rare,
 )
 from zkconsumer.sim.recorder import Recorder, Watchers, root_of
-from zkconsumer.sim.world import Watcher, World, possible, repairs
+from zkconsumer.sim.world import PEER, Watcher, World, possible, repairs
 from zkconsumer.trace.story import story
 
 MAX_ACTIONS = 20_000
@@ -50,6 +50,11 @@ They include session timeouts, back-offs and grace periods.
 QUIET_S = 9.0
 """Virtual seconds for which the settled world is observed: longer than a session timeout, a
 back-off, and the time after which a member looks for idle peers.
+"""
+
+ROOM_S = 2.0
+"""Virtual seconds within which a group must settle after a client that registered empty has written
+its payload.
 """
 
 NO_BACKOFF_S = 1_000.0
@@ -107,7 +112,7 @@ OPERATOR_FAULTS = frozenset({Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL})
 LARGE_WORLD_FAULTS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OPERATOR_FAULTS})
 """Faults that happen in large worlds only."""
 
-FULL_WORLD_FAULTS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT, Do.APPLY_RETENTION})
+FULL_WORLD_FAULTS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT, Do.APPLY_RETENTION, Do.REGISTER_EMPTY})
 """Faults that happen in full worlds only."""
 
 AIMED_WORLD_FAULTS = frozenset({Do.TAKE_ID})
@@ -490,6 +495,8 @@ def run_world(
             actions += 1
         (end_faults or heal)(world, decide)
         actions += settle(world, monitor, decide)
+        if Do.REGISTER_EMPTY in world.plan.faults:
+            actions += make_room(world, decide)
     except InvariantViolation as found:
         violation = found
     except IllegalTransitionError as error:
@@ -740,6 +747,28 @@ def settle(world: World, monitor: Monitor, decide: Decide) -> int:
         world.act(_busy(available, decide))
     if monitor.rebalances > before:
         raise InvariantViolation("I12", f"{monitor.rebalances - before} rebalances at rest")
+    return actions
+
+
+def make_room(world: World, decide: Decide) -> int:
+    """Let a client register with two requests; check that the group then settles in time (I12)."""
+    world.act(Action(Do.REGISTER_EMPTY, 0))
+    actions = 0
+    for _ in range(decide(100)):
+        if available := world.enabled():
+            world.act(_busy(available, decide))
+            actions += 1
+    if not world.active_faults.peer:
+        return actions
+    world.act(Action(Do.WRITE_PAYLOAD))
+    preempted_s = PREEMPTED_S if world.plan.aim is not None else 0.0
+    deadline = world.now + ROOM_S + preempted_s
+    peer = f"{world.GROUP}_{PEER}"
+    while not made_room(world, peer, {world.TOPIC: 1}) and (available := world.enabled()):
+        if world.now > deadline:
+            raise InvariantViolation("I12", f"not settled {ROOM_S:g} s after the peer's payload")
+        world.act(_busy(available, decide))
+        actions += 1
     return actions
 
 

@@ -24,6 +24,7 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import USER_ACTIONS, Action, ActiveFaults, Delivered, Do, Link, Plan
@@ -48,6 +49,9 @@ BAD_REGISTRATIONS = (
 
 AMBIGUOUS = rb'{"version":1,"subscription":{"t|x\\\\d+":1},"pattern":"white_list","timestamp":"1"}'
 """A registration that the JVM's releases parse differently; only worlds with an `aim` use it."""
+
+PEER = "node"
+"""The suffix of the consumer id of the client that registers empty."""
 
 _UNREADABLE = b"one"
 _STRANGER = "stranger-0"
@@ -78,6 +82,7 @@ _NEEDS_QUORUM = _PARTITION_FAULTS | {
     Do.NO_QUORUM,
     Do.APPLY,
     Do.LOSE_TOOL,
+    Do.REGISTER_EMPTY,
 }
 """Faults that need a quorum, or have no meaning without one."""
 
@@ -131,6 +136,7 @@ def _of_kind(world: World, do: Do) -> list[Action]:
         if wrong.bad_registration
         else range(len(_bad_registrations(world))),
         Do.REFUSE: () if wrong.refused else range(len(_refusals(world))),
+        Do.REGISTER_EMPTY: () if wrong.peer else (0,),
         Do.REVIVE: (who for who, link in enumerate(links) if link.dead),
         **_of_the_tool(world),
         Do.KAFKA_DOWN: () if wrong.kafka else (1, 2),
@@ -176,6 +182,7 @@ def repairs(world: World) -> list[Action]:
     actions += [Action(Do.CREATE_TOPIC)] if wrong.topic_gone else []
     actions += [Action(Do.BROKERS)] if wrong.brokers_gone else []
     actions += [Action(Do.DELETE_BAD_REGISTRATION)] if wrong.bad_registration else []
+    actions += [Action((Do.WRITE_PAYLOAD, Do.PEER_LEAVES)[wrong.peer - 1])] if wrong.peer else []
     actions += [Action(Do.UNSTICK, tp=tp) for tp in wrong.stuck]
     actions += [Action(Do.REPAIR, tp=tp) for tp in wrong.corrupt_offsets if not wrong.topic_gone]
     return actions
@@ -343,6 +350,28 @@ def _bad_registrations(world: World) -> tuple[bytes, ...]:
 def delete_bad_registration(world: World) -> None:
     world.active_faults.bad_registration = 0
     world.zookeeper.write(rq.Delete(paths.member(world.GROUP, f"{world.GROUP}_hostile")))
+
+
+def register_empty(world: World, _: int) -> None:
+    """Another client registers as kafka-node does: it creates its id znode without a payload.
+
+    The client is a member from the moment when it writes the payload. It claims no partition.
+    """
+    path = paths.member(world.GROUP, f"{world.GROUP}_{PEER}")
+    if world.foreign(rq.Create(path, None, ephemeral=True)).code is Code.OK:
+        world.active_faults.peer = 1
+
+
+def write_payload(world: World) -> None:
+    world.active_faults.peer = 2
+    payload = encode_registration(Registration({world.TOPIC: 1}, timestamp_ms=WALL_MS))
+    path = paths.member(world.GROUP, f"{world.GROUP}_{PEER}")
+    world.zookeeper.write(rq.SetData(path, payload, -1))
+
+
+def peer_leaves(world: World) -> None:
+    world.active_faults.peer = 0
+    world.zookeeper.write(rq.Delete(paths.member(world.GROUP, f"{world.GROUP}_{PEER}")))
 
 
 def edit(world: World, tp: TopicPartition) -> None:
@@ -574,6 +603,7 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.CRASH_CLIENT: crash_client,
     Do.LOCK_OUT: lock_out,
     Do.TAKE_ID: take_id,
+    Do.REGISTER_EMPTY: register_empty,
     Do.THAW: thaw,
     Do.END_BLACK_HOLE: end_black_hole,
     Do.END_SLOW: end_slow,
@@ -591,6 +621,8 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.UNDO: undo,
     Do.ADMIT: admit,
     Do.FREE_ID: free_id,
+    Do.WRITE_PAYLOAD: write_payload,
+    Do.PEER_LEAVES: peer_leaves,
 }
 """The functions for actions that are not methods of `World`."""
 

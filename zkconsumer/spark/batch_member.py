@@ -152,7 +152,7 @@ class ThreadPartitions:
                 if one.offset is not None
             }
 
-    def explain(self, idle_reason: str) -> None:
+    def explain(self, idle_reason: str, shortfall: str) -> None:
         self.idle_reason = idle_reason
 
     def fail(self, error: Exception) -> None:

@@ -46,7 +46,8 @@ def cause(event: Value) -> str:
             return f"the user has finished {listed(partitions)}"
         case {"is": "PositionsCollected", "purpose": purpose, "positions": positions}:
             at = _starts((tp, offset) for tp, (_, offset) in positions)
-            return f"positions to commit ({purpose}): {at.replace(' from ', ' at ') or 'none'}"
+            what = "to keep" if purpose == "lost" else f"to commit ({purpose})"
+            return f"positions {what}: {at.replace(' from ', ' at ') or 'none'}"
         case {"is": "CloseRequested"}:
             return "the user leaves"
     return _spelled(event)

@@ -86,11 +86,16 @@ class Member:
         # The positions that streams would report: of finished and of delivered messages.
         self.finished: dict[TopicPartition, int] = {}
         self.delivered: dict[TopicPartition, int] = {}
+        self.tokens: dict[TopicPartition, int] = {}
+
+    def _tokens(self) -> dict[TopicPartition, int]:
+        return {tp: mine.epoch for tp, mine in self.state.owned.items()}
 
     # ---- events ----------------------------------------------------------------------------------
 
     def send(self, kind: type[ev.Event], **fields: Any) -> tuple[cmd.Command, ...]:
         """Call `step` with an event, collect positions as in production, return the commands."""
+        self.tokens |= self._tokens()
         self.state, commands = step(self.state, kind(now=self.now, **fields))
         done: list[cmd.Command] = []
         for command in commands:
@@ -105,10 +110,10 @@ class Member:
     ) -> tuple[cmd.Command, ...]:
         whole = purpose in (Purpose.EXPLICIT, Purpose.LEAVE)
         known = {**self.finished, **self.delivered} if whole else self.finished
+        # The streams know the fencing tokens of partitions that the member has just lost.
+        tokens = self.tokens if purpose is Purpose.LOST else self._tokens()
         positions = {
-            tp: Position(self.state.owned[tp].epoch, known[tp])
-            for tp in partitions
-            if tp in known and tp in self.state.owned
+            tp: Position(tokens[tp], known[tp]) for tp in partitions if tp in known and tp in tokens
         }
         return self.send(
             ev.PositionsCollected, purpose=purpose, positions=positions, request=request

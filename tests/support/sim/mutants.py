@@ -310,14 +310,35 @@ def _trigger_during_a_rebalance_lost() -> list[Patch]:
 
 
 def _deaf_to_members() -> list[Patch]:
+    return _deaf_to(events.Trigger.MEMBERS)
+
+
+def _deaf_to_payloads() -> list[Patch]:
+    return _deaf_to(events.Trigger.REGISTRATION)
+
+
+def _deaf_to(trigger: events.Trigger) -> list[Patch]:
     real = executor.event_of_watch
 
     def meaning(fired: Any, settings: Any, now: float) -> Any:
         event = real(fired, settings, now)
-        is_members = getattr(event, "trigger", None) is events.Trigger.MEMBERS
-        return None if is_members else event
+        return None if getattr(event, "trigger", None) is trigger else event
 
     return [(loop, "event_of_watch", meaning)]
+
+
+def _payload_during_the_read_missed() -> list[Patch]:
+    """A malformed registration is watched, but what the second read finds is thrown away."""
+    real = function(read_group, "_read_registrations")
+
+    def reading(member: Any, requests: Any) -> Any:
+        found = yield from real(member, requests)
+        if not any(one.watch for one in requests) or isinstance(found, events.Denied):
+            return found
+        names = [one.path.rpartition("/")[2] for one in requests]
+        return {}, dict.fromkeys(names, "not read again")
+
+    return [(read_group, "_read_registrations", reading)]
 
 
 def _everyone_first() -> list[Patch]:
@@ -817,6 +838,17 @@ MUTANTS = (
         "trigger lost", "a change during a rebalance is ignored", _trigger_during_a_rebalance_lost
     ),
     Mutant("deaf to members", "joins and deaths of members are ignored", _deaf_to_members),
+    Mutant(
+        "deaf to payloads",
+        "a registration that is created empty is not read again when it is filled",
+        _deaf_to_payloads,
+        "an earlier version of zkconsumer",
+    ),
+    Mutant(
+        "payload during the read missed",
+        "a payload that arrives between the read of a registration and its watch is overlooked",
+        _payload_during_the_read_missed,
+    ),
     Mutant(
         "registrations known by name",
         "a registration is read once for each name, although its member has started again",
