@@ -221,8 +221,8 @@ def _former_notice(state: State) -> Notice:
     return Notice(
         NoticeKind.WAITING,
         f"ids/{state.settings.consumer}",
-        f"this member's former session {session_text(state.rival or 0)} is still registered; the member "
-        "registers again when ZooKeeper has ended that session",
+        f"this member's former session {session_text(state.rival or 0)} is still registered; the "
+        "member registers again when ZooKeeper has ended that session",
     )
 
 
