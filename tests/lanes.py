@@ -507,6 +507,12 @@ SINGLE_TESTS = (
 RULES: tuple[Rule, ...] = (
     # ---- not quick, although no fixture says so -------------------------------------------------
     Rule(Lane.NORMAL, "tests/brokers", STARTS_SERVERS),
+    Rule(
+        Lane.ALL,
+        "tests/brokers/test_deleted_topics.py",
+        "Each release takes 30 s, because a race is tried a hundred times. The quick lane tests "
+        "which brokers the columnar reader is chosen for.",
+    ),
     Rule(Lane.NORMAL, "tests/containers", "Its tests need a Docker engine."),
     Rule(Lane.NORMAL, "tests/faults", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/integration", STARTS_SERVERS),

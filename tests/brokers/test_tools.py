@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
 from zkconsumer.kafka.client_settings import Brokers
+from zkconsumer.kafka.columns.lookups import OFFSETS_TOPIC
 from zkconsumer.kafka.logs import (
     NO_TOPIC,
-    OFFSETS_TOPIC,
     LogRange,
     are_times_exact,
     committed_in_kafka,

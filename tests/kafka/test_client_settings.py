@@ -36,7 +36,7 @@ def test_the_oldest_broker_decides_the_protocol(
     settings = broker_settings(Brokers(brokers))
     assert (
         settings["bootstrap.servers"],
-        settings["api.version.request"],
+        settings.get("api.version.request", True),
         settings.get("broker.version.fallback"),
     ) == expected
 

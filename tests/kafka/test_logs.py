@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RawPartition
 from support.kafka.logs import COMMITTED, open_transaction, producer, transact
+from support.kafka.offsets import commit_as_another_client, store_of
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.kafka import logs
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.columns.lookups import Lookup
 from zkconsumer.kafka.fetcher import AutoOffsetReset
+from zkconsumer.kafka.group_offsets import UNREADABLE, GroupOffsets
 from zkconsumer.kafka.logs import (
     NO_BROKER,
     NO_TOPIC,
@@ -22,12 +25,14 @@ from zkconsumer.kafka.logs import (
     LogRange,
     are_times_exact,
     committed_in_kafka,
+    group_offsets,
     log_ends,
     offsets_at,
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker, decode_broker
+from zkconsumer.protocol.requests import FetchOffsets
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings, session
 
@@ -114,13 +119,47 @@ def test_committed(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], s
     expected = {wanted[0]: OffsetAndMetadata(7, "note"), wanted[1]: None}
     assert committed_in_kafka(brokers, group, wanted, limit_s=LIMIT_S) == expected
     assert committed_in_kafka(brokers, group, [], limit_s=LIMIT_S) == {}
-    kept = LogClient(brokers, limit_s=LIMIT_S)
-    assert kept.committed(group, wanted) == expected
-    assert kept.committed("nobody", [*wanted, TopicPartition("no.such", 0)]) == {
-        **dict.fromkeys(wanted),
-        TopicPartition("no.such", 0): None,
+    with closing(group_offsets(brokers, limit_s=LIMIT_S)) as kept:
+        assert kept.read(group, wanted, limit_s=LIMIT_S) == expected
+        nowhere = TopicPartition("no.such", 0)
+        nothing = dict.fromkeys([*wanted, nowhere])
+        assert kept.read("nobody", nothing, limit_s=LIMIT_S) == nothing
+        assert kept.read(group, [], limit_s=LIMIT_S) == {}
+
+
+FOREIGN = {
+    0: b'{"consumer_id": "pk", "hostname": "h"}',
+    1: b"",
+    2: b"\xff\xfe not a text",
+    3: b"n\xc3\xa4h",
+    4: b"x" * 4000,
+    5: b"a\0b",
+}
+
+
+def test_metadata_of_other_clients_are_read_as_they_were_written(
+    sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]
+) -> None:
+    """Metadata without a NUL at the end, or with bytes that are no text, are neither an error nor
+    followed by other memory of the process."""
+    topic, group = unique("foreign"), unique("group")
+    sandbox.create_topic(topic, partitions=len(FOREIGN))
+    tps = [TopicPartition(topic, number) for number in FOREIGN]
+    for number, metadata in FOREIGN.items():
+        commit_as_another_client(sandbox.bootstrap, group, tps[number], 5, metadata)
+    written = {
+        tps[number]: OffsetAndMetadata(5, metadata.decode(errors="replace"))
+        for number, metadata in FOREIGN.items()
     }
-    assert kept.committed(group, []) == {}
+    for _ in range(5):
+        assert committed_in_kafka(brokers, group, tps, limit_s=LIMIT_S) == written
+    with store_of(sandbox.zookeeper_connect, group) as ask:
+        assert ask(FetchOffsets(tuple(tps))).value == written
+    # On a PLAINTEXT listener the property has no effect, but only librdkafka honours it.
+    settings = {**broker_settings(brokers), "ssl.curves.list": "P-256"}
+    found = GroupOffsets(settings).read(group, tps, limit_s=LIMIT_S)
+    for tp, metadata in zip(tps, FOREIGN.values(), strict=True):
+        assert found[tp] == OffsetAndMetadata(5, UNREADABLE if metadata else "")
 
 
 @pytest.mark.parametrize("brokers", [Brokers(), Brokers([NOBODY])])
@@ -132,8 +171,6 @@ def test_without_a_reachable_broker_there_is_a_reason(brokers: Brokers) -> None:
         offsets_at(brokers, [tp], 0, limit_s=0.3)[tp],
         committed_in_kafka(brokers, "g", [tp], limit_s=0.3)[tp],
     ]
-    if brokers:
-        reasons.append(LogClient(brokers, limit_s=0.3).committed("g", [tp])[tp])
     assert all(isinstance(one, str) and one for one in reasons)
     assert brokers or set(reasons) == {NO_BROKER}
 

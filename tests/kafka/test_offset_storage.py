@@ -21,6 +21,8 @@ from zkconsumer.sandbox.ports import HOST, free_port
 TP = TopicPartition("t", 0)
 FETCH, STORE = FetchOffsets((TP,)), StoreOffsets({TP: OffsetAndMetadata(5)})
 LIMIT_S = 0.5
+# The reason of a fetch; librdkafka, which commits, waits until the limit and does not know it.
+REFUSED = "Connection refused"
 # Seconds by which a request may exceed its limit on a busy machine.
 GENEROUS_S = 20.0
 
@@ -39,7 +41,7 @@ def only_tls() -> Settings:
 
 @pytest.mark.parametrize(
     ("connect", "reason"),
-    [(nobody, "Timed out"), (lambda: None, "no broker"), (only_tls, "PLAINTEXT")],
+    [(nobody, REFUSED), (lambda: None, "no broker"), (only_tls, "PLAINTEXT")],
 )
 def test_without_kafka_every_request_is_answered_in_time(
     connect: Callable[[], Settings | None], reason: str
@@ -52,7 +54,7 @@ def test_without_kafka_every_request_is_answered_in_time(
         assert reason in told.value
         denied, unavailable = ask(STORE).value
         assert not denied
-        assert reason in unavailable[TP]
+        assert (reason if reason != REFUSED else "Timed out") in unavailable[TP]
         assert time.monotonic() - begun < GENEROUS_S
 
 

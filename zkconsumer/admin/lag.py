@@ -41,9 +41,8 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.admin.groups import groups as group_summaries
 from zkconsumer.errors import ConfigError
-from zkconsumer.kafka.access import is_for_columns
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.logs import NO_KERBEROS, LogRange, committed_in_kafka, log_ends
+from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
 from zkconsumer.protocol.group_health import GroupHealth, GroupState, owner_of
@@ -218,7 +217,9 @@ def lags_of(
     for name, image in images.items():
         mine = [tp for tp in wanted[name] if tp in there]
         stored = (
-            _stored(brokers, name, mine, limit_s) if kafka is None else kafka(brokers, name, mine)
+            committed_in_kafka(brokers, name, mine, limit_s=limit_s)
+            if kafka is None
+            else kafka(brokers, name, mine)
         )
         lags = tuple(
             _lag(image, tp, stored.get(tp), ranges.get(tp) or _missing(tp, existing, faults))
@@ -226,22 +227,6 @@ def lags_of(
         )
         found[name] = GroupLag(image, wants[name], lags)
     return found
-
-
-def _stored(
-    brokers: Brokers, group: str, partitions: Collection[TopicPartition], limit_s: float
-) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
-    """Return the offsets in Kafka as `committed_in_kafka` does.
-
-    If only the columnar reader can log in at the brokers, the result has a note in place of each
-    offset, because this reader cannot read Kafka's offsets.
-    """
-    try:
-        return committed_in_kafka(brokers, group, partitions, limit_s=limit_s)
-    except ConfigError as error:
-        if not is_for_columns(error, brokers.config):
-            raise
-        return dict.fromkeys(partitions, NO_KERBEROS)
 
 
 def unasked_logs(

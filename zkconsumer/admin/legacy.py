@@ -343,7 +343,7 @@ def partitions_of(brokers: Brokers, topic: str, *, limit_s: float) -> list[int]:
     The request asks for the metadata of all topics, so brokers do not create this topic. Raises
     FetchError if no broker answers within `limit_s` seconds.
     """
-    settings: Settings = {**broker_settings(brokers), "log_level": 2, "error_cb": _passing}
+    settings: Settings = {**broker_settings(brokers), "error_cb": _passing}
     client = AdminClient(settings)
     try:
         topics = client.list_topics(timeout=limit_s).topics

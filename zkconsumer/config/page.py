@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
+from typing import Final
 
 from zkconsumer.config.kafka_properties import BY_BOTH, BY_LIBRDKAFKA, PREFIX, REFUSED
 from zkconsumer.config.property_types import (
@@ -149,6 +150,12 @@ def _kafka_section() -> tuple[str, ...]:
         ),
         "| callbacks such as `error_cb`, except `oauth_cb` | zkconsumer needs librdkafka's"
         " callbacks itself | remove it |",
+        "",
+        "zkconsumer sets these properties of librdkafka, because a promise rests on them:",
+        "",
+        "| Setting | Promise | Releases of brokers that obey it |",
+        "|---|---|---|",
+        *(f"| {setting} | {promise} | {brokers} |" for setting, promise, brokers in _PROMISES),
     )
 
 
@@ -160,6 +167,50 @@ def _groups() -> Iterator[list[str]]:
     """Yield the properties that only librdkafka honours, grouped by the first word of the name."""
     for _, names in groupby(sorted(BY_LIBRDKAFKA), lambda name: name.partition(".")[0]):
         yield [f"`{name}`" for name in names]
+
+
+_PROMISES: Final = (
+    (
+        "`allow.auto.create.topics=false`",
+        "A consumer never creates a topic.",
+        "0.11 and later. Older brokers with `auto.create.topics.enable` create each topic that a"
+        " client names, even one that was just deleted. On them `fetch.engine=auto` reads through"
+        " the columnar reader, which asks for all topics and names none. librdkafka still creates"
+        " topics there in three cases: with `fetch.engine=librdkafka`; without the extra `fast`;"
+        " and with a property that only librdkafka honours.",
+    ),
+    (
+        "`client.rack=zkconsumer-has-no-rack`",
+        "Partitions are read from their leaders.",
+        "all: brokers before 2.4 have no other way",
+    ),
+    (
+        "`isolation.level`",
+        "By default, a member reads what the group's JVM members read; with `read_committed`, only"
+        " messages of committed transactions.",
+        "all: brokers before 0.11 have no transactions",
+    ),
+    (
+        "`fetch.max.bytes`",
+        "The memory of a stream is bounded.",
+        "0.10.1 and later; older brokers return up to `fetch.message.max.bytes` for each partition",
+    ),
+    (
+        "`api.version.request=false`, `broker.version.fallback`",
+        "librdkafka reads from brokers of 0.8 and 0.9.",
+        "set only for those brokers; librdkafka 3 will drop them",
+    ),
+    (
+        "`check.crcs`, `auto.offset.reset=error`, `enable.auto.commit=false`,"
+        " `enable.auto.offset.store=false`, `queued.min.messages`, `queued.max.messages.kbytes`,"
+        " `receive.message.max.bytes`",
+        "No damaged message is delivered. Only zkconsumer resets and commits offsets. The memory of"
+        " a stream is bounded.",
+        "librdkafka itself obeys them, so the release does not matter",
+    ),
+)
+"""librdkafka's settings that zkconsumer sets, the promise that rests on them, and the brokers that
+obey them."""
 
 
 def _default(row: Setting) -> str:

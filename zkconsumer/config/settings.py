@@ -585,7 +585,8 @@ class ConsumerConfig(ConnectionConfig):
         "zkconsumer only. What fetches messages. librdkafka: always librdkafka. columns: always "
         "zkconsumer's own columnar reader. auto: the columnar reader for poll_arrow if the extra "
         "fast is installed and the reader honours all properties of librdkafka that are set "
-        "(see below); otherwise librdkafka.",
+        "(see below), and for poll and iteration from brokers before 0.11; otherwise "
+        "librdkafka.",
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
         "auto.offset.reset",

@@ -215,9 +215,9 @@ class GroupMember:
         )
 
     def brokers(self) -> Brokers:
-        """Return the registered brokers; empty before the member has read the group."""
+        """Return the registered brokers; empty if none was registered when the group was read."""
         if self.coordinator is None:
-            return Brokers()
+            return Brokers(registered_brokers(self.session, limit_s=LOOKUP_S), self.config)
         return Brokers(brokers(self.coordinator.state.view, self.session), self.config)
 
     def stop(self) -> None:
@@ -469,7 +469,7 @@ def fetcher_pool(
     if streams <= OWN_CLIENTS:
         return None
     clients = StreamClients(config, brokers)
-    if not clients.engines.may_share:
+    if not clients.may_share():
         return None
     limits = fetch_settings(config)
     return FetcherPool(

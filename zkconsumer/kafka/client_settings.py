@@ -81,8 +81,6 @@ def fetch_settings(config: ConsumerConfig) -> Settings:
         "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
         # Reconnect within 1 s, so that a restarted broker is used soon.
         "reconnect.backoff.max.ms": 1000,
-        # librdkafka prints only critical lines to stderr; errors arrive as events.
-        "log_level": 2,
     }
 
 
@@ -122,6 +120,29 @@ def without_columns(kafka: Mapping[str, object]) -> FetchError | None:
         f"fetch.engine=columns does not honour {' and '.join(shown)}",
         where=", ".join(f"kafka.{name}" for name in names),
         remedy="remove it, or set fetch.engine=librdkafka or auto",
+    )
+
+
+# How the names of the properties begin that decide whether a client reaches a broker.
+_ACCESS: Final = (
+    "enable.sasl.",
+    "enable.ssl.",
+    "https.",
+    "oauth_cb",
+    "sasl.",
+    "security.",
+    "ssl.",
+)
+
+
+def without_own_connections(settings: Mapping[str, object]) -> FetchError | None:
+    """Return why zkconsumer's own connections cannot reach the brokers; None if they can.
+
+    Unlike `without_columns`, `settings` may be all settings of a client, and properties that do not
+    concern the access to brokers are ignored: they have no effect on a look-up.
+    """
+    return without_columns(
+        {name: value for name, value in settings.items() if name.startswith(_ACCESS)}
     )
 
 
@@ -224,13 +245,15 @@ def broker_settings(brokers: Brokers) -> Settings:
     if release is not None and brokers.isolation == "read_committed":
         _check_transactions(brokers)
     settings: Settings = {
+        # librdkafka prints only critical lines to stderr, because errors arrive as events. Among
+        # the other lines are warnings about properties that this function sets.
+        "log_level": 2,
         "client.rack": _RACK,
         **passed_on,
         "bootstrap.servers": ",".join(servers(brokers)),
-        "api.version.request": release is None,
     }
     if release is not None:
-        settings["broker.version.fallback"] = release
+        settings |= {"api.version.request": False, "broker.version.fallback": release}
     wanted = passed_on.get("security.protocol")
     for protocol in dict.fromkeys(protocol for _, protocol in ends):
         if wanted is not None and str(wanted).upper() != protocol:

@@ -6,6 +6,7 @@ imports neither pyarrow nor numba, because the import of numba alone takes 0.15 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -26,10 +27,20 @@ from zkconsumer.protocol.model import TopicPartition
 if TYPE_CHECKING:
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher, Run
 
+logger = logging.getLogger(__name__)
+
 # The packages that the columnar reader needs. `fetch.engine=auto` also requires the compiler,
 # because plain Python is slower than librdkafka.
 _NEEDED: Final = ("pyarrow", "google_crc32c")
 _COMPILER: Final = "numba"
+
+
+# The version of the registrations that brokers from 0.10.2 to 2.5 write, so that the registration
+# does not tell whether the broker is older than 0.11.
+_AMBIGUOUS: Final = 4
+
+# Time limit, in seconds, of a connection that asks a broker for its versions.
+ASK_S: Final = 5.0
 
 
 class RunFetcher(BrokerClient, Protocol):
@@ -51,11 +62,15 @@ class RunFetcher(BrokerClient, Protocol):
 class Engines(NamedTuple):
     """How the clients of a configuration are made from their settings.
 
-    `columns` is None if columns are made from librdkafka's messages. `may_share` tells whether many
-    streams may share clients that fetch messages (`kafka.pool`).
+    `messages` is for brokers from 0.11 on. `old_messages` is for older brokers, which create each
+    topic that librdkafka names in a metadata request, if the cluster creates topics automatically.
+    So librdkafka would create a topic again that was just deleted. `columns` is None if columns are
+    made from librdkafka's messages. `may_share` tells whether many streams may share clients that
+    fetch messages (`kafka.pool`).
     """
 
     messages: Callable[[Settings], Fetcher]
+    old_messages: Callable[[Settings], Fetcher]
     columns: Callable[[Settings], RunFetcher] | None
     may_share: bool
 
@@ -70,7 +85,7 @@ def engines(config: ConsumerConfig) -> Engines:
     refused = without_columns(config.kafka)
     lacks = bool(missing) or refused is not None
     if config.fetch_engine == "librdkafka" or (lacks and config.fetch_engine == "auto"):
-        return Engines(librdkafka_s, None, may_share=True)
+        return Engines(librdkafka_s, librdkafka_s, None, may_share=True)
     if refused is not None:
         raise ConfigError(refused.what, where=refused.where, remedy=refused.remedy)
     if missing:
@@ -80,8 +95,8 @@ def engines(config: ConsumerConfig) -> Engines:
             remedy="install zkconsumer[fast]",
         )
     if config.fetch_engine == "columns":
-        return Engines(columnar, columnar, may_share=False)
-    return Engines(librdkafka_s, columnar, may_share=True)
+        return Engines(columnar, columnar, columnar, may_share=False)
+    return Engines(librdkafka_s, columnar, columnar, may_share=True)
 
 
 def missing_packages(engine: str) -> list[str]:
@@ -121,17 +136,32 @@ class StreamClients:
         self.engines = engines(config)
         self._config, self._brokers = config, brokers
         self._servers: set[str] = set()
+        # The brokers about which `_are_old` was answered last, and the answer.
+        self._asked: tuple[Brokers, bool] | None = None
 
     def messages(self) -> Fetcher | None:
         """Make a client that fetches messages; None while no broker is registered."""
-        settings = self._settings()
-        return None if settings is None else self.engines.messages(settings)
+        known = self._brokers()
+        if not known:
+            return None
+        make = self.engines.old_messages if self._are_old(known) else self.engines.messages
+        return make(self._settings(known))
 
     def columns(self) -> RunFetcher | None:
         """Make a client that fetches columns; None while no broker is registered."""
-        settings = self._settings()
+        known = self._brokers()
         assert self.engines.columns is not None
-        return None if settings is None else self.engines.columns(settings)
+        return self.engines.columns(self._settings(known)) if known else None
+
+    def may_share(self) -> bool:
+        """Return whether many streams may share clients that fetch messages.
+
+        The clients of old brokers and of unknown brokers are not shared, if they are columnar.
+        """
+        if self.engines.messages is self.engines.old_messages or not self.engines.may_share:
+            return self.engines.may_share
+        known = self._brokers()
+        return bool(known) and not self._are_old(known)
 
     def have_brokers_moved(self) -> bool:
         """Return whether all brokers have other addresses than when the last client was made; False
@@ -139,9 +169,24 @@ class StreamClients:
         known = self._brokers()
         return bool(known and self._servers) and self._servers.isdisjoint(servers(known))
 
-    def _settings(self) -> Settings | None:
-        known = self._brokers()
-        if not known:
-            return None
+    def _settings(self, known: Brokers) -> Settings:
         self._servers = set(servers(known))
         return {**fetch_settings(self._config), **broker_settings(known)}
+
+    def _are_old(self, known: Brokers) -> bool:
+        """Return whether a broker is older than 0.11, if this decides which reader is used."""
+        if self.engines.messages is self.engines.old_messages:
+            return False
+        if self._asked is None or self._asked[0] != known:
+            self._asked = known, self._find_old(known)
+            if self._asked[1]:
+                logger.info("the columnar reader fetches, because a broker is older than 0.11")
+        return self._asked[1]
+
+    def _find_old(self, known: Brokers) -> bool:
+        oldest = min(broker.version for broker in known)
+        if oldest != _AMBIGUOUS:
+            return oldest < _AMBIGUOUS
+        from zkconsumer.kafka.columns.lookups import Lookup  # noqa: PLC0415 - see the module
+
+        return Lookup(self._settings(known)).create_topics(ASK_S)

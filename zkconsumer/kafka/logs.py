@@ -1,4 +1,4 @@
-"""The ends of logs, offsets by time, and a group's offsets in Kafka, as brokers report them.
+"""The ends of logs, offsets by time, and groups' offsets in Kafka, as brokers report them.
 
 Every function opens a client, requests all partitions together, and closes the client. A caller
 with many requests should keep a `LogClient` instead. If a value cannot be read, the result contains
@@ -14,15 +14,14 @@ without a consumer.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
-    KafkaError,
     KafkaException,
     admin,
 )
@@ -31,6 +30,7 @@ from confluent_kafka import TopicPartition as RawPartition
 from zkconsumer.errors import ConfigError, FetchError
 from zkconsumer.kafka.access import Refusals, invalid, is_for_columns
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings
+from zkconsumer.kafka.group_offsets import GroupOffsets
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
 
@@ -38,12 +38,9 @@ Untyped: TypeAlias = Any
 """A value of confluent-kafka whose type the package's stubs do not declare, or declare as one of
 several types."""
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-
 NO_BROKER: Final = "no broker is registered in ZooKeeper"
 NO_TOPIC: Final = "the brokers do not know the partition"
 NO_LEADER: Final = "the partition has no leader"
-NO_KERBEROS: Final = "Kafka: librdkafka cannot read Kafka's offsets, because it lacks Kerberos"
 
 # Seconds for which a leader may report a log end below an offset that was already read. A newly
 # elected leader reports fewer messages than it stores until its followers fetch from it again.
@@ -137,29 +134,6 @@ class LogClient:
             tp: None if isinstance(one, int) and one < 0 else one for tp, one in answers.items()
         }
 
-    def committed(
-        self, group: str, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-        """Return offsets in Kafka as `committed_in_kafka` does; 40 times faster for many groups.
-
-        The call needs brokers from 0.10 on (`are_times_exact`).
-        """
-        found: dict[TopicPartition, OffsetAndMetadata | str | None] = dict.fromkeys(partitions)
-        try:
-            if self._metadata is None:
-                self.topics()
-            if not partitions or OFFSETS_TOPIC not in self._metadata.topics:
-                return found
-            asked = ConsumerGroupTopicPartitions(group, [RawPartition(*tp) for tp in partitions])
-            (answer,) = self._client.list_consumer_group_offsets(
-                [asked], request_timeout=self._limit_s
-            ).values()
-            return found | _stored(answer.result().topic_partitions)
-        except FetchError as error:
-            return dict.fromkeys(partitions, str(error))
-        except KafkaException as error:
-            return dict.fromkeys(partitions, f"Kafka: {error.args[0].str()}")
-
     def _ask_in_bulk(
         self, partitions: Collection[TopicPartition], at: int
     ) -> dict[TopicPartition, int | str]:
@@ -249,6 +223,7 @@ class KeptLogs:
         """`limit_s` is the time limit in seconds of each call."""
         self._limit_s = limit_s
         self._client: LogClient | None = None
+        self._offsets: GroupOffsets | None = None
         self._brokers: tuple[Broker, ...] = ()
 
     def ends(
@@ -271,21 +246,25 @@ class KeptLogs:
     ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
         """Return the offsets in Kafka, as `committed_in_kafka` does."""
         try:
-            if are_times_exact(brokers):
-                return self._client_of(brokers).committed(group, partitions)
-            return committed_in_kafka(brokers, group, partitions, limit_s=self._limit_s)
-        except ConfigError as error:
-            if not is_for_columns(error, brokers.config):
-                raise
-            return dict.fromkeys(partitions, NO_KERBEROS)
+            self._use(brokers)
+            self._offsets = self._offsets or group_offsets(brokers, limit_s=self._limit_s)
+            return self._offsets.read(group, partitions, limit_s=self._limit_s)
         except FetchError as error:
             return dict.fromkeys(partitions, str(error))
 
     def _client_of(self, brokers: Brokers) -> LogClient:
-        if self._client is None or self._brokers != tuple(brokers):
-            self._client = LogClient(brokers, limit_s=self._limit_s)
-            self._brokers = tuple(brokers)
+        self._use(brokers)
+        self._client = self._client or LogClient(brokers, limit_s=self._limit_s)
         return self._client
+
+    def _use(self, brokers: Brokers) -> None:
+        """Drop the clients if they are not those of these brokers."""
+        if self._brokers != tuple(brokers):
+            self._brokers = tuple(brokers)
+            self._client = None
+            if self._offsets is not None:
+                self._offsets.close()
+                self._offsets = None
 
 
 def _range(start: int | str, end: int | str) -> LogRange | str:
@@ -391,6 +370,12 @@ def _leaders(
     return found
 
 
+def group_offsets(brokers: Brokers, *, limit_s: float) -> GroupOffsets:
+    """Return a client for the offsets of many groups. Raises FetchError if there are no brokers and
+    in the cases of `broker_settings`."""
+    return GroupOffsets(_settings(brokers, limit_s))
+
+
 def committed_in_kafka(
     brokers: Brokers,
     group: str,
@@ -407,44 +392,15 @@ def committed_in_kafka(
     with the number of partitions read so far and the total number of partitions.
     """
     found: dict[TopicPartition, OffsetAndMetadata | str | None] = dict.fromkeys(partitions)
-    if not partitions:
-        return found
     try:
-        settings = _settings(brokers, limit_s)
-        asked = _new(admin.AdminClient, settings)
-        try:
-            topics = asked.list_topics(timeout=limit_s).topics
-        except KafkaException as error:
-            raise _refusals(settings).explain(asked, error) from error
-        if OFFSETS_TOPIC not in topics:
-            return found
-        client = Consumer({**settings, "group.id": group, "enable.auto.commit": False})
-        try:
+        with closing(group_offsets(brokers, limit_s=limit_s)) as client:
             done = 0
             for part in _parts(partitions):
-                raw = [RawPartition(*tp) for tp in part]
-                found |= _stored(client.committed(raw, timeout=limit_s))
+                found |= client.read(group, part, limit_s=limit_s)
                 done += len(part)
                 on_progress(done, len(partitions))
-        finally:
-            client.close()
     except FetchError as error:
         return dict.fromkeys(partitions, str(error))
-    except KafkaException as error:
-        return dict.fromkeys(partitions, f"Kafka: {error.args[0].str()}")
-    return found
-
-
-def _stored(
-    answers: Iterable[RawPartition],
-) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-    found: dict[TopicPartition, OffsetAndMetadata | str | None] = {}
-    for one in answers:
-        tp = TopicPartition(one.topic, one.partition)
-        if one.error is None and one.offset >= 0:
-            found[tp] = OffsetAndMetadata(one.offset, one.metadata or "")
-        elif one.error and one.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-            found[tp] = f"Kafka: {one.error.str()}"
     return found
 
 
@@ -452,8 +408,6 @@ def _settings(brokers: Brokers, limit_s: float) -> Settings:
     if not brokers:
         raise FetchError(NO_BROKER)
     settings = {
-        # librdkafka prints only critical lines to stderr; errors arrive as results.
-        "log_level": 2,
         **broker_settings(brokers),
         "socket.timeout.ms": max(10, min(round(limit_s * 1000), 300_000)),
     }

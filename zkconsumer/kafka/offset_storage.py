@@ -1,11 +1,9 @@
-"""The group's offsets in Kafka (`offsets.storage=kafka`), read and committed over confluent-kafka.
+"""The group's offsets in Kafka (`offsets.storage=kafka`), read and committed.
 
-In this module, the coordinator of a group is the broker that stores its offsets. librdkafka finds
-the coordinator, and finds the new coordinator if the group's offsets move to another broker. The
-JVM retries without a limit. In zkconsumer each request takes at most
-`offsets.channel.socket.timeout.ms`, and the member's state machine decides whether to retry. JVM:
-`kafka.client.ClientUtils.channelToOffsetManager` and the requests of
-`ZookeeperConsumerConnector.commitOffsets` and `fetchOffsets`, 0.8.2 to 1.1.
+`kafka.group_offsets` reads them, and librdkafka commits them. Each request takes at most
+`offsets.channel.socket.timeout.ms`, and the member's state machine decides whether to retry; the
+JVM retries without a limit. JVM: `kafka.client.ClientUtils.channelToOffsetManager` and the requests
+of `ZookeeperConsumerConnector.commitOffsets` and `fetchOffsets`, 0.8.2 to 1.1.
 """
 
 from __future__ import annotations
@@ -21,9 +19,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import ZkConsumerError
+from zkconsumer.errors import FetchError, ZkConsumerError
 from zkconsumer.kafka.access import Refusals
 from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.group_offsets import UNREADABLE, GroupOffsets
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.requests import (
     Code,
@@ -83,7 +82,6 @@ def channel_settings(config: ConsumerConfig) -> Settings:
         "session.timeout.ms": limit_ms,
         # Reconnect within 1 s, so that a restarted broker is used soon.
         "reconnect.backoff.max.ms": 1000,
-        "log_level": 2,
     }
 
 
@@ -102,6 +100,8 @@ class KafkaOffsetStore(threading.Thread):
         self._queue: queue.SimpleQueue[
             tuple[OffsetRequest, Callable[[Sequence[Reply]], None]] | None
         ] = queue.SimpleQueue()
+        self._settings: Settings | None = None
+        self._reader: GroupOffsets | None = None
         self._consumer: Consumer | None = None
         self._refusals: Refusals | None = None
         self._answers: list[tuple[KafkaError | None, list[RawPartition]]] = []
@@ -133,15 +133,16 @@ class KafkaOffsetStore(threading.Thread):
 
     def _ask(self, request: OffsetRequest) -> Reply:
         try:
-            consumer = self._connected()
-            if consumer is None:
+            self._settings = self._settings or self._connect()
+            if self._settings is None:
                 return _unavailable(request, "no broker is registered in ZooKeeper")
             match request:
                 case FetchOffsets(partitions):
-                    return Reply(Code.OK, self._fetch(consumer, partitions))
+                    return Reply(Code.OK, self._fetch(self._settings, partitions))
                 case StoreOffsets(offsets):
-                    return Reply(Code.OK, self._store(consumer, offsets))
+                    return Reply(Code.OK, self._store(self._settings, offsets))
         except ZkConsumerError as error:
+            self._drop()
             return _unavailable(request, str(error))
         except KafkaException as error:
             why: object = error.args[0].str()
@@ -152,48 +153,52 @@ class KafkaOffsetStore(threading.Thread):
             self._drop()
             return _unavailable(request, str(why))
 
-    def _connected(self) -> Consumer | None:
+    def _committer(self, settings: Settings) -> Consumer:
         if self._consumer is None:
-            settings = self._connect()
-            if settings is not None:
-                self._refusals = Refusals(settings)
-                callbacks = {"on_commit": self._committed, "error_cb": self._on_error}
-                self._consumer = Consumer({**settings, **callbacks})
+            self._refusals = Refusals(settings)
+            callbacks = {"on_commit": self._committed, "error_cb": self._on_error}
+            self._consumer = Consumer({**settings, **callbacks})
         return self._consumer
 
     def _drop(self) -> None:
+        self._settings = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
 
     def _fetch(
-        self, consumer: Consumer, partitions: Sequence[TopicPartition]
+        self, settings: Settings, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that the group has committed; a partition without one is absent.
 
-        A partition that the brokers do not know is also absent; only 0.8.2 reports it as an error.
-        For any other error the JVM assumes that there is no offset, and applies
-        `auto.offset.reset`. In zkconsumer the whole request fails, and is retried.
+        A partition that the brokers do not know is also absent. For any other error the JVM assumes
+        that there is no offset, and applies `auto.offset.reset`. In zkconsumer the whole request
+        fails, and is retried.
         """
-        found: dict[TopicPartition, OffsetAndMetadata] = {}
-        asked = [RawPartition(*tp) for tp in partitions]
-        for one in consumer.committed(asked, timeout=self._limit_s):
-            if one.error is not None and one.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise KafkaException(one.error)
-            if one.error is None and one.offset >= 0:
-                tp = TopicPartition(one.topic, one.partition)
-                found[tp] = OffsetAndMetadata(one.offset, one.metadata or "")
-        return found
+        self._reader = self._reader or GroupOffsets(settings)
+        found = self._reader.read(settings["group.id"], partitions, limit_s=self._limit_s)
+        if faults := [f"{tp}: {why}" for tp, why in found.items() if isinstance(why, str)]:
+            raise FetchError("; ".join(faults[:5]))
+        return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
 
     def _store(
-        self, consumer: Consumer, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self, settings: Settings, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> NotStored:
         """Commit without membership; brokers accept this while no consumer of 0.9 or later is in
         the group.
 
         The method does not use the synchronous call, which has no time limit.
         """
+        consumer = self._committer(settings)
         self._answers.clear()
+        # Erase metadata that librdkafka could not read; the JVM's members erase all metadata.
+        offsets = {
+            tp: at._replace(metadata="") if at.metadata == UNREADABLE else at
+            for tp, at in offsets.items()
+        }
         # confluent-kafka appends a NUL to metadata, even to empty ones, and other clients read the
         # NUL. So do not pass empty metadata.
         raw = [RawPartition(*tp, *(at if at.metadata else at[:1])) for tp, at in offsets.items()]
@@ -209,7 +214,7 @@ class KafkaOffsetStore(threading.Thread):
         if not failed:
             return NotStored({}, {})
         # librdkafka also reports the last error for partitions that were stored, so read them back.
-        found = self._fetch(consumer, sorted(failed))
+        found = self._fetch(settings, sorted(failed))
         result = NotStored({}, {})
         for tp, why in failed.items():
             remedy = _PERMANENT.get(why.code(), "")

@@ -593,7 +593,7 @@ def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
     assert isinstance(largest, int)
     if not settings.has_backlog or any(one.topic not in _message_bytes for one in ranges):
         return client
-    overhead = RECORD_OVERHEAD if client.get("api.version.request") else OLD_RECORD_OVERHEAD
+    overhead = RECORD_OVERHEAD if client.get("api.version.request", True) else OLD_RECORD_OVERHEAD
     needed = max((one.size * (_message_bytes[one.topic] + overhead) for one in ranges), default=0)
     fetches = max(1, math.ceil((needed + FETCH_SLACK) / largest))
     if fetches > SIZED_FETCHES:

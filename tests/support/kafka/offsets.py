@@ -8,10 +8,12 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import OffsetRequest, Reply
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import client_settings
@@ -30,13 +32,13 @@ class Foreign:
     def commit(self, offsets: Mapping[int, int], metadata: str = "") -> None:
         """Commit these offsets, by partition."""
         self.consumer.commit(
-            offsets=[TopicPartition(self.topic, p, at, metadata) for p, at in offsets.items()],
+            offsets=[RawPartition(self.topic, p, at, metadata) for p, at in offsets.items()],
             asynchronous=False,
         )
 
     def committed(self, *partitions: int) -> dict[int, tuple[int, str]]:
         """Return partition -> (offset, metadata), for partitions that have an offset in Kafka."""
-        asked = [TopicPartition(self.topic, number) for number in partitions]
+        asked = [RawPartition(self.topic, number) for number in partitions]
         return {
             one.partition: (one.offset, one.metadata or "")
             for one in self.consumer.committed(asked, timeout=LIMIT_S)
@@ -183,6 +185,27 @@ def offsets_of(captured: bytes) -> dict[int, tuple[int, str]]:
         at += 2 + length
     assert at == len(request), "the broker does not understand the request"
     return found
+
+
+def commit_as_another_client(
+    address: str, group: str, tp: TopicPartition, offset: int, metadata: bytes
+) -> None:
+    """Commit an offset to Kafka as clients without librdkafka do: without a NUL after the metadata.
+
+    The request is OffsetCommit of version 2, without a member.
+    """
+    body = text(group) + struct.pack(">i", -1) + text("") + struct.pack(">qi", -1, 1)
+    body += text(tp.topic) + struct.pack(">iiqh", 1, tp.partition, offset, len(metadata)) + metadata
+
+    def is_committed() -> bool:
+        coordinator_of(address, group)  # the broker creates the topic of the offsets
+        return errors_in(wire.ask(header(OFFSET_COMMIT, 2) + body)) == {tp.partition: 0}
+
+    wire = Wire(address)
+    try:
+        assert until(is_committed, limit_s=LIMIT_S)
+    finally:
+        wire.close()
 
 
 @contextmanager

@@ -16,9 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from zkconsumer.config.kafka_properties import is_true
 from zkconsumer.errors import BrokerAccessError, ConfigError
@@ -26,6 +24,9 @@ from zkconsumer.kafka.client_settings import Settings, mechanism_of, mechanism_w
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.requests import MalformedError, Reader, Versions
 from zkconsumer.kafka.tls import TRUST_REMEDY, tls_context, trust_shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Initial size, in bytes, of a response buffer; it grows to the size of the largest response.
 _SMALLEST_BUFFER: Final = 64 * 1024
@@ -64,7 +65,7 @@ class Connection:
         self._socket = raw
         self._client_id = client_id
         self._number = 0
-        self._buffer = pa.allocate_buffer(_SMALLEST_BUFFER)
+        self._buffer: pa.Buffer | None = None
         self._received = 0
         self._unsent = b""
         self._enough = 1
@@ -114,7 +115,7 @@ class Connection:
                     raise MalformedError("a response has more bytes than it announces")
                 self._received = 0
                 self._report_at(1)
-                return self._checked(self._buffer.slice(4, size))
+                return self._checked(self._room(wanted).slice(4, size))
             if not self._receive_until(wanted):
                 return None
 
@@ -123,19 +124,27 @@ class Connection:
         the buffer."""
         if self._received < 4:
             return None
-        (size,) = struct.unpack_from(">i", self._buffer)
+        (size,) = struct.unpack_from(">i", self._room(4))
         if not 4 <= size <= largest:
             raise MalformedError(f"a response announces {size} bytes; the limit is {largest}")
-        if size + 4 > self._buffer.size:
-            grown = pa.allocate_buffer(size + 4)
-            received = memoryview(self._buffer).cast("B")[: self._received]
-            memoryview(grown).cast("B")[: self._received] = received
-            self._buffer = grown
+        self._room(size + 4)
         return int(size)
+
+    def _room(self, size: int) -> pa.Buffer:
+        """Return the buffer, with room for at least `size` bytes."""
+        if self._buffer is None or size > self._buffer.size:
+            import pyarrow as pa  # noqa: PLC0415 - tools that only call `ask` need no pyarrow
+
+            grown = pa.allocate_buffer(max(size, _SMALLEST_BUFFER))
+            if self._buffer is not None:
+                received = memoryview(self._buffer).cast("B")[: self._received]
+                memoryview(grown).cast("B")[: self._received] = received
+            self._buffer = grown
+        return self._buffer
 
     def _receive_until(self, wanted: int) -> bool:
         # One request is under way, so everything that arrives belongs to its response.
-        view = memoryview(self._buffer).cast("B")
+        view = memoryview(self._room(wanted)).cast("B")
         while self._received < wanted:
             try:
                 count = self._socket.recv_into(view[self._received :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 from zkconsumer.errors import FetchError
@@ -14,7 +14,7 @@ from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.requests import MalformedError, Metadata
 from zkconsumer.kafka.fetcher import RESOLVE_S, Answers, AutoOffsetReset, descriptors_error
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 T = TypeVar("T")
 
@@ -26,8 +26,13 @@ NAMES: Final = {
     3: "the broker does not know the partition",
     5: "the partition has no leader",
     6: "the broker is not the leader",
+    14: "the broker is still loading the group's offsets",
+    15: "no broker stores the group's offsets at present",
+    16: "the group's offsets have moved to another broker",
+    24: "the brokers reject the group's name",
     9: "the replica is not available",
     29: "access to the topic is denied",
+    30: "access to the group is denied",
     31: "access to the cluster is denied",
     35: "the broker does not support the version of the request",
     56: "the broker cannot read its disk",
@@ -42,6 +47,16 @@ OUT_OF_RANGE: Final = 1
 CORRUPT: Final = 2
 # Errors that no retry solves.
 PERMANENT: Final = frozenset({CORRUPT, TOPIC_DENIED, 31, 35, 76})
+
+# Errors of a group's coordinator that pass; the request is repeated after this pause in seconds.
+_PASSING: Final = frozenset({14, 15, 16})
+_PAUSE_S: Final = 0.1
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+# From this version of the metadata request on (0.11), brokers create no topic if the client forbids
+# it.
+_CREATES_NOTHING: Final = 4
 
 # The errors that a connection can raise. A `ssl.SSLError` is an OSError.
 LOST: Final = (OSError, MalformedError)
@@ -77,6 +92,16 @@ def isolation_of(settings: Settings) -> requests.Isolation:
     return requests.Isolation[str(settings.get("isolation.level", "read_uncommitted")).upper()]
 
 
+def _stored(found: requests.Committed | None) -> OffsetAndMetadata | str | None:
+    if found is None or found.error == requests.UNKNOWN_TOPIC:
+        return None  # 0.8.2 reports a partition without an offset as unknown
+    if found.error:
+        return f"Kafka: {name_of(found.error)}"
+    if found.offset < 0:
+        return None
+    return OffsetAndMetadata(found.offset, found.metadata.removesuffix("\0"))
+
+
 class Lookup:
     """A client for look-ups, for one thread at a time; it keeps its connections."""
 
@@ -85,25 +110,58 @@ class Lookup:
         self._addresses = addresses_of(settings)
         self._isolation = isolation_of(settings)
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._has_offsets = False  # whether the topic of the groups' offsets was found
 
     def close(self) -> None:
         for one in self._connections.values():
             one.close()
         self._connections.clear()
 
-    def metadata(self, topics: Iterable[str], timeout_s: float) -> Metadata:
-        """Return the metadata from the first broker that answers; raise FetchError if none does."""
+    def metadata(self, topics: Collection[str], timeout_s: float) -> Metadata:
+        """Return the metadata from the first broker that answers; raise FetchError if none does.
+
+        No broker creates a topic because of the request.
+        """
+        found = self._metadata(sorted(set(topics)), timeout_s)
+        return found._replace(
+            leaders={tp: one for tp, one in found.leaders.items() if tp.topic in topics}
+        )
+
+    def create_topics(self, timeout_s: float) -> bool:
+        """Return whether a broker may create a topic that a metadata request names (before 0.11).
+
+        A broker that does not answer counts as one that may.
+        """
+        for address in self._addresses:
+            try:
+                one = connect(address, self._settings, timeout_s)
+            except (*LOST, AuthenticationError):
+                return True
+            one.close()
+            if one.versions.get(requests.METADATA, 0) < _CREATES_NOTHING:
+                return True
+        return False
+
+    def _metadata(self, wanted: Sequence[str], timeout_s: float) -> Metadata:
+        return self._any(
+            requests.METADATA,
+            lambda version: requests.metadata_request(version, wanted),
+            requests.metadata,
+            timeout_s,
+        )
+
+    def _any(
+        self,
+        api: int,
+        write: Callable[[int], bytes],
+        read: Callable[[int, requests.Reader], T],
+        timeout_s: float,
+    ) -> T:
+        """Return the response of the first broker that answers; raise FetchError if none does."""
         reasons = []
-        wanted = sorted(set(topics))
         for address in random.sample(self._addresses, len(self._addresses)):
             try:
-                return self._ask(
-                    address,
-                    requests.METADATA,
-                    lambda version: requests.metadata_request(version, wanted),
-                    requests.metadata,
-                    timeout_s,
-                )
+                return self._ask(address, api, write, read, timeout_s)
             except LOST as error:
                 reasons.append(f"{address[0]}:{address[1]}: {why(error)}")
         raise FetchError(
@@ -111,6 +169,66 @@ class Lookup:
             where=str(self._settings.get("bootstrap.servers", "")),
             remedy="check the addresses and that the brokers run; the reader retries",
         )
+
+    def committed(
+        self, group: str, tps: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
+        """Return a group's offset in Kafka for each partition: None if none is stored, or a string
+        that says why it is unknown.
+
+        The metadata are the text that the committer sent, without the NUL that confluent-kafka
+        appends. If the topic of the offsets does not exist, no offset is stored; the request for
+        the group's coordinator would create it. `timeout_s` is the time limit in seconds.
+
+        Raises FetchError if no broker answers, or if the brokers refuse the login.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._has_offsets = (
+                self._has_offsets
+                or OFFSETS_TOPIC in self._metadata([OFFSETS_TOPIC], timeout_s).topics
+            )
+            if not self._has_offsets:
+                return dict.fromkeys(tps)
+            while True:
+                left_s = max(0.001, deadline - time.monotonic())
+                found = self._committed_once(group, tps, left_s)
+                passing = any(one.error in _PASSING for one in found.values())
+                if not passing or time.monotonic() + _PAUSE_S > deadline:
+                    return {tp: _stored(found.get(tp)) for tp in tps}
+                time.sleep(_PAUSE_S)
+        except AuthenticationError as error:
+            raise error.error from error
+
+    def _committed_once(
+        self, group: str, tps: Collection[TopicPartition], timeout_s: float
+    ) -> Mapping[TopicPartition, requests.Committed]:
+        """Ask the group's coordinator once; an error of the coordinator holds for all partitions.
+
+        Raises FetchError if no broker answers.
+        """
+        error, address = self._any(
+            requests.FIND_COORDINATOR,
+            lambda version: requests.coordinator_request(group),
+            requests.coordinator,
+            timeout_s,
+        )
+        if error:
+            return dict.fromkeys(tps, requests.Committed(error, -1, ""))
+        try:
+            return self._ask(
+                address,
+                requests.OFFSET_FETCH,
+                lambda version: requests.committed_request(group, tps),
+                requests.committed,
+                timeout_s,
+            )
+        except LOST as lost:
+            raise FetchError(
+                f"the group's coordinator does not answer: {why(lost)}",
+                where=f"{address[0]}:{address[1]}",
+                remedy="check that the broker runs; another broker may take its place",
+            ) from lost
 
     def ends(
         self,

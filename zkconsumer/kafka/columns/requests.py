@@ -1,4 +1,5 @@
-"""The four requests of a reader, as bytes: Fetch, ListOffsets, Metadata and ApiVersions.
+"""The requests of a reader as bytes: Fetch, ListOffsets, Metadata, ApiVersions, and those that read
+a group's offsets.
 
 All numbers are big-endian. The versions range from those of Kafka 0.8.2 to the last versions
 without tagged fields, which all later brokers also support. This module uses no sockets.
@@ -24,6 +25,8 @@ T = TypeVar("T")
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
+OFFSET_FETCH: Final = 9
+FIND_COORDINATOR: Final = 10
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
@@ -33,17 +36,24 @@ Versions = Mapping[int, int]
 
 # The versions that brokers of 0.8.2 and 0.9 support. These brokers close the connection when they
 # receive an ApiVersions request.
-OF_0_8: Final[Versions] = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0}
-OF_0_9: Final[Versions] = {FETCH: 1, LIST_OFFSETS: 0, METADATA: 0}
+_OFFSETS_OF_GROUPS: Final = {OFFSET_FETCH: 1, FIND_COORDINATOR: 0}
+OF_0_8: Final[Versions] = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, **_OFFSETS_OF_GROUPS}
+OF_0_9: Final[Versions] = {FETCH: 1, LIST_OFFSETS: 0, METADATA: 0, **_OFFSETS_OF_GROUPS}
 
 # The versions that this module supports, the preferred one first.
 _KNOWN: Final[Mapping[int, Sequence[int]]] = {
     FETCH: range(11, -1, -1),
     LIST_OFFSETS: (2, 1, 0),
     METADATA: (4, 1, 0),
+    # Version 0 reads the offsets in ZooKeeper.
+    OFFSET_FETCH: (1,),
+    FIND_COORDINATOR: (0,),
     SASL_HANDSHAKE: (1, 0),
     SASL_AUTHENTICATE: (0,),
 }
+
+# The error of a topic or a partition that the broker does not know.
+UNKNOWN_TOPIC: Final = 3
 
 
 class Isolation(Enum):
@@ -170,17 +180,24 @@ def common_versions(response: Reader) -> Versions:
 
 
 class Metadata(NamedTuple):
-    """The addresses by broker id, and the leader of each partition that has one."""
+    """The addresses by broker id, the leader of each partition that has one, and the topics that
+    exist."""
 
     addresses: dict[int, tuple[str, int]]
     leaders: dict[TopicPartition, int]
     refused: dict[str, int]
     """Topics that cannot be read, with their error."""
+    topics: frozenset[str]
 
 
 def metadata_request(version: int, topics: Sequence[str]) -> bytes:
-    """Return a request for these topics; from version 4 (0.11) on, brokers do not create them."""
-    return array([text(topic) for topic in topics]) + (b"\0" if version >= 4 else b"")
+    """Return a request for these topics, or for all topics before version 4 (0.11).
+
+    Older brokers with `auto.create.topics.enable` create each topic that a request names.
+    """
+    if version >= 4:
+        return array([text(topic) for topic in topics]) + b"\0"
+    return array([]) if version == 0 else struct.pack(">i", -1)
 
 
 def metadata(version: int, response: Reader) -> Metadata:
@@ -218,7 +235,9 @@ def metadata(version: int, response: Reader) -> Metadata:
         for number, leader in partitions
         if leader in addresses
     }
-    return Metadata(addresses, leaders, {name: error for name, error, _ in topics if error})
+    refused = {name: error for name, error, _ in topics if error}
+    existing = frozenset(name for name, error, _ in topics if error != UNKNOWN_TOPIC)
+    return Metadata(addresses, leaders, refused, existing)
 
 
 # ---- ListOffsets ---------------------------------------------------------------------------------
@@ -251,6 +270,45 @@ def offsets(version: int, response: Reader) -> dict[TopicPartition, tuple[int, i
         return number, (error, found[0] if found else -1)
 
     def topic() -> list[tuple[TopicPartition, tuple[int, int]]]:
+        name = response.text()
+        return [(TopicPartition(name, one), rest) for one, rest in response.each(partition)]
+
+    return dict(one for part in response.each(topic) for one in part)
+
+
+# ---- a group's offsets ---------------------------------------------------------------------------
+
+
+def coordinator_request(group: str) -> bytes:
+    return text(group)
+
+
+def coordinator(version: int, response: Reader) -> tuple[int, tuple[str, int]]:
+    """Return the error, and the address of the broker that stores the offsets of the group."""
+    error, _ = response.int16(), response.int32()
+    return error, (response.text(), response.int32())
+
+
+def committed_request(group: str, tps: Iterable[TopicPartition]) -> bytes:
+    return text(group) + _by_topic((tp, b"") for tp in sorted(tps))
+
+
+class Committed(NamedTuple):
+    """An offset of a group: -1 if there is none."""
+
+    error: int
+    offset: int
+    metadata: str
+
+
+def committed(version: int, response: Reader) -> dict[TopicPartition, Committed]:
+    """Return the group's offset for each partition."""
+
+    def partition() -> tuple[int, Committed]:
+        number, offset, metadata = response.int32(), response.int64(), response.text()
+        return number, Committed(response.int16(), offset, metadata)
+
+    def topic() -> list[tuple[TopicPartition, Committed]]:
         name = response.text()
         return [(TopicPartition(name, one), rest) for one, rest in response.each(partition)]
 

@@ -37,7 +37,8 @@ from zkconsumer.admin.groups import (
 from zkconsumer.admin.lag import AskLogs, GroupLag, PartitionLag, lags_of, unasked_logs
 from zkconsumer.errors import AccessDeniedError, FetchError
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.logs import LogClient, are_times_exact, committed_in_kafka
+from zkconsumer.kafka.group_offsets import GroupOffsets
+from zkconsumer.kafka.logs import group_offsets
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.group_health import owner_of
@@ -150,7 +151,7 @@ class Reader:
         self._connection, self._options = connection, options
         self._columns = frozenset(columns)
         self._limit_s = options.config.zookeeper_connection_timeout_s
-        self._client: LogClient | None = None
+        self._client: GroupOffsets | None = None
         self._rows = {
             Table.MEMBERS: self._members,
             Table.OWNERS: self._owners,
@@ -281,14 +282,12 @@ class Reader:
     def _in_brokers(
         self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
-        """Return the group's offsets in Kafka; one client serves all groups if brokers allow it."""
-        if not brokers or not are_times_exact(brokers):
-            return committed_in_kafka(brokers, group, partitions, limit_s=self._limit_s)
+        """Return the group's offsets in Kafka; one client serves all groups."""
         try:
-            self._client = self._client or LogClient(brokers, limit_s=self._limit_s)
+            self._client = self._client or group_offsets(brokers, limit_s=self._limit_s)
+            return self._client.read(group, partitions, limit_s=self._limit_s)
         except FetchError as error:
             return dict.fromkeys(partitions, str(error))
-        return self._client.committed(group, partitions)
 
     def _marks(self, groups: Sequence[str]) -> dict[str, list[Stat]]:
         """Return each group's edit marks."""
