@@ -50,10 +50,7 @@ def kind_of(clients: StreamClients) -> type:
 def test_librdkafka_reads_no_brokers_that_create_topics(
     version: int, settings: dict[str, Any], kind: type, is_shared: bool
 ) -> None:
-    """With `auto`, librdkafka reads messages only from brokers of 0.11 and later.
-
-    Registrations of version 4 come from brokers before and after 0.11. Here no such broker answers.
-    """
+    """With `auto`, librdkafka reads messages only from brokers that are surely 0.11 or later."""
     assert kind_of(clients_of(version, **settings)) is kind
     assert clients_of(version, **settings).may_share() is is_shared
 

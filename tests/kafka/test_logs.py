@@ -140,8 +140,7 @@ FOREIGN = {
 def test_metadata_of_other_clients_are_read_as_they_were_written(
     sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]
 ) -> None:
-    """Metadata without a NUL at the end, or with bytes that are no text, are neither an error nor
-    followed by other memory of the process."""
+    """Metadata without a NUL, or with bytes that are no text, are no error and show no memory."""
     topic, group = unique("foreign"), unique("group")
     sandbox.create_topic(topic, partitions=len(FOREIGN))
     tps = [TopicPartition(topic, number) for number in FOREIGN]
