@@ -363,6 +363,10 @@ class ConsumerConfig(ConnectionConfig):
         broker_listener: zkconsumer only. The brokers' listener to connect to: the name of a
             listener, or a security protocol. The default is kafka.security.protocol if set, or else
             PLAINTEXT. (broker.listener; default: None)
+        isolation_level: zkconsumer only. read_uncommitted: read all messages, as the JVM's old
+            consumer does. read_committed: leave out the messages of aborted transactions; each log
+            ends at its last stable offset, before the first open transaction. Brokers before 0.11
+            have no transactions. (isolation.level; default: 'read_uncommitted')
         group_id: The name of the consumer group. (group.id; required)
         zookeeper_sync_time_s: Used only as the default of rebalance.backoff.ms.
             (zookeeper.sync.time.ms; in seconds, default: 2.0)
@@ -414,8 +418,8 @@ class ConsumerConfig(ConnectionConfig):
         fetch_engine: zkconsumer only. What fetches messages. librdkafka: always librdkafka.
             columns: always zkconsumer's own columnar reader. auto: the columnar reader for
             poll_arrow if the extra fast is installed and the reader honours all properties of
-            librdkafka that are set (see below); otherwise librdkafka. (fetch.engine; default:
-            'auto')
+            librdkafka that are set (docs/configuration.md), and for poll and iteration from brokers
+            before 0.11; otherwise librdkafka. (fetch.engine; default: 'auto')
         auto_offset_reset: Where to start if a partition has no stored offset, or one that is out of
             range. (auto.offset.reset; default: 'largest')
         consumer_timeout_s: If no message arrives for this time, the stream raises
@@ -585,7 +589,7 @@ class ConsumerConfig(ConnectionConfig):
         "zkconsumer only. What fetches messages. librdkafka: always librdkafka. columns: always "
         "zkconsumer's own columnar reader. auto: the columnar reader for poll_arrow if the extra "
         "fast is installed and the reader honours all properties of librdkafka that are set "
-        "(see below), and for poll and iteration from brokers before 0.11; otherwise "
+        "(docs/configuration.md), and for poll and iteration from brokers before 0.11; otherwise "
         "librdkafka.",
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
