@@ -522,6 +522,7 @@ _SENTENCES: dict[Do, str] = {
     Do.NO_QUORUM: "ZooKeeper loses its quorum",
     Do.QUORUM: "ZooKeeper has a leader again",
     Do.RESTART: "all servers of ZooKeeper restart",
+    Do.LOSE_DATA: "all servers of ZooKeeper restart with the data of an old backup",
     Do.KAFKA_DOWN: "the offset coordinator fails",
     Do.KAFKA_UP: "the offset coordinator works again",
     Do.CRASH_CLIENT: "the ZooKeeper client of {0} ends with an exception",

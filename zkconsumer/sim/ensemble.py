@@ -178,6 +178,7 @@ class Ensemble:
         self._connections: dict[int, Connection] = {}
         self._zxid = 0
         self._has_quorum = True
+        self._backup = Tree(), 0
         self.history: list[Change] = []
 
     @property
@@ -328,6 +329,22 @@ class Ensemble:
         for replica in self._replicas:
             replica.is_cut, replica.lag = False, 0
             self._rejoin(replica)
+
+    def back_up(self) -> None:
+        """Keep a copy of the data, for `_restore`."""
+        self._backup = self._leader.copy(), self._zxid
+
+    def _restore(self) -> None:
+        """Stop all servers, and start them with the data of the backup.
+
+        The zxids continue at the backup's, so a transaction may get the zxid of a lost one.
+        """
+        self._restart_servers()
+        tree, self._zxid = self._backup
+        self._leader = tree.copy()
+        for replica in self._replicas:
+            replica.tree, replica.acls = self._leader, self._leader.acls
+            replica.applied, replica.zxid = len(self.history), self._zxid
 
     def _fork(self, replica: Replica) -> None:
         if replica.tree is self._leader:

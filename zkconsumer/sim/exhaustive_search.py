@@ -61,6 +61,7 @@ MOMENTS = frozenset(
         "recreate_at",
         "report_at",
         "ask_at",
+        "tried_at",
     }
 )
 ZXIDS = frozenset({"epoch", "czxid", "mzxid", "edit_czxid"})
@@ -243,6 +244,7 @@ def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
         form.of(monitor.lowered),
         form.of(monitor.by_hand),
         monitor.harmed,
+        monitor.lost_data,
         form.of(monitor.excused),
         tuple(
             (tp, offset)

@@ -227,6 +227,8 @@ class Monitor(Watcher):
         given: partition -> offsets that a user has named in commits.
         announced: (member, partition) -> the ownership that `on_assigned` has announced, until
             `on_revoked` or `on_lost` is called.
+        lost_data: whether ZooKeeper has lost its data. From then on a new owner may get the fencing
+            token of an earlier one, so what the monitor knows of an ownership proves nothing.
     """
 
     JUDGES_COMMITS: ClassVar = True
@@ -254,6 +256,7 @@ class Monitor(Watcher):
     rewound: dict[TopicPartition, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     given: dict[TopicPartition, frozenset[int]] = field(default_factory=dict)
     announced: dict[tuple[int, TopicPartition], int] = field(default_factory=dict)
+    lost_data: bool = False
     seen: int = 0
     deliveries: int = 0
     duplicates: int = 0
@@ -294,6 +297,8 @@ class Monitor(Watcher):
                 self.asked[who] = self.asked.get(who, 0) - 1
         elif isinstance(event, events.Finished):
             self._ended(world, who, before, event, commands)
+        if isinstance(event, events.Connected):
+            self._connected(world, who, before, event)
         self._commanded(who, before, commands)
         if state.settings.announces:
             self._announced(who, state, commands)
@@ -303,6 +308,14 @@ class Monitor(Watcher):
         if state.phase is Phase.CLOSED and before.phase is not Phase.CLOSED:
             for tp, mine in before.owned.items():
                 self._must_be_stored(world, who, tp, mine.epoch, "leaves")
+
+    def _connected(
+        self, world: ObservedWorld, who: int, before: State, event: events.Connected
+    ) -> None:
+        """Check that a client gives up only a session that has ended, or that is lost (I18)."""
+        old, lives = before.session, world.zookeeper.sessions
+        if self.simulated and old is not None and old.id != event.session.id and old.id in lives:
+            raise InvariantViolation("I18", f"{who} leaves its session, which has not ended")
 
     def _commanded(self, who: int, before: State, commands: Iterable[cmd.Command]) -> None:
         for command in commands:
@@ -469,7 +482,7 @@ class Monitor(Watcher):
     def _order(self, tp: TopicPartition, offset: int, epoch: int) -> None:
         expected = self.next_offset.get((tp, epoch))
         self.next_offset[tp, epoch] = offset + 1
-        if tp in self.lowered:
+        if tp in self.lowered or self.lost_data:
             return
         # If another client's change has made a new owner, the new owner may read before the old
         # owner's last commit. If the topic was deleted and created again within one read of the
@@ -517,7 +530,9 @@ class Monitor(Watcher):
             wanted = start if world.plan.reset == "smallest" else end
             if offset != wanted and not (is_overtaken and offset == start):
                 raise InvariantViolation("I4", f"{tp} is reset to {offset}, not to {wanted}")
-            is_edited = tp in self.lowered  # the position may be another client's offset
+            is_edited = (
+                tp in self.lowered or self.lost_data
+            )  # the position may be another client's offset
             if known is not None and start <= known <= end and not is_edited:
                 raise InvariantViolation("I4", f"{tp} is reset, although {known} is in range")
             self.delivered_below[tp] = max(self.delivered_below.get(tp, 0), offset)
@@ -550,6 +565,8 @@ class Monitor(Watcher):
             # them.
             owners = world.owners().items()
             self.deleted = {tp: at for tp, (_, _, at) in owners if tp.topic == world.TOPIC}
+        if action.do is Do.LOSE_DATA:
+            self._data_lost(world)
         if action.do is Do.REVIVE:
             self.asked.pop(action.who, None)  # the callers ended with the process
             for announced in [one for one in self.announced if one[0] == action.who]:
@@ -566,6 +583,22 @@ class Monitor(Watcher):
         self._owes(world)
         if action.do in TURNS:
             self._is_on_time(world, action.who)
+
+    def _data_lost(self, world: World) -> None:
+        """Forget what ZooKeeper has forgotten.
+
+        The owner znodes and offsets are gone, as if another client had deleted all of them: until
+        its lease ends, an old owner delivers beside a new one, and messages are redelivered.
+        """
+        self.lost_data = True
+        self.by_hand.update(world.log_end)
+        self.lowered.update(world.log_end)
+        self.excused.update(world.log_end)
+        for offsets in (self.stored, self.edited, self.unmarked):
+            offsets.clear()
+        for memory in (self.newest, self.deleted, self.finished_in, self.owed, self.rewound):
+            memory.clear()
+        self.next_offset.clear()
 
     def _owes(self, world: World) -> None:
         """Check that finished messages are stored within the commit interval (I13).
@@ -591,7 +624,7 @@ class Monitor(Watcher):
         epoch = state.owned[tp].epoch
         stored = self._stored(world, state.settings.storage, tp)
         owner, offset = self.finished_in.get(tp, (-1, 0))
-        is_excused = tp in self.excused or self.deleted.get(tp) == epoch
+        is_excused = tp in self.excused or self.deleted.get(tp) == epoch or self.lost_data
         if owner != epoch or offset <= stored or is_excused:
             self.owed.pop(tp, None)
             return

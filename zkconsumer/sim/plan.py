@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.zk.lost_data import Refusals
 
 
 class Do(Enum):
@@ -71,6 +72,7 @@ class Do(Enum):
     CRASH_CLIENT = "crash_client"  # an exception ends a member's ZooKeeper client for good
     APPLY_RETENTION = "retain"  # retention deletes the first messages of a partition
     LOCK_OUT = "lock_out"  # ZooKeeper refuses a member's credential at each connection
+    LOSE_DATA = "lose_data"  # all servers of ZooKeeper restart with the data of a backup
     TAKE_ID = "take_id"  # another client deletes an id znode, and registers under this id
     REGISTER_EMPTY = "register_empty"  # another client registers without a payload, as kafka-node
 
@@ -163,6 +165,7 @@ class Link:
         dead: the process has ended.
         slow: the user does not finish its message.
         locked_out: ZooKeeper refuses the member's credential.
+        refusals: the connections that servers have accepted and closed in a row.
         black_hole_at: the virtual time since which the network drops everything; None if it works.
     """
 
@@ -175,6 +178,7 @@ class Link:
     frozen: bool = False
     slow: bool = False
     locked_out: bool = False
+    refusals: Refusals | None = None
     black_hole_at: float | None = None
 
 

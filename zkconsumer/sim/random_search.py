@@ -112,7 +112,9 @@ OPERATOR_FAULTS = frozenset({Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL})
 LARGE_WORLD_FAULTS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OPERATOR_FAULTS})
 """Faults that happen in large worlds only."""
 
-FULL_WORLD_FAULTS = frozenset({Do.CRASH_CLIENT, Do.LOCK_OUT, Do.APPLY_RETENTION, Do.REGISTER_EMPTY})
+FULL_WORLD_FAULTS = frozenset(
+    {Do.CRASH_CLIENT, Do.LOCK_OUT, Do.APPLY_RETENTION, Do.REGISTER_EMPTY, Do.LOSE_DATA}
+)
 """Faults that happen in full worlds only."""
 
 AIMED_WORLD_FAULTS = frozenset({Do.TAKE_ID})

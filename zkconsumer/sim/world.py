@@ -28,7 +28,9 @@ from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import USER_ACTIONS, Action, ActiveFaults, Delivered, Do, Link, Plan
-from zkconsumer.sim.zookeeper import NotConnected, SimZooKeeper
+from zkconsumer.sim.zookeeper import NotConnected, ReplicaBehind, SimZooKeeper
+from zkconsumer.zk import lost_data
+from zkconsumer.zk.lost_data import Refusals
 
 if TYPE_CHECKING:
     from zkconsumer.sim.tool import Tool
@@ -68,7 +70,14 @@ _PARTITION_FAULTS = {
 APPLY_WAYS = 2
 """Number of ways to apply a plan; `sim.tool.LIVES` lists them."""
 
-_WORLD_FAULTS = {Do.GROW, Do.DELETE_TOPIC, Do.NO_BROKERS, Do.NO_QUORUM, Do.RESTART}
+_WORLD_FAULTS = {
+    Do.GROW,
+    Do.DELETE_TOPIC,
+    Do.NO_BROKERS,
+    Do.NO_QUORUM,
+    Do.RESTART,
+    Do.LOSE_DATA,
+}
 _NEEDS_QUORUM = _PARTITION_FAULTS | {
     Do.EXPIRE,
     Do.DELETE_ID,
@@ -79,6 +88,7 @@ _NEEDS_QUORUM = _PARTITION_FAULTS | {
     Do.BAD_REGISTRATION,
     Do.REFUSE,
     Do.RESTART,
+    Do.LOSE_DATA,
     Do.NO_QUORUM,
     Do.APPLY,
     Do.LOSE_TOOL,
@@ -113,7 +123,12 @@ def _of_kind(world: World, do: Do) -> list[Action]:
     if do in _PARTITION_FAULTS:
         return [Action(do, tp=tp) for tp in world.log_end]
     if do in _WORLD_FAULTS:
-        already = {Do.NO_BROKERS: wrong.brokers_gone, Do.DELETE_TOPIC: wrong.topic_gone}
+        already = {
+            Do.NO_BROKERS: wrong.brokers_gone,
+            Do.DELETE_TOPIC: wrong.topic_gone,
+            # A plan names versions of znodes, and a restored znode may have such a version again.
+            Do.LOSE_DATA: world.tool is not None,
+        }
         return [] if already.get(do, do is Do.GROW and wrong.topic_gone) else [Action(do)]
     numbers: dict[Do, Iterable[int]] = {
         Do.KILL: alive,
@@ -566,6 +581,23 @@ def quorum(world: World) -> None:
     world.zookeeper.regain_quorum()
 
 
+def lose_data(world: World) -> None:
+    """All servers restart with the data of a backup. The brokers register again, and the controller
+    writes the topics again.
+
+    The backup was made before the group existed. The end of the old data also ends the faults that
+    consisted of znodes or access control lists.
+    """
+    wrong = ActiveFaults(kafka=world.active_faults.kafka)
+    world.active_faults = wrong
+    for who in range(len(world.links)):
+        world.drop(who)
+    world.zookeeper.lose_data(world.now)
+    world.forget_stranger()
+    for topic in sorted({tp.topic for tp in world.log_end}):
+        world.zookeeper.write(_topic(world, topic))
+
+
 def restart(world: World) -> None:
     world.active_faults.lagging = world.active_faults.isolated = ()
     world.zookeeper.restart(world.now)
@@ -602,6 +634,7 @@ HANDLERS: dict[Do, Callable[..., None]] = {
     Do.KILL_TOOL: kill_tool,
     Do.CRASH_CLIENT: crash_client,
     Do.LOCK_OUT: lock_out,
+    Do.LOSE_DATA: lose_data,
     Do.TAKE_ID: take_id,
     Do.REGISTER_EMPTY: register_empty,
     Do.THAW: thaw,
@@ -708,6 +741,8 @@ class World:
         self.starts = [0] * plan.members  # how often each member has started again
         self.members = [self.new_member(who) for who in range(plan.members)]
         self.links = [Link(replica=n % plan.replicas) for n in range(plan.members)]
+        if Do.LOSE_DATA in plan.faults:
+            self.zookeeper.back_up()
         self.tool = self._new_tool() if plan.has_tool else None
         if plan.stored and self.tool:
             self._build_offsets(plan.stored)
@@ -774,6 +809,10 @@ class World:
         reply = self.zookeeper.request(self._stranger, request, self.now)
         assert reply is not None
         return reply
+
+    def forget_stranger(self) -> None:
+        """Let the client that is not a member begin a new session, because its session is lost."""
+        self._stranger = 0
 
     def is_foreign(self, session: int) -> bool:
         """Return whether this is the session of the client that is not a member."""
@@ -896,16 +935,44 @@ class World:
         if link.locked_out:
             self.end_client(who, reason="no such user", refused=True)
             return
+        refused_by: int | None = None
         for turn in range(self.plan.replicas):
             replica = (link.replica + turn) % self.plan.replicas
             try:
                 session = self._session_at(replica, link.session, self.plan.session_of(who))
-            except NotConnected:
+            except NotConnected as error:
+                refused_by = replica if isinstance(error, ReplicaBehind) else refused_by
                 continue
             link.session, link.replica, link.connected = session, replica, True
+            link.refusals = None
             self.zookeeper.take_events(session)
             member.connect(Session(session, self.plan.session_of(who)), self.now, self._wall_ms())
-            break
+            return
+        if Do.LOSE_DATA in self.plan.faults:  # otherwise a refusal ends with the replica's lag
+            self._refused(who, refused_by)
+
+    def _refused(self, who: int, replica: int | None) -> None:
+        """Let a client that a replica refuses try a second session there (`zk.lost_data`)."""
+        link, zookeeper, timeout_s = self.links[who], self.zookeeper, self.plan.session_of(who)
+        if replica is None:
+            link.refusals = None
+            return
+        refusals = link.refusals or Refusals(self.now)
+        link.refusals = refusals
+        if not refusals.is_due(self.now, timeout_s=timeout_s):
+            return
+        seen = zookeeper.seen(link.session)
+        link.refusals = refusals.tried(self.now)
+        try:
+            second = zookeeper.connect(now=self.now, timeout_s=timeout_s, replica=replica)
+        except NotConnected:
+            return
+        assert second is not None
+        zookeeper.close(second, self.now)
+        link.refusals = link.refusals.granted()
+        if lost_data.is_lost(refusals, seen=seen, last=zookeeper.last_zxid):
+            link.session, link.refusals = 0, None
+            self._do_connect(who)
 
     def _session_at(self, replica: int, session: int, timeout_s: float) -> int:
         for wanted in (session, 0):
@@ -1064,6 +1131,8 @@ class World:
                     yield member.post_at
                 if link.connected and link.black_hole_at is None:
                     continue
+                if link.refusals is not None:
+                    yield link.refusals.due_at(self.plan.session_of(who))
                 if link.connected:
                     yield self._given_up_at(who)
             silent = silent or link.session in self.zookeeper.sessions

@@ -131,6 +131,8 @@ class SimZooKeeper(Ensemble):
         super().__init__(replicas=replicas)
         self._tick_s = tick_s
         self._sessions: dict[int, Session] = {}
+        # The sessions that `lose_data` has lost, with the zxid that each client has seen.
+        self._lost: dict[int, int] = {}
         self._next_session = 1
         self._must_restart_timers = False
         self._first_expiry = 0.0  # a restarted timer never ends earlier than before
@@ -177,6 +179,8 @@ class SimZooKeeper(Ensemble):
         """
         server = self._replicas[replica]
         known = self._sessions.get(session)
+        if self._lost.get(session, 0) > server.zxid:
+            raise ReplicaBehind
         if known is not None:
             if seen is not None:
                 known.seen = seen
@@ -279,6 +283,25 @@ class SimZooKeeper(Ensemble):
         """Stop and start all servers: connections and faults end, timers restart, data stay."""
         self._restart_servers()
         self._start_timers(now)
+
+    def lose_data(self, now: float) -> None:
+        """Restart all servers with the data of the last `back_up`; they know no session.
+
+        A client that has seen a later transaction than the servers have is refused (`connect`).
+        """
+        self._lost |= {number: it.seen for number, it in self._sessions.items()}
+        self._sessions.clear()
+        self._restore()
+        self._start_timers(now)
+
+    def seen(self, session: int) -> int:
+        """Return the last zxid that a session's client has seen, even if the session is lost."""
+        return self._lost.get(session, 0) or self.zxid(session)
+
+    @property
+    def last_zxid(self) -> int:
+        """Return the last zxid of a server to which a new session has connected."""
+        return self._zxid
 
     def _start_timers(self, now: float) -> None:
         self._must_restart_timers = False
@@ -394,6 +417,7 @@ class SimZooKeeper(Ensemble):
 
     def copy(self) -> Self:
         other = super().copy()
+        other._lost = dict(self._lost)
         other._sessions = {
             number: Session(it.timeout_s, it.heard_at, it.seen)
             for number, it in self._sessions.items()

@@ -1,11 +1,7 @@
 """What becomes of a client's attempts to connect: why each server fails, and lost data.
 
-ZooKeeper refuses a client that has seen a later transaction than the server has
-(`ZooKeeperServer.processConnectRequest` compares the client's last zxid), and closes the connection
-without a reason. A server that is behind the others does so, and so does a server whose data were
-deleted or restored from an older backup. A server without a quorum, and a server with too many
-connections (`maxClientCnxns`), close each connection too. `Attempts.has_lost_data` distinguishes
-the cases: it opens a second session, without the old id and zxid.
+`Attempts` records the last failure of each server, for errors and log lines. It also applies the
+rule of `zk.lost_data`: it opens the second session, without kazoo.
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ from enum import Enum
 from kazoo.exceptions import ConnectionDropped
 
 from zkconsumer.protocol.model import session_text
+from zkconsumer.zk.lost_data import Refusals, is_lost
 
 logger = logging.getLogger(__name__)
 
@@ -65,11 +62,10 @@ LASTING = frozenset({Fault.UNKNOWN_HOST, Fault.CLOSES, Fault.STRANGE})
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed attempt; `since` is the time of the first failure of this kind in a row."""
+    """One failed attempt at an address."""
 
     fault: Fault
     text: str
-    since: float
     at: Address
 
 
@@ -99,8 +95,7 @@ class Attempts:
         self._name, self._at, self.stage = "", ("", 0), Stage.OPENING
         self.is_connected = False
         self._warned = ""
-        self._second_at: dict[str, float] = {}  # when a second session was last tried
-        self._granted: set[str] = set()
+        self._refusals: dict[str, Refusals] = {}
         # A new session replaces a session that the servers have lost: its first request is `sync`.
         self.must_sync = False
 
@@ -153,10 +148,11 @@ class Attempts:
         self._note(self._name, fault, text, self._at)
 
     def _note(self, name: str, fault: Fault, text: str, at: Address) -> None:
-        before = self._failures.get(name)
-        now = time.monotonic()
-        since = before.since if before is not None and before.fault is fault else now
-        self._failures[name] = Failure(fault, text, since, at)
+        self._failures[name] = Failure(fault, text, at)
+        if fault is Fault.CLOSES:
+            self._refusals.setdefault(name, Refusals(time.monotonic()))
+        else:
+            self._refusals.pop(name, None)
 
     def succeeded(self) -> None:
         """Record that the present attempt has succeeded; warn about other servers' lasting faults.
@@ -170,8 +166,7 @@ class Attempts:
             logger.warning("ZooKeeper: connected to %s, but not to %s", self._name, text)
         self._warned = text
         self._failures.clear()
-        self._second_at.clear()
-        self._granted.clear()
+        self._refusals.clear()
 
     # ---- what they say ---------------------------------------------------------------------------
 
@@ -190,7 +185,7 @@ class Attempts:
         if self._name and not self.is_connected and self._name not in known:
             fault = Fault.SILENT if self.stage is Stage.GREETING else Fault.UNREACHABLE
             text = fault.value or "the attempt to connect has not ended"
-            known[self._name] = Failure(fault, text, time.monotonic(), self._at)
+            known[self._name] = Failure(fault, text, self._at)
         return known
 
     @staticmethod
@@ -219,40 +214,32 @@ class Attempts:
     def has_lost_data(self, *, seen: int, session_id: int) -> bool:
         """Return whether the server of the present attempt has lost this session with its data.
 
-        The server must have accepted and closed all connections for one session timeout. It has
-        lost its data if it then grants a second session, and its last zxid is lower than the
-        client's. Without the zxids, a server that has just recovered would be mistaken for one
-        that has lost its data, and an outage would end a session.
+        Call it after the attempt has failed. The rule is that of `zk.lost_data`.
 
         Args:
             seen: the last zxid that the client has seen.
             session_id: the session that is to be resumed.
         """
-        failure, name, now = self._failures.get(self._name), self._name, time.monotonic()
-        if failure is None or failure.fault is not Fault.CLOSES:
+        name, now, timeout_s = self._name, time.monotonic(), self._timeout_s()
+        refusals = self._refusals.get(name)
+        if refusals is None or not refusals.is_due(now, timeout_s=timeout_s):
             return False
-        since = self._second_at.get(name, failure.since)
-        if now - since < self._timeout_s():
-            return False
-        is_first = name not in self._second_at
-        self._second_at[name] = now
+        self._refusals[name] = refusals.tried(now)
         try:
             with self._open(self._at) as connection:
-                last = last_zxid(connection, timeout_s=self._timeout_s())
+                last = last_zxid(connection, timeout_s=timeout_s)
         except OSError:
-            if is_first:
+            if refusals.tried_at is None:
                 logger.warning(
                     "ZooKeeper at %s has closed each connection for %.1f s, even without the old"
                     " session: is maxClientCnxns reached, or is there no quorum?",
                     name,
-                    now - failure.since,
+                    now - refusals.since,
                 )
             return False
-        # The second grant decides even if the zxids do not: nothing else would end the wait.
-        is_lost = last < seen or name in self._granted
-        self._granted.add(name)
-        if is_lost:
-            self.must_sync = True
+        self.must_sync = is_lost(refusals, seen=seen, last=last)
+        self._refusals[name] = self._refusals[name].granted()
+        if self.must_sync:
             logger.warning(
                 "ZooKeeper at %s has lost data: its last transaction is 0x%x, and this client has"
                 " seen 0x%x; session %s is lost, and a new session replaces it",
@@ -261,7 +248,7 @@ class Attempts:
                 seen,
                 session_text(session_id),
             )
-        return is_lost
+        return self.must_sync
 
 
 _PUZZLING = frozenset({Fault.SILENT, Fault.CLOSES})

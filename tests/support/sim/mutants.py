@@ -53,6 +53,7 @@ from zkconsumer.sim.random_search import Decisions, run
 from zkconsumer.sim.session import SimSession
 from zkconsumer.spark import batch_member
 from zkconsumer.spark.batch_member import ThreadPartitions
+from zkconsumer.zk import lost_data
 
 Patch = tuple[Any, str, Any]
 
@@ -200,6 +201,10 @@ def _dead_client_stays_dead() -> list[Patch]:
         return replace(state, client=replace(state.client, recreate_at=None)), ()
 
     return [(session, "recreate_due", recreate_due)]
+
+
+def _lost_data_overlooked() -> list[Patch]:
+    return [(lost_data, "is_lost", lambda refusals, *, seen, last: False)]
 
 
 def _gives_up_without_an_error() -> list[Patch]:
@@ -773,6 +778,12 @@ MUTANTS = (
         "a ZooKeeper client that ended for good is not recreated",
         _dead_client_stays_dead,
         "an earlier version of zkconsumer",
+    ),
+    Mutant(
+        "lost data overlooked",
+        "a client waits for ever for servers that have lost its session with their data",
+        _lost_data_overlooked,
+        "kazoo, ZooKeeper's own client, an earlier version of zkconsumer",
     ),
     Mutant(
         "gives up without an error",
