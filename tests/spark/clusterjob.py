@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
@@ -51,7 +52,7 @@ def main(zookeeper: str, topic: str, checkpoint: str, way: str) -> dict[str, Any
     if way in ("not sent", "unreadable"):
         try:
             rows.collect()
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             return {"error": str(error)}
     batch = rows.rdd.mapPartitions(where).collect()
     query = (

@@ -274,6 +274,15 @@ def test_what_is_lost_before_and_after_the_plan(
     ]
 
 
+def test_the_ranges_of_a_query_s_progress(
+    spark: SparkSession, sandbox: Sandbox, topic: str
+) -> None:
+    """`startingOffsets` in the form of `endOffset` reads exactly the batch that it describes."""
+    ranges = f'{{"{topic}":{{"2":[7,9,0,123],"0":[3,5]}}}}'
+    found = load(spark, sandbox, {"subscribe": topic, "startingOffsets": ranges})
+    assert places(found) == [(0, 3), (0, 4), (2, 7), (2, 8)]
+
+
 def test_no_such_topic(spark: SparkSession, sandbox: Sandbox) -> None:
     """For an unknown topic, the error is one sentence with the name of the topic."""
     with pytest.raises(

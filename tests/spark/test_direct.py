@@ -107,6 +107,19 @@ def topic(sandbox: Sandbox, unique: Unique) -> str:
     return name
 
 
+def test_a_small_batch_waits(driven: Callable[..., Driven], sandbox: Sandbox, topic: str) -> None:
+    """After the first batch, one waits for `minOffsetsPerTrigger` or for `maxTriggerDelay`."""
+    options = {"subscribe": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": "3"}
+    patient, hasty = driven(**options), driven(**options, maxTriggerDelay="1s")
+    first = patient.first()
+    assert hasty.first() == first == {topic: {"0": [0, 6], "1": [0, 4]}}
+    sandbox.produce(topic, 2, partition=0)
+    assert patient.is_quiet(first)
+    assert hasty.after(first) == {topic: {"0": [6, 8], "1": [4, 4]}}
+    sandbox.produce(topic, 1, partition=1)
+    assert patient.after(first) == {topic: {"0": [6, 8], "1": [4, 5]}}
+
+
 def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
     """Return the contents of the offset znodes of partitions 0 and 1."""
     found: list[bytes | None] = []

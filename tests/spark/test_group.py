@@ -19,9 +19,11 @@ from support.zk.proxies import Proxy, Wire
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import MissingShareError, SparkSourceError
 from zkconsumer.kafka.logs import LogClient
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import session
 from zkconsumer.spark import group_stream
 from zkconsumer.spark.batch_member import Membership
 from zkconsumer.spark.cluster_logs import ENDS_S, MAX_IDLE_DELAY_S, IdleDelay
@@ -201,13 +203,20 @@ OPTIONS = {
 class Driven:
     """A reader in this process, and the messages of each batch that it has read."""
 
-    def __init__(self, group: Groups, *, frame: str | None = None, **options: str) -> None:
+    def __init__(
+        self,
+        group: Groups,
+        *,
+        frame: str | None = None,
+        columns: tuple[str, ...] = ("topic", "partition", "offset"),
+        **options: str,
+    ) -> None:
         given = {"zookeeper": group.sandbox.zookeeper_connect, "group.id": group.name, **OPTIONS}
         if "subscribePattern" not in options:
             given["subscribe"] = group.topic
         given |= {name.replace("__", "."): text for name, text in options.items()}
         parsed = SourceOptions.parse(given).for_stream()
-        self.reader = GroupStreamReader(parsed, ("topic", "partition", "offset"), frame=frame)
+        self.reader = GroupStreamReader(parsed, columns, frame=frame)
         self.read: list[tuple[int, int]] = []
         group.stack.callback(self.reader.stop)
 
@@ -255,6 +264,40 @@ def fill(group: Groups, count: int, *partitions: int) -> None:
 
 def all_of(count: int, *partitions: int) -> list[tuple[int, int]]:
     return [(p, offset) for p in partitions or range(4) for offset in range(count)]
+
+
+def test_rows_have_the_token_of_their_batch(group: Groups) -> None:
+    """A row's token is the czxid of the owner znode, also in a replay by a later member."""
+    fill(group, 5)
+    columns = ("token", "partition", "offset")
+
+    def tokens(query: Driven, end: StreamOffset) -> dict[int, int]:
+        copy = pickle.loads(pickle.dumps(query.reader))
+        batches = [one for task in query.reader.partitions({}, end) for one in copy.read(task)]
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        assert len(rows) == 20
+        return {row["partition"]: row["token"] for row in rows}
+
+    query = Driven(group, columns=columns)
+    end = query.after({})
+    nodes = [paths.owner(group.name, TopicPartition(group.topic, number)) for number in range(4)]
+    with session(group.sandbox.zookeeper_connect) as client:
+        owners = {number: client.exists(node).czxid for number, node in enumerate(nodes)}
+    assert tokens(query, end) == owners
+    query.reader.stop()
+    assert tokens(Driven(group, columns=columns), end) == owners
+
+
+def test_a_small_batch_waits(group: Groups) -> None:
+    """A member's second batch waits for `minOffsetsPerTrigger`."""
+    fill(group, 5)
+    query = Driven(group, minOffsetsPerTrigger="10")
+    end = query.until(20)
+    fill(group, 9, 0)
+    assert query.is_quiet(end)
+    fill(group, 1, 1)
+    query.run(end, query.after(end))
+    assert len(query.read) == 30
 
 
 def test_a_query_reads_and_commits_owned_partitions(group: Groups) -> None:

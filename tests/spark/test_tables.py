@@ -30,6 +30,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Create
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
+from zkconsumer.sandbox.topics import session
 from zkconsumer.spark import tables
 from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import State
@@ -148,6 +149,22 @@ def test_lag(spark: SparkSession, cluster: Cluster) -> None:
     assert bad.keys() == {(topic, 0), (topic, 99), ("no.such.topic", 0)}
     assert "'12x'" in bad[topic, 0] and bad["no.such.topic", 0] == "the topic does not exist"
     assert {row.group for row in found.values() if row.error} == {f"{cluster.prefix}-bad"}
+
+
+def test_an_offset_beyond_the_log(spark: SparkSession, sandbox: Sandbox, unique: Unique) -> None:
+    """The lag of an offset beyond the log's end is null and marked, so that no sum contains it."""
+    topic, group = unique("beyond"), unique("beyond")
+    sandbox.create_topic(topic, partitions=2)
+    for partition, offset in ((0, b"1000"), (1, b"3")):
+        sandbox.produce(topic, 10, partition=partition)
+        with session(sandbox.zookeeper_connect) as client:
+            path = paths.offset(group, TopicPartition(topic, partition))
+            client.create(path, offset, makepath=True)
+    found = tables.lag(spark, zookeeper=sandbox.zookeeper_connect, groups=[group])
+    rows = {row.partition: row for row in found.collect()}
+    assert (rows[0].offset, rows[0].log_end, rows[0].lag) == (1000, 10, None)
+    assert rows[0].error == "the offset is beyond the log's end, 10"
+    assert (rows[1].lag, rows[1].error) == (7, None)
 
 
 def test_lag_beside_the_command_line(spark: SparkSession, cluster: Cluster) -> None:
