@@ -60,6 +60,9 @@ TRANSIENT = frozenset(
 
 ACCESS_DENIED = "access-denied"
 
+TAILS_S = 5.0
+"""Time limit of each request that asks whether only transaction markers are left, in seconds."""
+
 
 def examine(examined: ExaminedGroup) -> list[Finding]:
     """Return everything that is wrong with a group, most severe first. Performs no I/O."""
@@ -249,8 +252,37 @@ def _with_logs(
         return by_name
     brokers = registered_brokers(connection)
     logs = ask_logs(brokers, partitions)
-    return {
+    found = {
         name: replace(examined, logs={tp: logs[tp] for tp in wanted[name] if tp in logs})
+        for name, examined in by_name.items()
+    }
+    return _with_tails(brokers, found)
+
+
+def _with_tails(brokers: Brokers, by_name: dict[str, ExaminedGroup]) -> dict[str, ExaminedGroup]:
+    """Find the partitions that groups without members have read up to transaction markers."""
+    from zkconsumer.admin.lag import FEW  # noqa: PLC0415 - as below
+    from zkconsumer.kafka.logs import without_messages  # noqa: PLC0415 - loads librdkafka: 50 ms
+
+    tails = {
+        name: {
+            tp: (at, log.end)
+            for tp, log in examined.logs.items()
+            if not isinstance(log, str)
+            and (at := examined.image.offsets[tp].value) is not None
+            and log.start <= at < log.end <= at + FEW
+        }
+        for name, examined in by_name.items()
+        if not examined.health.live
+    }
+    asked = {tp: tail for of_group in tails.values() for tp, tail in of_group.items()}
+    found = without_messages(brokers, asked, limit_s=TAILS_S)
+    read = {tp: asked[tp] for tp, is_read in found.items() if is_read}
+    return {
+        name: replace(
+            examined,
+            read=frozenset(tp for tp, tail in tails.get(name, {}).items() if read.get(tp) == tail),
+        )
         for name, examined in by_name.items()
     }
 

@@ -133,6 +133,8 @@ class ExaminedGroup:
         settings: the members' settings, if the user gave them.
         has_brokers: whether a broker is registered.
         earlier: an earlier reading of the group, if it was read twice.
+        read: partitions of which only transaction markers lie between offset and log end, as far as
+            the brokers were asked.
     """
 
     image: GroupImage
@@ -142,6 +144,7 @@ class ExaminedGroup:
     settings: ConsumerConfig | None = None
     has_brokers: bool = True
     earlier: GroupReading | None = None
+    read: frozenset[TopicPartition] = frozenset()
 
     @cached_property
     def health(self) -> GroupHealth:

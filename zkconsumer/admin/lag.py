@@ -19,11 +19,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from zkconsumer.admin.groups import (
     SLICE,
@@ -42,7 +42,7 @@ from zkconsumer.admin.groups import (
 from zkconsumer.admin.groups import groups as group_summaries
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends
+from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends, without_messages
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
 from zkconsumer.protocol.group_health import GroupHealth, GroupState, owner_of
@@ -51,6 +51,14 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 FromPrometheus: TypeAlias = Any
 """An object of prometheus-client, which is an optional dependency and imported on first use."""
+
+FEW: Final = 50
+"""The maximum lag about which a tool asks whether it consists of transaction markers. A longer lag
+has messages: each transaction has one marker for each partition."""
+
+MOST_TAILS: Final = 1000
+"""The maximum number of partitions of such a question. The brokers return 4 KB of each, and other
+partitions are asked about in the next reading."""
 
 NOTHING_COMMITTED = "no offset is committed"
 NO_SUCH_TOPIC = "the topic does not exist"
@@ -81,6 +89,8 @@ class PartitionLag:
         consumer: the consumer id that the owner znode names; None if there is no owner znode.
         remark: why JVM members cannot read the offset in ZooKeeper, although it is plainly a
             number; or that its znode is empty.
+        is_read: whether no message is left, although the lag is not 0: only transaction markers lie
+            between the offset and the end of the log. JVM members cannot move over them.
     """
 
     topic: str
@@ -94,6 +104,11 @@ class PartitionLag:
     fault: str = ""
     consumer: ConsumerId | None = None
     remark: str = ""
+    is_read: bool = False
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def is_owned(self) -> bool:
@@ -127,6 +142,83 @@ class PartitionLag:
         if isinstance(committed, int):
             return self.log if isinstance(self.log, str) else self.log.end - committed
         return NOTHING_COMMITTED if committed is None else committed
+
+    @property
+    def messages(self) -> int | str:
+        """The lag without transaction markers, as far as they are known."""
+        return 0 if self.is_read else self.lag
+
+
+class TailCheck:
+    """Finds partitions whose lag consists of transaction markers only.
+
+    It asks the brokers about lags of at most `FEW` offsets: at the first reading of a partition,
+    and later if offset and log end have not moved since the previous reading. Each answer is kept,
+    because it does not change.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, TopicPartition], tuple[tuple[int, int], bool | None]] = {}
+
+    def keep(self, groups: Iterable[str]) -> None:
+        """Forget all other groups."""
+        kept = set(groups)
+        self._known = {key: one for key, one in self._known.items() if key[0] in kept}
+
+    def checked(
+        self, brokers: Brokers, groups: Mapping[str, GroupLag], *, limit_s: float
+    ) -> dict[str, GroupLag]:
+        """Return the groups with `PartitionLag.is_read`; `limit_s` is in seconds per request."""
+        due: dict[tuple[int, int], set[TopicPartition]] = {}
+        for name, group in groups.items():
+            for one in group.partitions:
+                tail, (last, answer) = _tail(one), self._known.get((name, one.tp), (None, None))
+                if tail is None:
+                    self._known.pop((name, one.tp), None)
+                    continue
+                self._known[name, one.tp] = tail, answer if tail == last else None
+                if last is None or (tail == last and answer is None):
+                    due.setdefault(tail, set()).add(one.tp)
+        found = _without_messages(brokers, due, limit_s)
+        return {
+            name: replace(
+                group,
+                partitions=tuple(self._answered(name, one, found) for one in group.partitions),
+            )
+            for name, group in groups.items()
+        }
+
+    def _answered(
+        self, group: str, one: PartitionLag, found: Mapping[tuple[TopicPartition, int, int], bool]
+    ) -> PartitionLag:
+        known = self._known.get((group, one.tp))
+        if known is None:
+            return one
+        tail, answer = known
+        answer = found.get((one.tp, *tail), answer)
+        self._known[group, one.tp] = tail, answer
+        return replace(one, is_read=True) if answer else one
+
+
+def _tail(one: PartitionLag) -> tuple[int, int] | None:
+    """Return offset and log end if the difference is small."""
+    if not isinstance(one.committed, int) or isinstance(one.log, str):
+        return None
+    is_small = one.log.start <= one.committed < one.log.end <= one.committed + FEW
+    return (one.committed, one.log.end) if is_small else None
+
+
+def _without_messages(
+    brokers: Brokers, tails: Mapping[tuple[int, int], Collection[TopicPartition]], limit_s: float
+) -> dict[tuple[TopicPartition, int, int], bool]:
+    """Ask for one tail of each partition; groups with other offsets are asked about later."""
+    asked: dict[TopicPartition, tuple[int, int]] = {}
+    for tail, partitions in tails.items():
+        for tp in partitions:
+            if len(asked) < MOST_TAILS:
+                asked.setdefault(tp, tail)
+    found = without_messages(brokers, asked, limit_s=limit_s)
+    return {(tp, *asked[tp]): answer for tp, answer in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +258,7 @@ def group_lags(
     only: Selection | None = None,
     logs: AskLogs | None = None,
     kafka: AskKafka | None = None,
+    tails: TailCheck | None = None,
 ) -> dict[str, GroupLag]:
     """Return group -> its lag; groups that do not exist are left out.
 
@@ -174,12 +267,15 @@ def group_lags(
         only: topics and partitions to report; None means all that the group owns, has offsets of,
             or subscribes to.
         logs, kafka: functions that ask the brokers; default `log_ends` and `committed_in_kafka`.
+        tails: the check of earlier readings, if the groups are read repeatedly.
 
     Raises what `ZooKeeperClient.read` raises. If brokers do not answer, the result contains the
     reason.
     """
     images = read_groups(connection, names)
-    return lags_of(connection, images, limit_s=limit_s, only=only, logs=logs, kafka=kafka)
+    return lags_of(
+        connection, images, limit_s=limit_s, only=only, logs=logs, kafka=kafka, tails=tails
+    )
 
 
 def lags_of(
@@ -190,6 +286,7 @@ def lags_of(
     only: Selection | None = None,
     logs: AskLogs | None = None,
     kafka: AskKafka | None = None,
+    tails: TailCheck | None = None,
 ) -> dict[str, GroupLag]:
     """Return group -> its lag, as `group_lags` does, for groups that have already been read."""
     topics = read_topic_payloads(connection, images.values())
@@ -226,7 +323,7 @@ def lags_of(
             for tp in wanted[name]
         )
         found[name] = GroupLag(image, wants[name], lags)
-    return found
+    return (tails or TailCheck()).checked(brokers, found, limit_s=limit_s)
 
 
 def unasked_logs(
@@ -365,7 +462,7 @@ def _last_use_ms(image: GroupImage) -> float:
 
 def _total_lag(group: GroupLag) -> int | str | None:
     """Return the lag of all partitions with an offset; a partition beyond its log has none."""
-    lags = [one.lag for one in group.partitions if one.committed is not None]
+    lags = [one.messages for one in group.partitions if one.committed is not None]
     unknown = [lag for lag in lags if isinstance(lag, str)]
     if unknown:
         return unknown[0]
@@ -436,7 +533,7 @@ class Window:
             now_s=now_s,
             offset=one.committed if isinstance(one.committed, int) else None,
             committed_s=one.written_ms / 1000 if dated else None,
-            lag=one.lag if isinstance(one.lag, int) else None,
+            lag=one.messages if isinstance(one.messages, int) else None,
             is_owned=one.is_owned,
         )
 

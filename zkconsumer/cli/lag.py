@@ -143,6 +143,11 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
     if unowned and health.live:
         yield f"group {group.name}: {_some(unowned)} without owner"
     yield from offset_notes(group)
+    if read := [str(one.tp) for one in group.partitions if one.is_read]:
+        yield (
+            f"group {group.name}: no message is left of {_some(read)}: only transaction markers lie"
+            " before the end of the log, and JVM members cannot move over them"
+        )
     yield from _outside_the_log(group)
 
 
@@ -297,8 +302,10 @@ class Reader:
         self._connection, self._names, self.only = connection, names, only
         self._limit_s, self._patience_s = limit_s, patience_s
         from zkconsumer.admin.health import Memory
+        from zkconsumer.admin.lag import TailCheck
 
         self._windows: dict[tuple[str, str, int], Window] = {}
+        self._tails = TailCheck()
         self._memory = Memory(patience_s)
         self._healths: dict[str, GroupHealth] = {}
 
@@ -313,7 +320,13 @@ class Reader:
         with progress.until_done():
             for at in range(0, len(names), SLICE):
                 some = names[at : at + SLICE]
-                found |= group_lags(self._connection, some, limit_s=self._limit_s, only=self.only)
+                found |= group_lags(
+                    self._connection,
+                    some,
+                    limit_s=self._limit_s,
+                    only=self.only,
+                    tails=self._tails,
+                )
                 progress.advanced(at + len(some), len(names))
         for name in self._names or ():
             if name not in found:
@@ -326,6 +339,7 @@ class Reader:
 
         groups, now_s = self.read(), time.time()
         self._memory.keep(group.name for group in groups)
+        self._tails.keep(group.name for group in groups)
         self._healths = {group.name: self._memory.observe(group.image, now_s) for group in groups}
         for group in groups:
             for one in group.partitions:
@@ -353,7 +367,7 @@ class Reader:
 
 
 def _title(groups: Sequence[GroupLag]) -> str:
-    lags = [one.lag for group in groups for one in group.partitions]
+    lags = [one.messages for group in groups for one in group.partitions]
     known = [lag for lag in lags if isinstance(lag, int) and lag >= 0]
     names = groups[0].name if len(groups) == 1 else f"{len(groups)} groups"
     missing = (
@@ -396,7 +410,7 @@ def _check(groups: Iterable[GroupLag], fail_above: int) -> None:
         f"{group.name} {one.topic}-{one.partition}"
         for group in groups
         for one in group.partitions
-        if not isinstance(one.lag, int) or one.lag > fail_above
+        if not isinstance(one.messages, int) or one.messages > fail_above
     ]
     if failing:
         some = ", ".join(failing[:5]) + (" ..." if len(failing) > 5 else "")

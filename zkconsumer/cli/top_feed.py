@@ -121,7 +121,7 @@ _WORST = ("STOPPED", "STALLED", "REWOUND", "WARNING", "OK")
 def row_of(group: GroupLag, history: History) -> GroupRow:
     """Return the row of a group that was read."""
     health = history.memory.observe(group.image, time.time())
-    lags = [one.lag for one in group.partitions]
+    lags = [one.messages for one in group.partitions]
     known = [lag for lag in lags if isinstance(lag, int) and lag >= 0]
     observed = [history.observe(group.name, one) for one in group.partitions]
     rates = [rate for rate, _ in observed if rate is not None]
@@ -155,9 +155,10 @@ class Feed:
         self._connection = connection
         self._interval_s = interval_s
         from zkconsumer.admin.health import Memory
-        from zkconsumer.admin.lag import PATIENCE_S
+        from zkconsumer.admin.lag import PATIENCE_S, TailCheck
 
         self._history, self._detailed = History(Memory(PATIENCE_S)), History(Memory(PATIENCE_S))
+        self._tails = TailCheck()
         self._stopped, self._woken = threading.Event(), threading.Event()
         self._examined: tuple[str, float, Sequence[Finding]] = ("", 0.0, ())
         self.visible: tuple[str, ...] = ()
@@ -240,7 +241,11 @@ class Feed:
         try:
             # Kafka's offsets would take a request per group; only the details of a group read them.
             found = group_lags(
-                zk, names, limit_s=self._limit_s(zk), kafka=lambda brokers, name, mine: {}
+                zk,
+                names,
+                limit_s=self._limit_s(zk),
+                kafka=lambda brokers, name, mine: {},
+                tails=self._tails,
             )
         except AccessDeniedError:
             if len(names) == 1:
@@ -258,7 +263,7 @@ class Feed:
         from zkconsumer.admin.groups import unknown_group
         from zkconsumer.admin.lag import group_lags
 
-        group = group_lags(zk, [name], limit_s=self._limit_s(zk)).get(name)
+        group = group_lags(zk, [name], limit_s=self._limit_s(zk), tails=self._tails).get(name)
         if group is None:
             raise unknown_group(name)
         health = self._detailed.memory.observe(group.image, time.time())

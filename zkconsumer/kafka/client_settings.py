@@ -180,7 +180,7 @@ PLAINTEXT: Final = "PLAINTEXT"
 _SILENT: Final = {1: "0.8.2.2", 2: "0.9.0.1"}
 
 # The lowest registration version of brokers that may have transactions: 0.11, and also 0.10.2.
-_TRANSACTIONS: Final = 4
+TRANSACTIONS: Final = 4
 
 # librdkafka (up to 2.16 at least) reserves four bytes of memory for each byte of the brokers'
 # metadata, and five if it has a rack. A topic with one partition needs up to 176 bytes; brokers up
@@ -301,7 +301,7 @@ def _endpoints(brokers: Brokers) -> Iterator[tuple[str, str]]:
 def _check_transactions(brokers: Brokers) -> None:
     """Raise FetchError if newer brokers, which may have transactions, are asked in the protocol of
     a broker before 0.10, which cannot tell aborted messages from others."""
-    newer = Brokers((one for one in brokers if one.version >= _TRANSACTIONS), brokers.config)
+    newer = Brokers((one for one in brokers if one.version >= TRANSACTIONS), brokers.config)
     if newer:
         raise FetchError(
             "isolation.level=read_committed needs brokers from 0.11 on; besides newer brokers, a"

@@ -13,7 +13,7 @@ without a consumer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from time import monotonic
@@ -29,7 +29,13 @@ from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.errors import ConfigError, FetchError
 from zkconsumer.kafka.access import Refusals, invalid, is_for_columns
-from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings
+from zkconsumer.kafka.client_settings import (
+    TRANSACTIONS,
+    Brokers,
+    Settings,
+    broker_settings,
+    without_own_connections,
+)
 from zkconsumer.kafka.group_offsets import GroupOffsets
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
@@ -307,6 +313,37 @@ def _ends_without_librdkafka(
     finally:
         lookup.close()
     return {tp: _range(starts[tp], ends[tp]) for tp in partitions}
+
+
+def without_messages(
+    brokers: Brokers, tails: Mapping[TopicPartition, tuple[int, int]], *, limit_s: float
+) -> dict[TopicPartition, bool]:
+    """Return for each partition whether its log has no message from the first offset up to the
+    second.
+
+    Such offsets belong to transaction markers, or to messages that compaction has removed. The
+    JVM's old consumer never moves over them. The columnar reader's connection reads a few kilobytes
+    of each partition, since librdkafka's consumer would create the topic __consumer_offsets.
+    Partitions whose leader does not answer are left out, and all partitions if zkconsumer's own
+    connections do not support the security of the brokers. `limit_s` is the time limit in seconds
+    of each request.
+    """
+    if not tails or all(one.version < TRANSACTIONS for one in brokers):
+        return {}
+    from zkconsumer.kafka.columns.connection import AuthenticationError  # noqa: PLC0415 - rare
+    from zkconsumer.kafka.columns.lookups import LOST, Lookup  # noqa: PLC0415 - rarely needed
+
+    found: dict[TopicPartition, bool] = {}
+    try:
+        settings = broker_settings(brokers)
+        if without_own_connections(settings) is not None:
+            return {}
+        with closing(Lookup(settings)) as lookup:
+            for part in _parts(tails):
+                found |= lookup.without_messages({tp: tails[tp] for tp in part}, limit_s)
+    except (FetchError, ConfigError, AuthenticationError, *LOST):
+        pass  # the lag is shown without a reason
+    return found
 
 
 def offsets_at(

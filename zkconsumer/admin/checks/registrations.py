@@ -159,7 +159,8 @@ def _lag(examined: ExaminedGroup) -> int:
     return sum(
         max(0, log.end - node.value)
         for tp, node in examined.image.offsets.items()
-        if (log := examined.logs.get(tp)) is not None
+        if tp not in examined.read
+        and (log := examined.logs.get(tp)) is not None
         and not isinstance(log, str)
         and node.value is not None
         and node.value >= 0

@@ -6,13 +6,16 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns import requests
+from zkconsumer.kafka.columns.batch_headers import has_no_message
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
-from zkconsumer.kafka.columns.requests import MalformedError, Metadata
+from zkconsumer.kafka.columns.fetch_sessions import FetchSession, SessionRequest
+from zkconsumer.kafka.columns.requests import FetchLimits, MalformedError, Metadata
 from zkconsumer.kafka.fetcher import RESOLVE_S, Answers, AutoOffsetReset, descriptors_error
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
@@ -57,6 +60,9 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 # From this version of the metadata request on (0.11), brokers create no topic if the client forbids
 # it.
 _CREATES_NOTHING: Final = 4
+# Maximum number of bytes that `Lookup.without_messages` reads from a partition. A transaction
+# marker has 78 bytes.
+TAIL_BYTES: Final = 4096
 
 # The errors that a connection can raise. A `ssl.SSLError` is an OSError.
 LOST: Final = (OSError, MalformedError)
@@ -100,6 +106,17 @@ def _stored(found: requests.Committed | None) -> OffsetAndMetadata | str | None:
     if found.offset < 0:
         return None
     return OffsetAndMetadata(found.offset, found.metadata.removesuffix("\0"))
+
+
+def _fetch_request(limits: FetchLimits, request: SessionRequest, version: int) -> bytes:
+    return requests.fetch_request(version, limits, request)
+
+
+def _fetched(version: int, response: requests.Reader) -> list[tuple[TopicPartition, memoryview]]:
+    """Return the record sets of a response, without partitions that have an error."""
+    parts = requests.fetched(version, response).partitions
+    data = response.data
+    return [(one.tp, data[one.at : one.at + one.size]) for one in parts if not one.error]
 
 
 class Lookup:
@@ -258,6 +275,39 @@ class Lookup:
             if wanted:
                 answers |= self._ends_at(known.addresses[leader], wanted, reset, timeout_s)
         return answers
+
+    def without_messages(
+        self, tails: Mapping[TopicPartition, tuple[int, int]], timeout_s: float
+    ) -> dict[TopicPartition, bool]:
+        """Return for each partition whether its log has no message from the first offset up to the
+        second.
+
+        Such offsets belong to transaction markers, or to messages that compaction has removed. The
+        call reads at most `TAIL_BYTES` bytes of each partition. Partitions that have an error are
+        left out. `timeout_s` is the time limit of each request in seconds.
+
+        Raises FetchError, AuthenticationError, OSError and MalformedError.
+        """
+        known = self.metadata({tp.topic for tp in tails}, timeout_s)
+        found: dict[TopicPartition, bool] = {}
+        for leader in sorted(set(known.leaders.values())):
+            wanted = [
+                (tp, first, TAIL_BYTES)
+                for tp, (first, _) in sorted(tails.items())
+                if known.leaders.get(tp) == leader
+            ]
+            if wanted:
+                request = FetchSession().request_without(wanted)
+                limits = FetchLimits(wait_ms=0, min_bytes=0, max_bytes=TAIL_BYTES * len(wanted))
+                fetched = self._ask(
+                    known.addresses[leader],
+                    requests.FETCH,
+                    partial(_fetch_request, limits, request),
+                    _fetched,
+                    timeout_s,
+                )
+                found |= {tp: has_no_message(data, *tails[tp]) for tp, data in fetched}
+        return found
 
     def _ends_at(
         self,

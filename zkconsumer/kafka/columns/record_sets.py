@@ -6,7 +6,6 @@ then checks, decompresses and parses them. The functions of `parsers` process ea
 
 from __future__ import annotations
 
-import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ import google_crc32c
 import pyarrow as pa
 
 from zkconsumer.kafka.columns import parsers
+from zkconsumer.kafka.columns.batch_headers import HEADER_BYTES, batch_headers
 from zkconsumer.kafka.columns.buffers import Slab, SlabPool
 from zkconsumer.kafka.columns.codecs import CodecError, decompress
 from zkconsumer.kafka.columns.parsers import Columns, Parsers
@@ -405,13 +405,6 @@ class RecordSet:
         return pieces
 
 
-# The fields of a batch of format v2 that say to which transaction it belongs: its offset and size,
-# the format, the attributes, the last offset relative to the first, and the producer's id.
-_TRANSACTION: Final = struct.Struct(">qi4xb4xhi16xq")
-_IS_TRANSACTIONAL: Final = 16
-_IS_CONTROL: Final = 32
-
-
 def _aborted_batches(data: memoryview, end: int, aborted: Iterable[Aborted]) -> frozenset[int]:
     """Return the positions of the records of aborted batches, among the complete batches up to
     `end`.
@@ -426,20 +419,17 @@ def _aborted_batches(data: memoryview, end: int, aborted: Iterable[Aborted]) -> 
         return frozenset()
     producers: set[int] = set()
     found: set[int] = set()
-    at = 0
-    while at < end:
-        size = int.from_bytes(data[at + 8 : at + 12], "big")
-        if data[at + 16] == 2:
-            base, _, _, attributes, last, producer = _TRANSACTION.unpack_from(data, at)
-            while waiting and waiting[-1].first <= base + last:
-                producers.add(waiting.pop().producer)
-            records = at + parsers.HEADER_V2
-            if attributes & _IS_CONTROL:
-                if parsers.is_abort_marker(data, records, at + 12 + size):
-                    producers.discard(producer)
-            elif attributes & _IS_TRANSACTIONAL and producer in producers:
-                found.add(records)
-        at += 12 + size
+    for one in batch_headers(data[:end]):
+        if one is None:
+            continue
+        while waiting and waiting[-1].first <= one.last:
+            producers.add(waiting.pop().producer)
+        records = one.at + HEADER_BYTES
+        if one.is_control:
+            if parsers.is_abort_marker(data, records, one.stop):
+                producers.discard(one.producer)
+        elif one.is_transactional and one.producer in producers:
+            found.add(records)
     return frozenset(found)
 
 
