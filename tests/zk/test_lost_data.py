@@ -15,7 +15,7 @@ from support.wait import eventually, wait_for
 from support.zk.client import peer_of
 from support.zk.proxies import RawProxy
 
-from zkconsumer import ConsumerConfig
+from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import Session, TopicPartition
@@ -29,6 +29,8 @@ from zkconsumer.zk.session import ZooKeeperSession
 
 SESSION_S = 1.0
 SYNC = 9  # ZooKeeper's number for the request
+BROKER = b'{"version":1,"host":"127.0.0.1","port":1,"jmx_port":-1,"timestamp":"1"}'
+TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
 OFFSET = paths.offset("g", TopicPartition("t", 0))
 
 
@@ -169,3 +171,35 @@ def test_a_second_session_alone_is_no_proof(server: ZooKeeperServer) -> None:
     begin = time.monotonic()
     eventually(refused)
     assert time.monotonic() > begin + 2 * SESSION_S
+
+
+def test_a_member_of_a_server_that_was_emptied(server: ZooKeeperServer) -> None:
+    """The status says why there is no connection; then the member joins again."""
+
+    def plant() -> None:
+        with peer_of(server.connect) as hand:
+            hand.create(paths.broker(0), BROKER, makepath=True)
+            hand.create(paths.topic("t"), TOPIC, makepath=True)
+
+    plant()
+    connector = ConsumerConnector(_config(server.connect))
+    try:
+        connector.create_message_streams({"t": 1})
+        eventually(lambda: len(connector.assignment()) == 2)
+        first = connector.status()
+        assert first.waiting_for == ""
+        server.stop()
+        refused = f"a connection to ZooKeeper: {server.connect}: Connection refused"
+        eventually(lambda: connector.status().waiting_for == refused)
+        shutil.rmtree(server.directory / "data")
+        server.start()
+        plant()
+        eventually(lambda: connector.status().session not in (first.session, None))
+        eventually(lambda: len(connector.assignment()) == 2)
+        assert connector.status().waiting_for == ""
+        with peer_of(server.connect) as hand:
+            assert len(hand.get_children(paths.ids("g"))) == 1
+            _, stat = hand.get(paths.owner("g", TopicPartition("t", 0)))
+            assert stat.ephemeralOwner == connector.status().session
+    finally:
+        connector.shutdown()

@@ -589,7 +589,9 @@ class ConsumerConnector:
         self._require_own_process()
         if self._coordinator is None:
             return idle_status(Phase.CLOSED if self._closed else Phase.OFFLINE)
-        return status_of(self._coordinator.state, self._member.gate, self._coordinator.failure)
+        member, coordinator = self._member, self._coordinator
+        trouble = "" if self._closed else member.session.trouble()
+        return status_of(coordinator.state, member.gate, coordinator.failure, trouble=trouble)
 
     def metrics(self) -> dict[str, float]:
         """Return the counters since the start, and the gauges (`zkconsumer docs metrics`)."""

@@ -72,7 +72,9 @@ def idle_status(phase: Phase) -> Status:
     return Status(phase.value, None, {}, {}, frozenset(), "", {}, {}, frozenset(), 0.0)
 
 
-def _waiting_for(state: State) -> str:
+def _waiting_for(state: State, trouble: str) -> str:
+    if trouble:
+        return f"a connection to ZooKeeper: {trouble}"
     if state.client.reason and state.phase is not Phase.CLOSED:
         return f"a new ZooKeeper client, since the last one failed: {state.client.reason}"
     if state.rival is not None and state.phase is Phase.REGISTERING:
@@ -89,8 +91,15 @@ def _is_unreadable(state: State, tp: TopicPartition) -> bool:
     return entry is not None and bool(entry.error)
 
 
-def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = None) -> Status:
-    """Return the status of a member; `error` is the error that ended it, or None."""
+def status_of(
+    state: State, gate: LeaseGate, error: ZkConsumerError | None = None, *, trouble: str = ""
+) -> Status:
+    """Return the status of a member.
+
+    Args:
+        error: the error that ended it, or None.
+        trouble: why there is no connection to ZooKeeper; empty if there is one.
+    """
     owned: dict[str, list[TopicPartition]] = {}
     for tp, mine in sorted(state.owned.items()):
         owned.setdefault(mine.thread, []).append(tp)
@@ -100,7 +109,7 @@ def status_of(state: State, gate: LeaseGate, error: ZkConsumerError | None = Non
         owned={thread: tuple(held) for thread, held in owned.items()},
         blocked={tp: escaped_and_cut(who.thread) for tp, who in state.blocked.partitions.items()},
         idle_peers=state.idle_peers.partitions,
-        waiting_for=escaped_and_cut(_waiting_for(state)),
+        waiting_for=escaped_and_cut(_waiting_for(state, trouble)),
         malformed_peers={
             escaped_and_cut(name): escaped_and_cut(why)
             for name, why in (state.view.malformed if state.view else {}).items()

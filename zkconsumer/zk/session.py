@@ -232,6 +232,13 @@ class ZooKeeperSession:
             "zookeeper.connection.timeout.ms",
         )
 
+    def trouble(self) -> str:
+        """Return why there is no connection now, by server; empty if there is one.
+
+        The call asks no server, and returns at once.
+        """
+        return self._attempts.describe()
+
     def failures(self) -> str:
         """Return why each server failed since the last connection; empty if none failed.
 
