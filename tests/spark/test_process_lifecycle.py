@@ -15,7 +15,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol.payloads import Broker
-from zkconsumer.spark.process_lifecycle import load
+from zkconsumer.spark.process_lifecycle import load, log_interpreters
 from zkconsumer.spark.task_reader import (
     RangesPartition,
     ReadSettings,
@@ -32,6 +32,19 @@ def test_a_format_that_is_not_found_is_one_sentence(spark: SparkSession, kind: s
     (sentence,) = str(caught.value).splitlines()
     assert sys.executable in sentence
     assert "PYSPARK_DRIVER_PYTHON" in sentence
+
+
+@pytest.mark.parametrize(("executors", "lines"), [("/a/python", 0), ("./b/python", 1)])
+def test_two_interpreters_are_logged(
+    executors: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If driver and executors have different interpreters, one line names both."""
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/a/python")
+    monkeypatch.setenv("PYSPARK_PYTHON", executors)
+    with caplog.at_level("INFO"):
+        log_interpreters()
+    assert len(caplog.messages) == lines
+    assert all("/a/python" in one and executors in one for one in caplog.messages)
 
 
 def test_errors_of_the_format_reach_the_user(spark: SparkSession) -> None:

@@ -86,7 +86,7 @@ def submitted(
         "spark.yarn.am.memory": "512m",
     }
     if mode == "client":
-        found["PYSPARK_DRIVER_PYTHON"] = str(python)
+        (directory / "environment").symlink_to(python.parents[1])
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     else:
         settings["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] = "./environment/bin/python"

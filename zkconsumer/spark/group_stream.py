@@ -226,8 +226,9 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             self._pause.hold()
             return start
         changes = group.changes
-        self._finish(group, start)
-        self._end = self._next(group, start, most) if has_lease else start
+        before = {one.tp: one for one in from_offset(start)}
+        self._finish(group, before)
+        self._end = self._next(group, start, before, most) if has_lease else start
         if self._end is start and not self._is_unread_reported:
             # Spark reports progress only with a batch. If there were no batch, the unread
             # partitions would stay invisible.
@@ -390,11 +391,9 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     def _brokers(self) -> Brokers:
         return (self._group and self._group.brokers()) or brokers_of(self._options.config)
 
-    def _finish(self, group: Membership, start: StreamOffset) -> None:
-        """Finish the batches that end at `start`. Drop all other planned batches, since Spark never
-        runs them.
-        """
-        group.finish({one.tp: one.end for one in from_offset(start)})
+    def _finish(self, group: Membership, batch: Mapping[TopicPartition, OffsetRange]) -> None:
+        """Finish this batch. Drop all other planned batches, since Spark never runs them."""
+        group.finish({tp: one.end for tp, one in batch.items()})
         group.cancel()
 
     def _raise_failures(self, group: Membership) -> None:
@@ -483,8 +482,14 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
 
     # ---- The next batch --------------------------------------------------------------------------
 
-    def _next(self, group: Membership, start: StreamOffset, limit: int | None) -> StreamOffset:
-        before = {one.tp: one for one in from_offset(start)}
+    def _next(
+        self,
+        group: Membership,
+        start: StreamOffset,
+        before: Mapping[TopicPartition, OffsetRange],
+        limit: int | None,
+    ) -> StreamOffset:
+        """Return the end of the next batch, or `start`, whose ranges are `before`."""
         self._check_topics(group, before)
         self._log_ownership(group)
         served = group.served()

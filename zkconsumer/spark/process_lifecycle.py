@@ -127,6 +127,25 @@ def log_to_stderr() -> None:
             one.warning("%s=%s is not a log level; INFO is used", LEVEL_VARIABLE, level)
     if not logger.isEnabledFor(logging.DEBUG):
         logging.getLogger("zkconsumer.consumer.journal").setLevel(logging.WARNING)
+    log_interpreters()
+
+
+def log_interpreters() -> None:
+    """Log that Spark starts one interpreter for a format, if two of them are configured.
+
+    The executors start it by the name that was used on the driver, which their machines may lack
+    (Spark 4.3: `UserDefinedPythonDataSource.createPythonFunction`). The error in a task is Spark's.
+    """
+    driver, executors = map(os.environ.get, ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"))
+    if driver and executors and driver != executors:
+        logging.getLogger(__name__).info(
+            "Spark starts one interpreter for this format, by the same path on the driver and on"
+            " the executors. PYSPARK_DRIVER_PYTHON is %s, and PYSPARK_PYTHON is %s. If a task"
+            ' cannot run its program, see "Interpreters at different paths"'
+            " (`zkconsumer docs spark`)",
+            driver,
+            executors,
+        )
 
 
 Hold = socket.socket
