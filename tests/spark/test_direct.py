@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
+from support.kafka.logs import ABORTED, COMMITTED, open_transaction, transact
 
 from zkconsumer.errors import ConfigError, SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers
@@ -29,6 +30,7 @@ from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import session
+from zkconsumer.spark import cluster_logs
 from zkconsumer.spark.cluster_logs import ClusterLogs
 from zkconsumer.spark.direct_stream import DirectStreamReader
 from zkconsumer.spark.offset_mirror import OffsetMirror
@@ -118,6 +120,26 @@ def test_a_small_batch_waits(driven: Callable[..., Driven], sandbox: Sandbox, to
     assert hasty.after(first) == {topic: {"0": [6, 8], "1": [4, 4]}}
     sandbox.produce(topic, 1, partition=1)
     assert patient.after(first) == {topic: {"0": [6, 8], "1": [4, 5]}}
+
+
+def test_committed_messages_only(
+    driven: Callable[..., Driven], sandbox: Sandbox, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With read_committed, batches end before open transactions, and leave out aborted messages."""
+    monkeypatch.setattr(cluster_logs, "STALE_END_S", 0.1)
+    transact(sandbox, topic, COMMITTED, ABORTED)
+    one = driven(subscribe=topic, isolation__level="read_committed", **EARLIEST)
+    with open_transaction(sandbox, topic):
+        first = one.first()
+        assert first == {topic: {"0": [0, 18], "1": [0, 4]}}
+        assert [at for _, number, at in one.read({}, first) if number == 0] == [*range(11)]
+        assert one.is_quiet(first)
+        # A query that read uncommitted messages has moved its checkpoint over the transaction.
+        ahead = {topic: {"0": [18, 19], "1": [4, 4]}}
+        assert one.is_quiet(ahead)
+    after = one.after(ahead)
+    assert after == {topic: {"0": [19, 20], "1": [4, 4]}}
+    assert one.read(ahead, after) == []
 
 
 def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
