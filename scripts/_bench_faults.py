@@ -3,7 +3,8 @@
 `kill`: the time after SIGKILL until another member reads the killed member's partitions. `freeze`:
 the messages that a process delivers after the next owner has started, if it was stopped for longer
 than its session timeout. `faults`: lost and redelivered messages by fault. `requests`: the number
-of ZooKeeper requests that one join causes, as the group grows.
+of ZooKeeper requests that one join causes, as the group grows. `payload`: the time from the payload
+of a client that registered empty, as kafka-node does, until the members have settled beside it.
 
 The simulator's monitor judges every run. A broken promise ends the benchmark, which then names the
 promise.
@@ -20,7 +21,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from socket import socket
 from types import MappingProxyType
@@ -29,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import _records
-from _bench import Result, add_json, at_least, at_most, show
+from _bench import Result, add_json, at_least, at_most, show, without_goal
+from kazoo.client import KazooClient
 from support.members.crew import SESSION_S, Crew, MemberProcess, expire_member, frozen
 from support.members.evidence import Evidence
 from support.wait import wait_for
@@ -41,7 +43,9 @@ from support.zk.proxies import (
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream_partitions import boottime
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import GroupPart, Observer
 
@@ -410,8 +414,59 @@ def _of_a_join(size: int, asked: Counter[str]) -> list[Result]:
     ]
 
 
-CASES = {"kill": kill, "freeze": freeze, "faults": faults, "requests": requests}
-ROUNDS = {"kill": 25, "freeze": 10, "faults": 3, "requests": 1}
+# Seconds within which the members must have settled after the payload.
+ROOM_S = 1.0
+# Seconds between the two requests of the client: the members have read the empty registration.
+EMPTY_S = 0.2
+
+
+def payload(bench: Bench, rounds: int) -> list[Result]:
+    """Let a client register with two requests, in a group of three members that read messages."""
+    topic, took = bench.topic(PARTITIONS), []
+    filled = encode_registration(Registration({topic: 1}, timestamp_ms=1))
+    with ExitStack() as stack:
+        peer = KazooClient(bench.sandbox.zookeeper_connect)
+        peer.start()
+        stack.callback(peer.stop)
+        members = [
+            stack.enter_context(
+                ConsumerConnector(
+                    ConsumerConfig(
+                        group_id=topic,
+                        consumer_id=name,
+                        zookeeper_connect=bench.sandbox.zookeeper_connect,
+                    )
+                )
+            )
+            for name in "abc"
+        ]
+        for one in members:
+            one.create_message_streams({topic: 1})
+
+        def settled(count: int) -> bool:
+            owned = [*chain.from_iterable(one.assignment() for one in members)]
+            at_rest = all(one.status().phase == "settled" for one in members)
+            return at_rest and len(owned) == count
+
+        path = paths.member(topic, f"{topic}_0")  # it sorts first, and gets the first share
+        for number in range(rounds):
+            wait_for(lambda: settled(PARTITIONS), "three members at rest", 60.0)
+            peer.create(path, None, ephemeral=True)
+            time.sleep(EMPTY_S)
+            peer.set(path, filled)
+            since = time.monotonic()
+            wait_for(lambda: settled(PARTITIONS * 3 // 4), "room for the peer", 60.0)
+            took.append(time.monotonic() - since)
+            print(f"payload {number + 1}: {took[-1]:.3f} s", flush=True)
+            peer.delete(path)
+    return [
+        without_goal("payload", "median", statistics.median(took), "s"),
+        at_most("payload", "max", max(took), "s", ROOM_S),
+    ]
+
+
+CASES = {"kill": kill, "freeze": freeze, "faults": faults, "requests": requests, "payload": payload}
+ROUNDS = {"kill": 25, "freeze": 10, "faults": 3, "requests": 1, "payload": 10}
 
 
 def main() -> int:
