@@ -28,6 +28,7 @@ PAGE = (HERE.parents[1] / "docs" / "behaviour.md").read_text(encoding="utf-8")
 WITHOUT_STORY = {
     "an offset is out of range, or there is none",
     "another member's registration is malformed",
+    "the last offset of a log is a transaction marker",
     "another client deletes the znodes of a live group (`rmr`)",
     "another client registers with two requests (kafka-node)",
     "a topic's znode is malformed",

@@ -345,11 +345,14 @@ class StreamFetcher:
     def _move_to_ends(self) -> None:
         """Move positions over transaction markers and compacted messages at the ends of logs.
 
-        The user has finished all messages before them.
+        The user has finished all messages before them, unless the partition is being revoked: 1.
+        The coordinator revokes the partition (REVOKE). 2. CONFIRM drops the last message of the
+        buffer. 3. The user asks for the next message before the coordinator sets `has_changed`. If
+        the position moved now, the release would commit it, and the message would be lost.
         """
         for tp, end in self._ends_after_buffer.items():
             at = self.states[tp].delivered
-            if at is not None and at < end:
+            if at is not None and at < end and self.states[tp].granted:
                 self.states[tp].start_at(end)
         self._ends_after_buffer.clear()
 
