@@ -144,10 +144,11 @@ def _is_named(item: pytest.Item) -> bool:
 
 TESTS = Path(__file__).parent
 
-# Folders each of which one worker runs as a whole, because its modules share servers that no other
-# folder uses: a Spark session, ZooKeeper and brokers of old releases, servers in containers, a
-# ZooKeeper with TLS, a lab. The worker that runs the containers also runs the lab, because Chromium
-# ends its requests when the network interface of a container appears or disappears.
+# Folders each of which one worker runs as a whole, because its modules share what no other folder
+# uses: a Spark session, the built wheel, ZooKeeper and brokers of old releases, servers in
+# containers, a ZooKeeper with TLS, a lab. The worker that runs the containers also runs the lab,
+# because Chromium ends its requests when the network interface of a container appears or
+# disappears.
 TOGETHER = {
     "spark": "spark",
     "zk/contract": "containers",
@@ -157,6 +158,7 @@ TOGETHER = {
     "mixed": "mixed",
     "security": "security",
     "lab": "containers",
+    "packages": "packages",
 }
 
 # These groups and modules use servers and are the longest. They start first, so that no worker ends

@@ -466,11 +466,6 @@ SINGLE_TESTS = (
         "tests/typing/test_user_code.py::test_pyright_in_strict_mode",
     ),
     *_later(
-        "Takes 5 s of CPU time, because it parses every module twice. setup.py, which shortens the "
-        "modules, changes rarely. Another test of the file runs the command of the wheel.",
-        "tests/packages/test_wheel.py::test_the_modules_of_the_wheel_do_the_same",
-    ),
-    *_later(
         "Takes 4 s of CPU time. test_a_marked_edit_wins_on_restart of tests/spark/test_group.py "
         "and the simulator also edit offsets of a stopped query.",
         "tests/spark/test_group_faults.py::test_an_operator_rewinds_a_stopped_query",

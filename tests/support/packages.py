@@ -10,7 +10,10 @@ import sysconfig
 import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 # A Spark job takes 15 s, and installing Spark 25 s; a busy machine takes ten times as long.
@@ -98,3 +101,38 @@ def _candidates(version: str) -> Iterator[Path]:
         yield Path(program)
     pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
     yield from sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
+
+
+def linked(directory: Path, wheel: Path, extra: str = "") -> Path:
+    """Install the wheel with one extra, or none, and return the new environment's interpreter.
+
+    The dependencies are links to those of the tests' environment, which takes no network and hardly
+    any time. Only what the wheel's metadata asks for is there.
+    """
+    venv.create(directory, symlinks=True)
+    python = directory / "bin" / "python"
+    pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
+    (site,) = (directory / "lib").glob("python*/site-packages")
+    for found in _required(extra):
+        for file in found.files or []:
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (site / top).exists():
+                (site / top).symlink_to(Path(found.locate_file(top)))
+    return python
+
+
+def _required(extra: str) -> Iterator[Distribution]:
+    """Yield the installed distributions that the package needs with an extra."""
+    todo, seen = [("zkconsumer", extra)], set[tuple[str, str]]()
+    while todo:
+        name, wanted = todo.pop()
+        if (name, wanted) in seen:
+            continue
+        seen.add((name, wanted))
+        found = distribution(name)
+        if name != "zkconsumer":
+            yield found
+        for line in found.requires or []:
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": wanted}):
+                todo += [(needed.name, one) for one in ("", *needed.extras)]

@@ -52,17 +52,19 @@ def client_options(config: ConnectionConfig) -> dict[str, object]:
     if scheme == "digest":
         options["auth_data"] = [("digest", credential)]  # a Secret, because kazoo logs it at DEBUG
     elif scheme == "sasl":
-        if find_spec("puresasl") is None:
+        is_kerberos = config.zookeeper_sasl_mechanism == "GSSAPI"
+        if find_spec("puresasl") is None and not is_kerberos:
             raise ConfigError(
                 "SASL needs the package pure-sasl",
                 where="zookeeper.auth.scheme=sasl",
                 remedy="pip install 'zkconsumer[sasl]'",
             )
-        if config.zookeeper_sasl_mechanism == "GSSAPI" and find_spec("kerberos") is None:
+        needed = [name for name in ("puresasl", "kerberos") if find_spec(name) is None]
+        if is_kerberos and needed:
             raise ConfigError(
-                "SASL with Kerberos needs the package kerberos",
+                f"SASL with Kerberos needs {' and '.join(needed)}",
                 where="zookeeper.sasl.mechanism=GSSAPI",
-                remedy="pip install 'zkconsumer[sasl,kerberos]'",
+                remedy="pip install 'zkconsumer[kerberos]'",
             )
         sasl = {
             "mechanism": config.zookeeper_sasl_mechanism,
