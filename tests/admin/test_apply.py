@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,6 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 
 T = [TopicPartition("t", number) for number in range(12)]
-
-
-@pytest.fixture
-def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """Two clients of the session's server: one for the tools, and a kazoo client."""
-    with connect_clients(zookeeper.connect) as both:
-        yield both
 
 
 @pytest.fixture

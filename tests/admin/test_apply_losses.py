@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.scenes import Clients, connect_clients
+from support.scenes import Clients
 from support.zk.proxies import Proxy, Wire
 
 from zkconsumer.admin import plan as plan_file
@@ -24,13 +24,6 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 T = [TopicPartition("t", number) for number in range(9)]
 LIMIT_S = 60.0
-
-
-@pytest.fixture
-def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """A client for the tools and a kazoo client, both connected directly."""
-    with connect_clients(zookeeper.connect) as both:
-        yield both
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,6 @@ RIGHTS: list[list[ACL]] = [
     [make_acl("world", "anyone", all=True), make_digest_acl("u", "p", read=True)],
     [make_acl("ip", "127.0.0.1", all=True)],
 ]
-
-
-@pytest.fixture
-def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """Two clients of the session's server: one for the tools, and a kazoo client."""
-    with connect_clients(zookeeper.connect) as both:
-        yield both
 
 
 def random_tree(clients: Clients, group: str, seed: int) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.scenes import Clients, connect_clients
+from support.scenes import Clients, job
 
 from zkconsumer.admin.apply import Live, apply
 from zkconsumer.admin.doctor import doctor, live_of, plan_fixes
@@ -20,7 +18,6 @@ from zkconsumer.errors import RefusedError, RemedyOperation
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
-from zkconsumer.sandbox import ZooKeeperServer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 REGISTRATION = encode_registration(Registration({"t": 1}, Pattern.STATIC, 1))
@@ -30,37 +27,12 @@ LONG_S = 60.0
 
 
 @pytest.fixture
-def clients(zookeeper: ZooKeeperServer) -> Iterator[Clients]:
-    """Two clients of the session's server: one for the tools, and a kazoo client."""
-    with connect_clients(zookeeper.connect) as both:
-        yield both
-
-
-@pytest.fixture
 def group(clients: Clients, unique: Callable[[str], str]) -> str:
     """A group without members that has just committed two offsets."""
     name = unique("group")
     clients.other.ensure_path(paths.ids(name))
     clients.offsets(name, {T0: 100, T1: 100})
     return name
-
-
-@contextmanager
-def job(clients: Clients, group: str) -> Iterator[None]:
-    """A client that commits the offset of partition 0 all the time, and does not register."""
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(0.02):
-            clients.other.set(paths.offset(group, T0), b"100")
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def leave_over(clients: Clients, group: str) -> str:
@@ -83,7 +55,7 @@ def test_a_plan_under_an_unregistered_writer_is_refused(
 ) -> None:
     """A client that commits without a registration stops a plan; the error says which offsets."""
     watch = Watch(clients.tools, [group], patience_s=LONG_S)
-    with job(clients, group), pytest.raises(RefusedError) as caught:
+    with job(clients.other, paths.offset(group, T0), b"100"), pytest.raises(RefusedError) as caught:
         apply(clients.tools, setting(clients, group), backup_dir=tmp_path, watch=watch)
     assert "a client without a registration" in caught.value.what
     assert caught.value.where == f"{group}: t 0"
@@ -97,7 +69,7 @@ def test_force_live_changes_the_group_nevertheless(
 ) -> None:
     """With Live.FORCE the plan is applied without a wait."""
     watch = Watch(clients.tools, [group], patience_s=LONG_S)
-    with job(clients, group):
+    with job(clients.other, paths.offset(group, T0), b"100"):
         plan = setting(clients, group)
         apply(clients.tools, plan, backup_dir=tmp_path, watch=watch, live=Live.FORCE)
     assert clients.stored(group)[T1] == "7"
@@ -109,7 +81,10 @@ def test_a_changed_znode_is_explained_by_its_writer(
     """If the plan's own znode was written since, the error names the client and not the znode."""
     watch = Watch(clients.tools, [group], patience_s=LONG_S)
     plan = plan_delete_group(clients.tools, group)
-    with job(clients, group), pytest.raises(RefusedError, match="without a registration"):
+    with (
+        job(clients.other, paths.offset(group, T0), b"100"),
+        pytest.raises(RefusedError, match="without a registration"),
+    ):
         watch.writers([group])
         apply(clients.tools, plan, backup_dir=tmp_path, watch=watch)
 
@@ -142,7 +117,7 @@ def test_offsets_of_owned_partitions_are_not_watched(clients: Clients, group: st
 
 def test_the_doctor_finds_an_unregistered_writer(clients: Clients, group: str) -> None:
     """The finding names the partitions that the client commits, and no others."""
-    with job(clients, group):
+    with job(clients.other, paths.offset(group, T0), b"100"):
         found = doctor(clients.tools, [group], patience_s=0.5)
     (one,) = [one for one in found if one.code == "unregistered-writer"]
     assert (one.subject, one.partitions) == ("t", (0,))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scenes import Scene, scenes
+from support.scenes import Scene, job, scenes
 from typer.testing import CliRunner, Result
 
 from zkconsumer.admin.groups import read_groups
@@ -49,24 +47,6 @@ def rows(scene: Scene, *arguments: str) -> list[dict[str, Any]]:
     """Return the rows of a command's JSON."""
     found: list[dict[str, Any]] = json.loads(run(scene, *arguments, "--output", "json").stdout)
     return found
-
-
-@contextmanager
-def job(scene: Scene, group: str) -> Iterator[None]:
-    """A client that commits all the time, and does not register."""
-    ended = threading.Event()
-
-    def commit() -> None:
-        while not ended.wait(0.02):
-            scene.session.set(paths.offset(group, T0), b"5")
-
-    thread = threading.Thread(target=commit)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 # ---- names, several groups -----------------------------------------------------------------------
@@ -164,7 +144,7 @@ def test_a_plan_under_an_unregistered_client(scene: Scene, tmp_path: Path) -> No
     """A client that commits without a registration refuses a plan, unless --force-live is given."""
     scene.offset("t", 0, 5)
     options = ("--backup-dir", str(tmp_path), "--patience", "60")
-    with job(scene, "g"):
+    with job(scene.session, paths.offset("g", T0), b"5"):
         refused = run(scene, "groups", "delete", "g", "--execute", *options)
         dry = run(scene, "offsets", "copy", "--from", "g", "-g", "new", *options)
     assert refused.exit_code == Exit.REFUSED

@@ -7,6 +7,7 @@ one client for the tools and one that plays other clients.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -106,6 +107,24 @@ def scenes(
     finally:
         session.stop()
         session.close()
+
+
+@contextmanager
+def job(session: KazooClient, path: str, data: bytes) -> Iterator[None]:
+    """A client that commits this offset all the time, and does not register."""
+    ended = threading.Event()
+
+    def commit() -> None:
+        while not ended.wait(0.02):
+            session.set(path, data)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class Clients:
