@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from support.scenes import Clients, job
 
+from zkconsumer.admin import health
 from zkconsumer.admin.apply import Live, apply
 from zkconsumer.admin.doctor import doctor, live_of, plan_fixes
 from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets
 from zkconsumer.admin.groups import groups, read_groups
-from zkconsumer.admin.health import Memory, Watch, age, remarks
+from zkconsumer.admin.health import Memory, Watch, age, read_again, remarks
 from zkconsumer.admin.plan import Plan
 from zkconsumer.errors import RefusedError, RemedyOperation
 from zkconsumer.protocol import paths
@@ -218,3 +219,15 @@ def test_ages_have_one_unit() -> None:
         "24 h",
         "2 d",
     ]
+
+
+def test_a_group_with_many_offsets(
+    clients: Clients, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many offsets, a second reading compares those that were written last."""
+    monkeypatch.setattr(health, "NEWEST", 1)
+    clients.offsets(group, {T0: 101})
+    first = read_groups(clients.tools, [group])[group].reading
+    clients.offsets(group, {T0: 102, T1: 102})
+    assert [*read_again(clients.tools, {group: first})[group].writers] == [T0]
+    assert read_again(clients.tools, {"gone": first}) == {}

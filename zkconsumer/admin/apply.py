@@ -473,9 +473,9 @@ class _Run:
         if not due and not kafka:
             return Report(0, self._already, None)
         self._refuse_members()
-        if self._watch is not None:
-            self._refuse_writers()
-            due, kafka = self._due(), self._due_in_kafka()  # again, since the watch takes seconds
+        self._refuse_writers()
+        if self._watch is not None and self._watch.has_waited:
+            due, kafka = self._due(), self._due_in_kafka()
         self._guards.read(connection)
         self._backup = plan_file.save(plan, backup_dir / backup_name(plan), kind="backup")
         on_backup(self._backup)

@@ -29,6 +29,7 @@ from zkconsumer.admin.groups import (
     registered_brokers,
     unknown_group,
 )
+from zkconsumer.admin.health import read_again
 from zkconsumer.admin.plan import Plan
 from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED
 from zkconsumer.config.settings import ConsumerConfig
@@ -76,6 +77,10 @@ def examine(examined: ExaminedGroup) -> list[Finding]:
         *offsets.of_offsets(examined),
         *rights.of_rights(examined),
     ]
+    return _sorted(found)
+
+
+def _sorted(found: Iterable[Finding]) -> list[Finding]:
     severities = list(Severity)
     return sorted(found, key=lambda one: severities.index(one.severity))
 
@@ -120,25 +125,59 @@ def doctor(
     read_at_s = time.monotonic()
     by_name = _with_logs(connection, by_name, ask_logs)
     found = {name: examine(examined) for name, examined in by_name.items()}
-    again = {name: one for name, one in by_name.items() if _is_uncertain(one, found[name])}
-    if again:
+
+    def read_second(transient: Sequence[str]) -> dict[str, ExaminedGroup]:
+        second = _read_examined(connection, transient, settings, denied) if transient else {}
+        return _with_logs(connection, second, ask_logs)
+
+    def wait(again: int) -> None:
         left_s = max(0.0, read_at_s + patience_s - time.monotonic())
-        on_wait(len(again), left_s)
+        on_wait(again, left_s)
         time.sleep(left_s)
-        second = _read_examined(connection, list(again), settings, denied)
-        second = _with_logs(connection, second, ask_logs)
-        for name, first in again.items():
-            before = found.pop(name)
-            if name in second:
-                present = replace(second[name], earlier=first.image.reading)
-                found[name] = _confirmed(before, examine(present))
+
+    _examine_again(connection, by_name, found, read_second=read_second, wait=wait)
     return denied + [one for name in names for one in found.get(name, ())]
 
 
-def _is_uncertain(examined: ExaminedGroup, found: Iterable[Finding]) -> bool:
-    """Return whether a second reading of the group can change or add a finding."""
-    is_written = examined.health.write_age_s(time.time()) is not None
-    return is_written or any(one.code in TRANSIENT for one in found)
+def _examine_again(
+    connection: ZooKeeperClient,
+    by_name: Mapping[str, ExaminedGroup],
+    found: dict[str, list[Finding]],
+    *,
+    read_second: Callable[[Sequence[str]], dict[str, ExaminedGroup]],
+    wait: Callable[[int], None],
+) -> None:
+    """Update `found`, the findings of each group, where only a second reading decides.
+
+    Groups with temporary findings are examined again as a whole. Of groups with a recently written
+    offset that no member owns, only the users are read again.
+    """
+    transient = [name for name, some in found.items() if any(one.code in TRANSIENT for one in some)]
+    written = {
+        name: one.image.reading
+        for name, one in by_name.items()
+        if one.health.write_age_s(time.time()) is not None
+    }
+    if not transient and not written:
+        return
+    wait(len({*transient, *written}))
+    seen = read_again(connection, written)
+    second = read_second(transient)
+    for name in transient:
+        before = found.pop(name)
+        if name in second:
+            present = replace(second[name], seen=seen.get(name))
+            found[name] = _confirmed(before, examine(present))
+    for name in written.keys() - set(transient):
+        before = found.pop(name)
+        if name in seen:
+            found[name] = _with_users(before, replace(by_name[name], seen=seen[name]))
+
+
+def _with_users(found: Iterable[Finding], examined: ExaminedGroup) -> list[Finding]:
+    """Return the findings with those on the group's users from two readings."""
+    others = [one for one in found if one.code not in registrations.OF_USERS]
+    return _sorted([*registrations.of_users(examined), *others])
 
 
 def _confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:

@@ -23,7 +23,7 @@ from zkconsumer.protocol.group_assignment import (
     RequestedTopics,
     requested_topics,
 )
-from zkconsumer.protocol.group_health import GroupHealth, GroupReading, group_health
+from zkconsumer.protocol.group_health import GroupHealth
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.release_detection import Rules, detect, held_by_each, nearest
@@ -132,7 +132,7 @@ class ExaminedGroup:
             read.
         settings: the members' settings, if the user gave them.
         has_brokers: whether a broker is registered.
-        earlier: an earlier reading of the group, if it was read twice.
+        seen: who uses the group, if it was read twice.
         read: partitions of which only transaction markers lie between offset and log end, as far as
             the brokers were asked.
     """
@@ -143,13 +143,13 @@ class ExaminedGroup:
     rights: Mapping[str, tuple[Right, ...] | AccessDeniedError] = field(default_factory=dict)
     settings: ConsumerConfig | None = None
     has_brokers: bool = True
-    earlier: GroupReading | None = None
+    seen: GroupHealth | None = None
     read: frozenset[TopicPartition] = frozenset()
 
-    @cached_property
+    @property
     def health(self) -> GroupHealth:
         """Who uses the group."""
-        return group_health(self.image.reading, self.earlier)
+        return self.image.health if self.seen is None else self.seen
 
     @property
     def group(self) -> str:

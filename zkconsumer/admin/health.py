@@ -9,13 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from itertools import groupby
 from typing import Final
 
 from zkconsumer.admin.findings import ranges
-from zkconsumer.admin.groups import GroupImage, read_groups
+from zkconsumer.admin.groups import MEMBERS, OWNERS, GroupImage, read_groups
 from zkconsumer.errors import quoted
-from zkconsumer.protocol.group_health import PATIENCE_S, GroupHealth, GroupReading, group_health
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_health import (
+    PATIENCE_S,
+    GroupHealth,
+    GroupReading,
+    OffsetWrite,
+    group_health,
+)
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -93,6 +101,38 @@ def _some(names: Collection[str]) -> str:
     return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
+# ---- two readings --------------------------------------------------------------------------------
+
+NEWEST: Final = 1_000
+"""Number of offsets of a group that a second reading compares: those that were written last. A
+client that commits has written some of them; reading 10,000 offsets takes a second."""
+
+
+def read_again(
+    connection: ZooKeeperClient, first: Mapping[str, GroupReading]
+) -> dict[str, GroupHealth]:
+    """Read groups a second time; return group -> its health from both readings.
+
+    Groups that have been deleted are left out.
+    """
+    large = {name: one for name, one in first.items() if len(one.writes) > NEWEST}
+    images = read_groups(connection, first.keys() - large)
+    readings = {name: image.reading for name, image in images.items()}
+    for name, image in read_groups(connection, large, directories=(MEMBERS, OWNERS)).items():
+        wanted = {paths.offset(name, tp): tp for tp in _last_written(large[name])}
+        writes = {
+            wanted[path]: OffsetWrite(stat.mzxid, stat.version, stat.mtime_ms)
+            for path, stat in connection.stats(wanted).items()
+        }
+        readings[name] = replace(image.reading, writes=writes)
+    return {name: group_health(one, first[name]) for name, one in readings.items()}
+
+
+def _last_written(reading: GroupReading) -> list[TopicPartition]:
+    newest = nlargest(NEWEST, ((write.mzxid, tp) for tp, write in reading.writes.items()))
+    return [tp for _, tp in newest]
+
+
 # ---- two readings for a plan ---------------------------------------------------------------------
 
 OnWait = Callable[[Mapping[str, GroupHealth], float], None]
@@ -112,6 +152,9 @@ class Watch:
         groups: the groups that will be changed; groups that do not exist are left out.
         patience_s: seconds between the readings.
         on_wait: called about twice a second while `writers` waits.
+
+    Attributes:
+        has_waited: whether `writers` has waited.
     """
 
     def __init__(
@@ -124,6 +167,7 @@ class Watch:
     ) -> None:
         self._connection, self._on_wait = connection, on_wait
         self._first: dict[str, GroupReading] = {}
+        self.has_waited = False
         self._due_at = 0.0
         self._patience_s = patience_s
         self.watch(groups)
@@ -148,25 +192,26 @@ class Watch:
 
     def so_far(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
         """Read groups again at once; return group -> its health from both readings."""
-        known = [name for name in groups if name in self._first]
-        images = read_groups(self._connection, known) if known else {}
-        return {
-            name: group_health(image.reading, self._first[name]) for name, image in images.items()
-        }
+        known = {name: self._first[name] for name in groups if name in self._first}
+        return read_again(self._connection, known) if known else {}
 
     def writers(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
-        """Wait until the second reading is due; return the groups with unregistered writers.
+        """Return the groups with unregistered writers; wait until the second reading is due.
 
-        The wait ends early once each suspect is known to have a writer.
+        There is no wait if no group is suspect, or if a reading at once shows a writer.
         """
         wanted = self.suspects(groups)
-        while True:
-            left_s = self._due_at - time.monotonic()
-            found = {name: one for name, one in self.so_far(wanted).items() if one.writers}
-            if left_s <= 0 or len(found) == len(wanted):
-                return found
+        found = self._writers(wanted)
+        if found or not wanted:
+            return found
+        while (left_s := self._due_at - time.monotonic()) > 0:
+            self.has_waited = True
             self._on_wait(wanted, left_s)
             time.sleep(min(_TICK_S, left_s))
+        return self._writers(wanted) if self.has_waited else {}
+
+    def _writers(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
+        return {name: one for name, one in self.so_far(groups).items() if one.writers}
 
 
 # ---- repeated readings ---------------------------------------------------------------------------

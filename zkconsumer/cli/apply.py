@@ -234,6 +234,8 @@ def _report_users(plan: Plan, how: Changing, watch: Watch) -> None:
     from zkconsumer.admin.apply import what_members_do
     from zkconsumer.admin.health import written
 
+    if how.execute and not how.force_live:
+        return  # the application watches the groups, and refuses the plan if they are used
     found = watch.so_far(plan.groups)
     live = [name for name, one in found.items() if one.live]
     writers = {name: one for name, one in found.items() if one.writers}
@@ -243,8 +245,6 @@ def _report_users(plan: Plan, how: Changing, watch: Watch) -> None:
             say(f"live members in {names}: {what_members_do(plan)}")
         elif not how.execute:
             say(f"live members in {names}: --execute will refuse the plan until they have stopped")
-    if how.execute and not how.force_live:
-        return  # the application watches the groups, and refuses the plan if they are used
     then = "its next commit overwrites the plan's offsets"
     for name, one in writers.items():
         if not how.execute:

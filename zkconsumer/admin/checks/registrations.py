@@ -117,6 +117,9 @@ def _stop_of(examined: ExaminedGroup, roots: list[str]) -> str:
 
 
 UNREGISTERED_WRITER = "unregistered-writer"
+OF_USERS = frozenset({UNREGISTERED_WRITER, NO_MEMBERS})
+"""The codes of `of_users`, which one reading or two readings give."""
+
 DISAGREEMENT, NO_BROKERS, SHORT_RETRIES = "disagreement", "no-brokers", "short-retries"
 
 
