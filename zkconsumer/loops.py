@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias
 Event: TypeAlias = Any
 """An event of numba, which has no types."""
 
-ABANDONED_S: Final = 600.0
+ABANDONED_S: Final = 1800.0
 """Age in seconds from which on the mark of a compiling process is ignored, because compiling takes
 less time. The mark stays if the process fails or is killed."""
 
@@ -161,6 +161,6 @@ def keep_whole_seconds() -> None:
 
 if __name__ == "__main__":
     if hasattr(os, "nice"):
-        os.nice(10)
+        os.nice(19)
     compile_all()
     Path(sys.argv[1]).unlink(missing_ok=True)

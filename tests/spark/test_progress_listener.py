@@ -13,7 +13,12 @@ from pyspark.sql.streaming.listener import (
 )
 
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.spark.progress_listener import LagListener, positions, progress_of
+from zkconsumer.spark.progress_listener import (
+    LagListener,
+    description_of,
+    positions,
+    progress_of,
+)
 
 RECORDED = Path(__file__).parents[1] / "golden" / "spark" / "kafka-connector-4.0.0.json"
 # As zkconsumer's source reports it: the end offset of a batch also contains its start.
@@ -59,6 +64,28 @@ def test_offsets_of_other_sources() -> None:
     lines: list[str] = []
     LagListener(lines.append).onQueryProgress(event)
     assert lines == []
+
+
+PYTHON = "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream@1b2c"
+
+
+def test_a_source_has_a_readable_description() -> None:
+    """A source in Python is described by its topics, and Spark's own source by Spark."""
+    (event, _) = recorded(**OURS, description=PYTHON)
+    (source,) = event.progress.sources
+    assert description_of(source) == "zkconsumer[orders]"
+    (other, _) = recorded()
+    assert description_of(*other.progress.sources) == other.progress.sources[0].description
+
+
+def test_a_query_without_a_name() -> None:
+    """A line about a query without a name has the query's id and the description of its source."""
+    told = json.loads(RECORDED.read_text())[0] | {"name": None}
+    told["sources"][0] |= {**OURS, "description": PYTHON}
+    progress = StreamingQueryProgress.fromJson(told)
+    lines: list[str] = []
+    LagListener(lines.append).onQueryProgress(QueryProgressEvent(progress))
+    assert lines[0].startswith(f"{progress.id} zkconsumer[orders]: batch 0, ")
 
 
 def test_each_batch_is_one_line() -> None:

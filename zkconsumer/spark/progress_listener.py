@@ -91,6 +91,20 @@ def _list(value: Json) -> list[Json]:
     return value[:2] if isinstance(value, list) else [value]
 
 
+def description_of(source: SourceProgress) -> str:
+    """Return a description of a source: its own, or else the topics of its last batch.
+
+    Spark describes each source in Python by the name of a Java object
+    (`PythonMicroBatchStreamBase` has no `toString`, Spark 4.3), so this one is
+    `zkconsumer[orders, payments]`.
+    """
+    topics = sorted({tp.topic for tp in positions(source.endOffset)})
+    if ".PythonMicroBatchStream" not in source.description or not topics:
+        return source.description
+    more = ", ..." if len(topics) > LOGGED_PARTITIONS else ""
+    return f"zkconsumer[{', '.join(topics[:LOGGED_PARTITIONS])}{more}]"
+
+
 class LagListener(StreamingQueryListener):
     """Reports each batch that read from Kafka: its number, rows, duration, ranges and remaining
     lag.
@@ -119,6 +133,8 @@ class LagListener(StreamingQueryListener):
         ranges = ", ".join(map(str, found[:LOGGED_PARTITIONS])) + (
             ", ..." if len(found) > LOGGED_PARTITIONS else ""
         )
+        if not progress.name:
+            name += f" {' and '.join(map(description_of, progress.sources))}"
         self._tell(
             f"{name}: batch {progress.batchId}, {progress.numInputRows} rows in"
             f" {progress.batchDuration / 1000:.2f} s, lag {sum(lags.values())}"
