@@ -418,8 +418,8 @@ class ConsumerConfig(ConnectionConfig):
         fetch_engine: zkconsumer only. What fetches messages. librdkafka: always librdkafka.
             columns: always zkconsumer's own columnar reader. auto: the columnar reader for
             poll_arrow if the extra fast is installed and the reader honours all properties of
-            librdkafka that are set (docs/configuration.md), and for poll and iteration from brokers
-            before 0.11; otherwise librdkafka. (fetch.engine; default: 'auto')
+            librdkafka that are set (`zkconsumer docs configuration`), and for poll and iteration
+            from brokers before 0.11; otherwise librdkafka. (fetch.engine; default: 'auto')
         auto_offset_reset: Where to start if a partition has no stored offset, or one that is out of
             range. (auto.offset.reset; default: 'largest')
         consumer_timeout_s: If no message arrives for this time, the stream raises
@@ -589,8 +589,8 @@ class ConsumerConfig(ConnectionConfig):
         "zkconsumer only. What fetches messages. librdkafka: always librdkafka. columns: always "
         "zkconsumer's own columnar reader. auto: the columnar reader for poll_arrow if the extra "
         "fast is installed and the reader honours all properties of librdkafka that are set "
-        "(docs/configuration.md), and for poll and iteration from brokers before 0.11; otherwise "
-        "librdkafka.",
+        "([configuration.md](configuration.md)), and for poll and iteration from brokers before "
+        "0.11; otherwise librdkafka.",
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
         "auto.offset.reset",
