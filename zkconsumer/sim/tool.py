@@ -287,7 +287,9 @@ class Tool:
         planned = {one.path: one for one in self.plan.changes}
         wrote = [one.path for one in request.writes if one.path in planned]
         group = self._world.GROUP
-        members = [path for path in before if path.startswith(f"{paths.ids(group)}/")]
+        ids = f"{paths.ids(group)}/"
+        # Nobody lives behind a registration without a session.
+        members = [path for path, one in before.items() if path.startswith(ids) and one.stat.owner]
         if wrote and members and self._live is Live.REFUSE:
             raise InvariantViolation("I16", f"{wrote} written while {members} are registered")
         marks = any(
