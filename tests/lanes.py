@@ -539,6 +539,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/packages/test_pages.py",
+        "Installs the packages of each page from the registry, and runs all its commands, which "
+        "takes minutes. test_missing_extras runs `history` without extras, and lets Spark find an "
+        "editable installation.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/docs/test_tour.py::test_the_tour",
         "Takes 27 s, because it runs three dozen commands. The quick lane parses each of them, and "
         "tests/cli runs the commands.",

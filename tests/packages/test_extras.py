@@ -15,7 +15,7 @@ from zkconsumer.sandbox.ports import free_port
 
 PYTHONS = interpreters()
 LOGS = ROOT / "tests" / "golden" / "history" / "incident.tar.gz"
-CONSUME = "consume -z ZOOKEEPER -g GROUP --topic TOPIC --from-beginning --idle-timeout 3"
+CONSUME = "consume -z ZOOKEEPER -g GROUP --topic TOPIC --from-beginning --max-messages 10"
 CONNECTOR = """
 from zkconsumer import ConsumerConfig, ConsumerConnector
 config = ConsumerConfig(

@@ -1,0 +1,186 @@
+"""Each page's commands and programs run in the environment that the page itself installs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from support.packages import LEFT_OUT, LIMIT_S, ROOT, Built
+
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.ports import free_port
+
+LOGS = ROOT / "tests" / "golden" / "history" / "incident.tar.gz"
+# A block of commands or a program, or an installation that the text names.
+STEP = re.compile(r"^```(sh|console|python)\n(.*?)^```$|`(pip install [^`\n]+)`", re.M | re.S)
+# Installs the package for a page that names no installation: the first row of docs/installing.md.
+DEFAULT = "pip install ."
+# A command that the test does not run -> where it is tested, or why it cannot run.
+ELSEWHERE = {
+    r"scripts/|\.venv/": "the commands of the checkout have their own tests",
+    r"docker|127.0.0.1:2181 --group G": "tests/containers",
+    r"zkconsumer (top|demo|lab)\b": "tests/cli and tests/lab: they need a terminal or a browser",
+    r"--require-hashes|--no-deps|--no-binary": "tests/static/test_locks.py",
+    r"spark-submit|pip wheel|mv |hdfs\]": "tests/spark: they need a cluster",
+    r"kerberos|KRB5|apt-get": "tests/security/test_kerberos.py",
+}
+# These commands run until they are interrupted.
+ENDLESS = re.compile(r"--follow|--watch|--prometheus 9308")
+ENDLESS_S = 20
+# The pages whose Python blocks are whole programs.
+WITH_PROGRAMS = {"README.md", "docs/doctor.md"}
+# Uses the format of the README after its installation with the extra `spark`.
+FORMAT = """
+from pathlib import Path
+from pyspark.sql import SparkSession
+from zkconsumer.sandbox import spark as sparks
+spark = sparks.session(Path("spark").absolute())
+given = spark.read.format("zkconsumer").option("zookeeper", "zk1:2181/kafka")
+assert given.option("subscribe", "orders").load().count() == 10
+spark.stop()
+"""
+
+
+def steps(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the steps of a page in order: the kind (install, command or program), and the text."""
+    found = [
+        (kind, text)
+        for kind, text in _all_steps(page)
+        if not any(re.search(pattern, text) for pattern in ELSEWHERE)
+    ]
+    if found and found[0][0] != "install":
+        yield "install", DEFAULT
+    yield from found
+
+
+def _all_steps(page: str) -> Iterator[tuple[str, str]]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for language, block, inline in STEP.findall(text):
+        if inline:
+            yield "install", inline
+        elif language == "python":
+            if page in WITH_PROGRAMS:
+                yield "program", block
+        else:
+            for line in block.replace("\\\n", "").splitlines():
+                if language == "sh" or line.startswith("$ "):
+                    command = line.removeprefix("$ ")
+                    yield "install" if command.startswith("pip install") else "command", command
+
+
+NAMES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [page for page in NAMES if {kind for kind, _ in steps(page)} > {"install"}]
+
+
+class Reader:
+    """Follows a page: an empty environment, a copy of the checkout, and a directory to work in."""
+
+    def __init__(self, directory: Path, wheel: Path, sandbox: Sandbox) -> None:
+        self._tree, self._work = directory / "tree", directory / "work"
+        self._wheel, self._zookeeper = wheel, sandbox.zookeeper_connect
+        shutil.copytree(ROOT, self._tree, ignore=LEFT_OUT, symlinks=True)
+        venv.create(directory / "venv", with_pip=True, symlinks=True)
+        self._work.mkdir()
+        shutil.copy(LOGS, self._work)
+        with tarfile.open(LOGS) as archive:
+            archive.extractall(directory / "logs", filter="data")
+        self._logs = directory / "logs"
+        properties = (
+            f"group.id=billing\nzookeeper.connect={self._zookeeper}\n"
+            "auto.offset.reset=smallest\nconsumer.timeout.ms=2000\n"
+        )
+        for name in ("consumer.properties", "prod.properties"):
+            (self._work / name).write_text(properties)
+        self._ports = {"2181": str(free_port()), "9092": str(free_port())}
+        homes = {f"XDG_{one}_HOME": str(directory / one) for one in ("DATA", "CONFIG", "STATE")}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        path = f"{directory / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        self._environ = {**kept, **homes, "PATH": path}
+
+    def install(self, command: str) -> None:
+        """Run an installation in the checkout; `zkconsumer[…]` is the built wheel."""
+        command = re.sub(r"'zkconsumer(\[[\w,]+\])'", rf"'{self._wheel}\1'", command)
+        done = self._run(command.replace("pip ", "pip --quiet "), self._tree)
+        assert done.returncode == 0, done.stderr
+
+    def command(self, line: str) -> None:
+        """Run a command; its result may be a finding or a refusal, but not a wrong usage."""
+        if line.startswith("export "):
+            name, _, value = self._real(line.removeprefix("export ")).partition("=")
+            self._environ[name] = value
+            return
+        limited = f"timeout --signal=INT {ENDLESS_S} {line}" if ENDLESS.search(line) else line
+        where = self._tree if line.startswith("python ") else self._work
+        done = self._run(limited, where)
+        assert "Traceback" not in done.stderr, f"{line}: {done.stderr}"
+        assert "zkconsumer[" not in done.stderr, f"{line}: {done.stderr}"
+        assert done.returncode not in (2, 126, 127), f"{line}: {done.stderr}"
+
+    def program(self, text: str) -> None:
+        """Run a program, which must succeed."""
+        (self._work / "program.py").write_text(self._real(text))
+        done = self._run("python program.py", self._work)
+        assert done.returncode == 0, done.stderr
+
+    def _real(self, text: str) -> str:
+        """Return a text of a page with the servers and the paths of this test."""
+        text = re.sub(r"zk[12]:2181/kafka", "ZOOKEEPER", text)
+        text = text.replace("/var/lib/zookeeper", str(self._logs))
+        text = text.replace("~/.local/share", self._environ["XDG_DATA_HOME"])
+        text = re.sub("2181|9092", lambda port: self._ports[port.group()], text)
+        return text.replace("ZOOKEEPER", self._zookeeper)
+
+    def _run(self, line: str, where: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", self._real(line)],
+            cwd=where,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Sandbox]:
+    """Servers with a topic `orders`, whose ten messages a group `billing` has not read."""
+    with Sandbox(tmp_path / "servers") as sandbox:
+        sandbox.create_topic("orders", partitions=2)
+        sandbox.produce("orders", [f"message-{number}" for number in range(10)])
+        client = KazooClient(sandbox.zookeeper_connect)
+        client.start(LIMIT_S)
+        for partition in range(2):
+            path = paths.offset("billing", TopicPartition("orders", partition))
+            client.create(path, b"0", makepath=True)
+        client.stop()
+        client.close()
+        yield sandbox
+
+
+@pytest.mark.timeout(4 * LIMIT_S)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page(page: str, built: Built, servers: Sandbox, tmp_path: Path) -> None:
+    """After the page's own installations, all its commands run, one after the other."""
+    reader = Reader(tmp_path, built.wheel, servers)
+    for kind, text in steps(page):
+        if kind == "install":
+            reader.install(text)
+        elif kind == "command":
+            reader.command(text)
+        else:
+            reader.program(text)
+    if page == "README.md":
+        reader.install("pip install -e '.[sandbox]'")  # only starts Spark; not the format
+        reader.program(FORMAT)
