@@ -504,6 +504,12 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/brokers", STARTS_SERVERS),
     Rule(
         Lane.ALL,
+        "tests/brokers/test_without_librdkafka.py",
+        "Starts servers of both releases, and Spark. The quick lane tests that the modules of "
+        "members and tools are imported without librdkafka.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/brokers/test_deleted_topics.py",
         "Each release takes 30 s, because a race is tried a hundred times. The quick lane tests "
         "which brokers the columnar reader is chosen for.",

@@ -10,7 +10,7 @@ from support.kafka.streams import KafkaLog, Reader, settings_for
 
 from zkconsumer.consumer.stream_partitions import Codec
 from zkconsumer.errors import ConnectorClosedError, DecodeError
-from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.sandbox import Sandbox
 
 

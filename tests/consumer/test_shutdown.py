@@ -18,8 +18,8 @@ from support.zk.proxies import Proxy, Wire
 from zkconsumer.consumer import group_member
 from zkconsumer.consumer.listener import ListenerThread, merged, without_unseen
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError
-from zkconsumer.kafka import engines
-from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.kafka import librdkafka
+from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.member.commands import Callback, CallListener
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -55,7 +55,7 @@ def test_the_group_is_left_before_the_clients_are_closed(
             free.wait(LIMIT_S)
             super().close()
 
-    monkeypatch.setattr(engines, "KafkaFetcher", SlowToClose)
+    monkeypatch.setattr(librdkafka, "KafkaFetcher", SlowToClose)
     one = group.join(threads=4, auto_commit_interval_s=60.0)
     try:
         one.settled(0, 1, 2, 3)

@@ -14,7 +14,8 @@ from support.wait import eventually
 from zkconsumer.consumer import stream_fetcher
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.kafka import progress
-from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset, KafkaFetcher
+from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset
+from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sim.logs import MemoryFetcher

@@ -15,7 +15,7 @@ from support.zk.proxies import Proxy, Wire
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream import Stream
-from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 

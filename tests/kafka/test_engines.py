@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import closing
 from typing import Any
 
@@ -11,7 +13,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 from zkconsumer.kafka.engines import StreamClients
-from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 
@@ -58,6 +60,29 @@ def test_librdkafka_reads_no_brokers_that_create_topics(
 def test_a_broker_is_asked_if_its_registration_does_not_tell(sandbox: Sandbox) -> None:
     """A broker of 0.11 or later that registers with version 4 is read through librdkafka."""
     assert kind_of(clients_of(4, sandbox.bootstrap)) is KafkaFetcher
+
+
+MODULES = (
+    "aio",
+    "admin.api",
+    "admin.doctor",
+    "admin.lag",
+    "admin.legacy",
+    "cli.consume",
+    "cli.lag",
+    "consumer.connector",
+    "kafka.columns.fetcher",
+    "spark.group_stream",
+    "spark.task_reader",
+)
+
+
+def test_modules_are_imported_without_librdkafka() -> None:
+    """Members, tools and Spark load librdkafka only when a client needs it."""
+    program = "import importlib, sys\nsys.modules['confluent_kafka'] = None\n"
+    program += "".join(f"importlib.import_module('zkconsumer.{one}')\n" for one in MODULES)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_brokers_have_not_moved_before_the_first_client() -> None:

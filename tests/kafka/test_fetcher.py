@@ -19,7 +19,8 @@ from support.wait import LIMIT_S, eventually
 
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
-from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher, FetchFaultKind, KafkaFetcher
+from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher, FetchFaultKind
+from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 

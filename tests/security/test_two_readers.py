@@ -19,7 +19,8 @@ from zkconsumer import ConfigError, ConsumerConfig, ConsumerConnector
 from zkconsumer.config.kafka_properties import BY_BOTH, BY_LIBRDKAFKA, REFUSED
 from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
-from zkconsumer.kafka.fetcher import Fetcher, FetchFaultKind, KafkaFetcher
+from zkconsumer.kafka.fetcher import Fetcher, FetchFaultKind
+from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 

@@ -25,10 +25,10 @@ from support.wait import LIMIT_S
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
-from zkconsumer.kafka import engines
+from zkconsumer.kafka import engines, librdkafka
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.columns import from_messages, record_sets
-from zkconsumer.kafka.fetcher import KafkaFetcher
+from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
@@ -422,7 +422,7 @@ def test_fetches_are_sized_to_the_range(
             made.append(settings)
             super().__init__(settings)
 
-    monkeypatch.setattr(engines, "KafkaFetcher", Recorded)
+    monkeypatch.setattr(librdkafka, "KafkaFetcher", Recorded)
     values = [f"{number:0200}" for number in range(12_000)]
     sandbox.produce(topic, values, partition=3)
     for start in (0, 1000, 2000, 2500, 9000):

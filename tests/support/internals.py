@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zkconsumer.consumer.coordinator import Coordinator
     from zkconsumer.consumer.group_member import GroupMember
     from zkconsumer.consumer.stream import Stream
-    from zkconsumer.kafka.fetcher import KafkaFetcher
+    from zkconsumer.kafka.librdkafka import KafkaFetcher
     from zkconsumer.zk.client import ZooKeeperClient
     from zkconsumer.zk.observer import Observer
     from zkconsumer.zk.session import ZooKeeperSession

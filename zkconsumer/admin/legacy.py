@@ -20,9 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
 from zkconsumer.admin.apply import Live, apply, read_rights
 from zkconsumer.admin.group_changes import state_of
 from zkconsumer.admin.offset_files import (
@@ -33,9 +30,15 @@ from zkconsumer.admin.offset_files import (
     path_line,
 )
 from zkconsumer.admin.plan import Change, Content, Plan
-from zkconsumer.errors import ConfigError, FetchError, MalformedZnodeError, RefusedError
-from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, servers
-from zkconsumer.kafka.logs import committed_in_kafka
+from zkconsumer.errors import (
+    BrokersUnreachableError,
+    ConfigError,
+    FetchError,
+    MalformedZnodeError,
+    RefusedError,
+)
+from zkconsumer.kafka.client_settings import Brokers, servers
+from zkconsumer.kafka.logs import LogClient, committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter, matching
 from zkconsumer.protocol.java import JavaError
@@ -343,21 +346,14 @@ def partitions_of(brokers: Brokers, topic: str, *, limit_s: float) -> list[int]:
     The request asks for the metadata of all topics, so brokers do not create this topic. Raises
     FetchError if no broker answers within `limit_s` seconds.
     """
-    settings: Settings = {**broker_settings(brokers), "error_cb": _passing}
-    client = AdminClient(settings)
     try:
-        topics = client.list_topics(timeout=limit_s).topics
-    except KafkaException as error:
+        return list(LogClient(brokers, limit_s=limit_s).topics().get(topic, ()))
+    except BrokersUnreachableError as error:
         raise FetchError(
-            f"the brokers do not answer: {error.args[0].str()}",
+            error.what,
             where=", ".join(servers(brokers)),
             remedy="check the addresses, and whether the brokers are running",
         ) from error
-    return sorted(topics[topic].partitions) if topic in topics else []
-
-
-def _passing(error: object) -> None:
-    """Ignore an error of a single connection; a failed request reports its own error."""
 
 
 # ---- writes --------------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ from zkconsumer.errors import (
     ForkedError,
     MessageStreamsExistError,
 )
-from zkconsumer.kafka.pool import FetcherPool
 from zkconsumer.member.phases import Phase
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter
@@ -47,6 +46,8 @@ from zkconsumer.trace import TraceFile
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+    from zkconsumer.kafka.pool import FetcherPool
 
 logger = logging.getLogger(__name__)
 K = TypeVar("K")

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
@@ -50,10 +50,9 @@ from zkconsumer.kafka.client_settings import (
     fetch_settings,
 )
 from zkconsumer.kafka.client_settings import Settings as KafkaSettings
-from zkconsumer.kafka.engines import StreamClients
+from zkconsumer.kafka.engines import OWN_CLIENTS, StreamClients
 from zkconsumer.kafka.fetcher import LOOKUP_S, AutoOffsetReset
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
-from zkconsumer.kafka.pool import CLIENTS, OWN_CLIENTS, FetcherPool
 from zkconsumer.member.read_group import read_brokers, read_raw_group
 from zkconsumer.member.session import rival_remedy, rival_text
 from zkconsumer.member.state import Settings
@@ -69,6 +68,9 @@ from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.protocol.requests import Batch, Code, Reply
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
+
+if TYPE_CHECKING:
+    from zkconsumer.kafka.pool import FetcherPool
 
 T = TypeVar("T")
 
@@ -471,6 +473,8 @@ def fetcher_pool(
     clients = StreamClients(config, brokers)
     if not clients.may_share():
         return None
+    from zkconsumer.kafka.pool import CLIENTS, FetcherPool  # noqa: PLC0415 - imports librdkafka
+
     limits = fetch_settings(config)
     return FetcherPool(
         connect=clients.messages,

@@ -10,19 +10,20 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
-from typing import Generic, TypeVar, cast, overload
-
-from confluent_kafka import (
-    TIMESTAMP_CREATE_TIME,
-    TIMESTAMP_LOG_APPEND_TIME,
-    TIMESTAMP_NOT_AVAILABLE,
-)
-from confluent_kafka import Message as RawMessage
+from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
 from zkconsumer.consumer.stream_partitions import Codec, Decoded, Grant, GrantedPartition
 from zkconsumer.errors import DecodeError
-from zkconsumer.kafka.fetcher import Fetched
+from zkconsumer.kafka.fetcher import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    Fetched,
+)
 from zkconsumer.protocol.model import Position, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message as RawMessage
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -45,17 +46,18 @@ KeyOf = Callable[[Fetched], Hashable]
 """A function that returns a message's partition as a key that is unique within one stream."""
 
 
-def key_of(topic: str | None, kind: type[Fetched] = RawMessage) -> KeyOf:
+def key_of(topic: str | None, kind: type[Fetched]) -> KeyOf:
     """Return the function that returns the key of a message's partition within a stream.
 
     In the stream of one topic, the key is the partition number. In the stream of a filter (topic
     None), the key is the pair of topic and number, which equals a `TopicPartition`. `kind` is the
     class of all messages; a method of the class is faster than a look-up for each message.
     """
-    return kind.partition if topic is not None else _topic_and_number
+    return kind.partition if topic is not None else topic_and_number
 
 
-def _topic_and_number(raw: Fetched) -> Hashable:
+def topic_and_number(raw: Fetched) -> Hashable:
+    """Return the key of a message's partition in the stream of a filter."""
     return raw.topic(), raw.partition()
 
 
@@ -225,7 +227,7 @@ class _Unpickled:
 def _unpickled(contents: _Unpickled, token: int) -> Message[Decoded, Decoded]:
     """Return the message that a pickle contains."""
     held = GrantedPartition(Grant(contents.at, None, token), Codec())
-    return wrapped(cast(RawMessage, contents), held)
+    return wrapped(cast("RawMessage", contents), held)
 
 
 def wrapped(raw: RawMessage, held: GrantedPartition) -> Message[Decoded, Decoded]:
@@ -294,6 +296,6 @@ def _unpickled_batch(messages: list[Message[K, V]]) -> Batch[K, V]:
     """Return the batch that a pickle contains."""
     raws = [message._raw for message in messages]
     held: dict[Hashable, GrantedPartition] = {
-        _topic_and_number(message._raw): message._held for message in messages
+        topic_and_number(message._raw): message._held for message in messages
     }
-    return Batch(raws, held, _topic_and_number)
+    return Batch(raws, held, topic_and_number)

@@ -16,8 +16,6 @@ from operator import length_hint
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from confluent_kafka import Message as RawMessage
-
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.stream_fetcher import (
     TURN_S,
@@ -61,6 +59,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     import pyarrow
+    from confluent_kafka import Message as RawMessage
 
     from zkconsumer.kafka.columns.fetcher import Run
 

@@ -21,9 +21,7 @@ from functools import partial
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from confluent_kafka import Message as RawMessage
-
-from zkconsumer.consumer.messages import key_of
+from zkconsumer.consumer.messages import KeyOf, key_of, topic_and_number
 from zkconsumer.consumer.stream_partitions import GrantedPartition, StreamPartitions
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.engines import RunFetcher
@@ -40,6 +38,8 @@ from zkconsumer.kafka.progress import ProgressWatch
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
+    from confluent_kafka import Message as RawMessage
+
     from zkconsumer.kafka.columns.fetcher import Run
 
 Result: TypeAlias = Any
@@ -207,7 +207,7 @@ class StreamFetcher:
         self.states: dict[TopicPartition, GrantedPartition] = {}
         self.not_fetched: dict[TopicPartition, _NotFetched] = {}
         self.index: dict[Hashable, GrantedPartition] = {}
-        self.key_of = key_of(topic)
+        self.key_of: KeyOf = topic_and_number
         self.buffer: Iterator[RawMessage] = iter([])
         self.runs: list[Run] = []
         self._topic = topic

@@ -1,7 +1,8 @@
 """Which reader fetches: librdkafka, or zkconsumer's own columnar reader (`fetch.engine`).
 
-Only this module chooses, and only the package `kafka` knows both readers. Importing this module
-imports neither pyarrow nor numba, because the import of numba alone takes 0.15 s.
+Only this module chooses, and only the package `kafka` knows both readers. A reader is
+imported when it is first made: the import of numba alone takes 0.15 s, and a process that never
+uses librdkafka never loads it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from zkconsumer.kafka.client_settings import (
     servers,
     without_columns,
 )
-from zkconsumer.kafka.fetcher import BrokerClient, Fetcher, KafkaFetcher
+from zkconsumer.kafka.fetcher import BrokerClient, Fetcher
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ logger = logging.getLogger(__name__)
 _NEEDED: Final = ("pyarrow", "google_crc32c")
 _COMPILER: Final = "numba"
 
+
+# Maximum number of streams of a connector that each have their own client. If a connector has more
+# streams, all its streams share the pool. Four idle clients cost 0.5 % of a CPU.
+OWN_CLIENTS: Final = 4
 
 # The version of the registrations that brokers from 0.10.2 to 2.5 write, so that the registration
 # does not tell whether the broker is older than 0.11.
@@ -108,6 +113,8 @@ def missing_packages(engine: str) -> list[str]:
 
 def librdkafka_s(settings: Settings) -> Fetcher:
     """Make a client that fetches through librdkafka."""
+    from zkconsumer.kafka.librdkafka import KafkaFetcher  # noqa: PLC0415 - see the module
+
     return KafkaFetcher(settings)
 
 

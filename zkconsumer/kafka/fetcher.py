@@ -1,9 +1,9 @@
-"""Fetch messages for one stream, over confluent-kafka.
+"""What a stream needs of a broker client, and what all clients share.
 
-A fetcher belongs to one thread at a time: from confluent-kafka 2.16 on, a call from another thread
-waits while one thread is inside `consume`. So this module uses no lock for a fetcher, and no call
-blocks longer than its time limit. A look-up of offsets may take seconds, so a `Resolver` performs
-it with a separate client and thread.
+`kafka.librdkafka` has the client that uses librdkafka, and `kafka.columns.fetcher` zkconsumer's
+own. This module imports neither. A fetcher belongs to one thread at a time, and no call blocks
+longer than its time limit. A look-up of offsets may take seconds, so a `Resolver` performs it with
+a separate client and thread.
 """
 
 from __future__ import annotations
@@ -12,30 +12,18 @@ import errno
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-)
-from confluent_kafka import TopicPartition as Raw
-
-from zkconsumer.errors import BrokerAccessError, FetchError
-from zkconsumer.kafka.access import Refusals, refusal
-from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.errors import FetchError
 from zkconsumer.protocol.model import TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 # Seconds to wait for the look-up of a topic before its first fetch. The look-up avoids a wait of
 # one second for librdkafka's metadata timer. If the broker does not answer in time, the first fetch
@@ -51,36 +39,9 @@ RESOLVE_S: Final = 2.0
 # the retry of a failed look-up, and short because a second client has a cost.
 LINGER_S: Final = 1.0
 
-# A fetcher is replaced this many seconds after all its brokers were down, even if some are up
-# again. librdkafka 2.16 may not recover. A broker of 0.8 or 0.9 that has just started lists no
-# brokers in its first metadata, and librdkafka then forgets the last known broker. In one
-# observation with a broker of 0.10.2, librdkafka received metadata but fetched nothing. A new
-# fetcher costs some milliseconds.
-LOST_AFTER_S: Final = 5.0
-
 # Seconds between two reports of one kind of error; librdkafka repeats "connection refused" twenty
 # times a second while a broker is down.
 REPORT_INTERVAL_S: Final = 5.0
-
-_OUT_OF_RANGE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-
-# Errors that no retry can solve. librdkafka retries all other errors without a limit (no leader, no
-# connection, unknown partition, a full broker), and so does the JVM's `LeaderFinderThread`.
-_PERMANENT: Final = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.INVALID_MSG,
-        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
-        KafkaError._BAD_MSG,
-        KafkaError._BAD_COMPRESSION,
-        KafkaError._NOT_IMPLEMENTED,
-        KafkaError._UNSUPPORTED_FEATURE,
-        KafkaError._FATAL,
-    }
-)
-
-_error: Final[Callable[[Message], KafkaError | None]] = Message.error
 
 
 def descriptors_error() -> str:
@@ -108,17 +69,10 @@ def _descriptors_limit() -> str:
     return f" (the limit of this process is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]})"
 
 
-def new_client(settings: Settings) -> Consumer:
-    """Make a broker client, or raise FetchError, which reports a lack of file descriptors."""
-    try:
-        return Consumer(settings)
-    except KafkaException as error:
-        why = error.args[0].str() if isinstance(error.args[0], KafkaError) else str(error)
-        raise FetchError(
-            f"no broker client can be made: {descriptors_error() or why}",
-            where=str(settings.get("bootstrap.servers", "")),
-            remedy="solve this problem and retry",
-        ) from error
+# librdkafka's numbers of the types of timestamps, which all messages use.
+TIMESTAMP_NOT_AVAILABLE: Final = 0
+TIMESTAMP_CREATE_TIME: Final = 1
+TIMESTAMP_LOG_APPEND_TIME: Final = 2
 
 
 class AutoOffsetReset(Enum):
@@ -129,7 +83,7 @@ class AutoOffsetReset(Enum):
 
     @property
     def spec(self) -> int:
-        return OFFSET_BEGINNING if self is AutoOffsetReset.SMALLEST else OFFSET_END
+        return -2 if self is AutoOffsetReset.SMALLEST else -1
 
 
 class FetchFaultKind(Enum):
@@ -248,203 +202,6 @@ class Fetcher(BrokerClient, Protocol):
         """
 
 
-class _Errors:
-    """Turns the errors of one client into faults; the client calls `report`.
-
-    This object has no reference to the client, so a fetcher is destroyed as soon as no code refers
-    to it, for example if Ctrl-C interrupts the code that has just made the fetcher. If the garbage
-    collector destroyed the client later, it would swallow a KeyboardInterrupt that arrives then.
-
-    Attributes:
-        faults: see `Fetcher.faults`.
-        lost_at: the time at which the fetcher reports `FetchFaultKind.LOST`; None unless all
-            brokers have been down.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self.faults: deque[FetchFault] = deque()
-        self.lost_at: float | None = None
-        self._settings = settings
-        # Kind of error -> (when it may be reported again, number of unreported errors since its
-        # last report).
-        self._reported: dict[int, tuple[float, int]] = {}
-
-    def report(self, error: KafkaError) -> None:
-        # librdkafka calls this method within `consume`, so on the owning thread.
-        if error.code() == KafkaError._ALL_BROKERS_DOWN and self.lost_at is None:
-            self.lost_at = time.monotonic() + LOST_AFTER_S
-        if (found := refusal(error, self._settings)) is not None:
-            if self._may_report(error) is not None:
-                self.faults.append(
-                    FetchFault(FetchFaultKind.REFUSED, None, str(found), error=found)
-                )
-        elif error.code() in _PERMANENT:
-            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, None, error.str()))
-        else:
-            self.passing(error, None)
-
-    def _may_report(self, error: KafkaError) -> int | None:
-        """Return how many errors of this kind were not reported; None if this one must not be."""
-        now = time.monotonic()
-        due, swallowed = self._reported.get(error.code(), (0.0, 0))
-        if now < due:
-            self._reported[error.code()] = (due, swallowed + 1)
-            return None
-        self._reported[error.code()] = (now + REPORT_INTERVAL_S, 0)
-        return swallowed
-
-    def passing(self, error: KafkaError, tp: TopicPartition | None) -> None:
-        if (swallowed := self._may_report(error)) is None:
-            return
-        if text := descriptors_error():
-            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, None, text))
-            return
-        more = f" ({swallowed} more such errors)" if swallowed else ""
-        self.faults.append(FetchFault(FetchFaultKind.RETRIED, tp, f"{error.str()}{more}"))
-
-
-class KafkaFetcher:
-    """The `Fetcher` of real brokers."""
-
-    kind: Final = Message
-    queued: Final = 0
-
-    def __init__(self, settings: Settings) -> None:
-        self._errors = _Errors(settings)
-        self.faults = self._errors.faults
-        self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
-        refusals = Refusals(settings)
-        self._resolver = Resolver(
-            lambda: new_client({**settings, "error_cb": refusals}),
-            partial(_log_ends, refusals=refusals),
-        )
-        self._assigned: set[TopicPartition] = set()
-        self._known: set[TopicPartition] = set()
-        # With read_committed: the last ends that librdkafka has reported. It knows no other last
-        # stable offsets.
-        self._reads_committed = settings.get("isolation.level") == "read_committed"
-        self._stable_ends: dict[TopicPartition, int] = {}
-        self._backlog: list[Message] = []
-        self._consumer = new_client({**settings, "error_cb": self._errors.report})
-        self._closed = False
-
-    def assign(self, offsets: Mapping[TopicPartition, int], timeout_s: float = LOOKUP_S) -> None:
-        if not offsets:
-            return
-        for tp in self._look_up(offsets, timeout_s):
-            text = f"no leader of {tp} is known to the brokers"
-            self.faults.append(FetchFault(FetchFaultKind.RETRIED, tp, text))
-        self._assigned.update(offsets)
-        self._consumer.incremental_assign([Raw(*tp, offset) for tp, offset in offsets.items()])
-
-    def unassign(self, tps: Iterable[TopicPartition]) -> None:
-        # librdkafka rejects the whole list if one of its partitions is not assigned.
-        gone = self._assigned.intersection(tps)
-        if not gone:
-            return
-        self._assigned -= gone
-        self._backlog = [one for one in self._backlog if _tp(one) not in gone]
-        drop_faults(self.faults, gone)
-        for tp in gone:
-            self._stable_ends.pop(tp, None)
-        self._consumer.incremental_unassign([Raw(*tp) for tp in gone])
-
-    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
-        messages, self._backlog = self._backlog, []
-        if not messages:
-            # A single call with a time limit is not enough: librdkafka would wait until it has
-            # `max_messages` messages or the time is over, and would collect megabytes.
-            messages = self._consumer.consume(max_messages, 0)
-        if not messages:
-            messages = self._consumer.consume(1, timeout_s)
-            if messages and max_messages > 1:
-                messages += self._consumer.consume(max_messages - 1, 0)
-        lost_at = self._errors.lost_at
-        if lost_at is not None and time.monotonic() >= lost_at:
-            self._errors.lost_at = None
-            if self._assigned:
-                self.faults.append(
-                    FetchFault(FetchFaultKind.LOST, None, "all brokers have been down")
-                )
-        if next(filter(_error, messages), None) is not None:
-            return self._without_errors(messages)
-        return messages
-
-    def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
-        return self._resolver.resolve(tps, reset)
-
-    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        found = {}
-        for tp in tps:
-            if tp in self._assigned:
-                with suppress(KafkaException):  # librdkafka does not know the partition yet
-                    marks = self._consumer.get_watermark_offsets(Raw(*tp), cached=True)
-                    found[tp] = -1 if marks is None else marks[1]
-        # The last stable offset of a log of which all messages were returned. It is unknown while
-        # messages are left; then the end is the high watermark.
-        stable = [Raw(*tp) for tp in found if tp in self._stable_ends]
-        for one in self._consumer.position(stable) if stable else ():
-            if one.offset <= (end := self._stable_ends[_tp_of(one)]):
-                found[_tp_of(one)] = end
-        return {tp: end for tp, end in found.items() if end >= 0}
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._resolver.close()
-            self._consumer.close()
-
-    def _look_up(self, tps: Collection[TopicPartition], timeout_s: float) -> list[TopicPartition]:
-        """Make librdkafka load the metadata of these partitions; return those without a leader.
-
-        Otherwise librdkafka loads metadata every five minutes, and until then every request for a
-        newly assigned partition fails. No request is sent for partitions that librdkafka already
-        knows.
-        """
-        topics = {tp.topic for tp in tps if tp not in self._known}
-        if not topics:
-            return []
-        try:
-            self._known.update(_leaders(self._consumer, topics, timeout_s))
-        except KafkaException as error:
-            # If a look-up ends at a short time limit, librdkafka repeats it without a further call.
-            if timeout_s >= LOOKUP_S or error.args[0].code() != KafkaError._TIMED_OUT:
-                self._errors.passing(error.args[0], None)
-            return []
-        return [tp for tp in tps if tp not in self._known]
-
-    def _without_errors(self, messages: list[Message]) -> list[Message]:
-        """Return the messages before the first error. Turn an error at the start, and the ends of
-        logs, into faults."""
-        found: list[Message] = []
-        for number, one in enumerate(messages):
-            error = one.error()
-            if error is None:
-                found.append(one)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                end, tp = one.offset(), _tp(one)
-                assert end is not None and tp is not None
-                self.faults.append(FetchFault(FetchFaultKind.END, tp, error.str(), end))
-                if self._reads_committed:
-                    self._stable_ends[tp] = end
-            else:
-                self._backlog = messages[number + (not found) :]
-                if not found:
-                    self._take_error(error, _tp(one))
-                break
-        return found
-
-    def _take_error(self, error: KafkaError, tp: TopicPartition | None) -> None:
-        if error.code() in _OUT_OF_RANGE:
-            self.faults.append(FetchFault(FetchFaultKind.OUT_OF_RANGE, tp, error.str()))
-        elif error.code() == KafkaError._LOG_TRUNCATION:
-            self.faults.append(FetchFault(FetchFaultKind.TRUNCATED, tp, error.str()))
-        elif error.code() in _PERMANENT:
-            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, tp, error.str()))
-        else:
-            self._errors.passing(error, tp)
-
-
 _OffsetQuery = tuple[list[TopicPartition], AutoOffsetReset, Future[Answers]]
 
 
@@ -527,68 +284,3 @@ class Resolver(Generic[C]):
             if not batch:
                 self._thread = None
             return batch
-
-
-def _log_ends(
-    client: Consumer, tps: Sequence[TopicPartition], reset: AutoOffsetReset, *, refusals: Refusals
-) -> Answers:
-    """Ask each leader for the first or the next offsets of its partitions."""
-    try:
-        leaders = _leaders(client, {tp.topic for tp in tps}, RESOLVE_S)
-    except KafkaException as error:
-        if text := descriptors_error():
-            where = ", ".join(map(str, tps[:10]))
-            raise FetchError(text, where=where, remedy="then retry") from error
-        if isinstance(refusal := refusals.explain(client, error), BrokerAccessError):
-            raise refusal from error
-        return dict.fromkeys(tps, str(error.args[0].str()))
-    answers: Answers = dict.fromkeys(tps, "no leader is known to the brokers")
-    for leader in sorted(set(leaders.values())):
-        # The special times -1 and -2 return the exact ends of the log in every release since 0.8.2.
-        # For other times, brokers before 0.10.1 return the start of a segment.
-        wanted = [Raw(*tp, reset.spec) for tp in tps if leaders.get(tp) == leader]
-        if not wanted:
-            continue
-        try:
-            found = client.offsets_for_times(wanted, timeout=RESOLVE_S)
-        except KafkaException as error:
-            answers |= dict.fromkeys(map(_tp_of, wanted), str(error.args[0].str()))
-            continue
-        for one in found:
-            known = one.error is None and one.offset >= 0
-            answers[_tp_of(one)] = one.offset if known else _why(one.error)
-    return answers
-
-
-def _leaders(
-    client: Consumer, topics: Collection[str], timeout_s: float
-) -> dict[TopicPartition, int]:
-    """Return the leader's broker id of each partition that has one; raises KafkaException.
-
-    For several topics, it sends one request for all topics of the cluster. With one request per
-    topic, each request could take the whole timeout.
-    """
-    only = {"topic": min(topics)} if len(topics) == 1 else {}
-    found = client.list_topics(**only, timeout=timeout_s).topics
-    return {
-        TopicPartition(name, number): one.leader
-        for name in found.keys() & topics
-        for number, one in found[name].partitions.items()
-        if one.leader >= 0
-    }
-
-
-def _tp(message: Message) -> TopicPartition | None:
-    """Return the partition of a message; None for an error that concerns no partition."""
-    topic, number = message.topic(), message.partition()
-    if topic is None or number is None or number < 0:
-        return None
-    return TopicPartition(topic, number)
-
-
-def _tp_of(raw: Raw) -> TopicPartition:
-    return TopicPartition(raw.topic, raw.partition)
-
-
-def _why(error: KafkaError | None) -> str:
-    return error.str() if error is not None else "the broker returned no offset"

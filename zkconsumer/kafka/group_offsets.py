@@ -8,16 +8,11 @@ the offsets are then right, and the metadata of other clients are not shown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as RawPartition
-from confluent_kafka.admin import AdminClient
-
-from zkconsumer.kafka.access import Refusals, invalid
 from zkconsumer.kafka.client_settings import Settings, without_own_connections
-from zkconsumer.kafka.columns.lookups import OFFSETS_TOPIC, Lookup
+from zkconsumer.kafka.columns.lookups import Lookup
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 Found = dict[TopicPartition, OffsetAndMetadata | str | None]
@@ -45,45 +40,16 @@ class GroupOffsets:
             return {}
         if self._lookup is not None:
             return self._lookup.committed(group, partitions, limit_s)
-        return _through_librdkafka(self._settings, group, list(partitions), limit_s)
+        from zkconsumer.kafka.librdkafka import committed  # noqa: PLC0415 - loads librdkafka
+
+        found = committed(self._settings, group, list(partitions), limit_s=limit_s)
+        return {
+            tp: OffsetAndMetadata(one.offset, UNREADABLE)
+            if isinstance(one, OffsetAndMetadata) and one.metadata
+            else one
+            for tp, one in found.items()
+        }
 
     def close(self) -> None:
         if self._lookup is not None:
             self._lookup.close()
-
-
-def _through_librdkafka(
-    settings: Settings, group: str, partitions: Sequence[TopicPartition], limit_s: float
-) -> Found:
-    refusals = Refusals(settings)
-    try:
-        reporting: Settings = {**settings, "error_cb": refusals}
-        asked = AdminClient(reporting)
-        try:
-            if OFFSETS_TOPIC not in asked.list_topics(timeout=limit_s).topics:
-                return dict.fromkeys(partitions)
-        except KafkaException as error:
-            raise refusals.explain(asked, error) from error
-        client = Consumer({**reporting, "group.id": group, "enable.auto.commit": False})
-    except KafkaException as error:
-        raise invalid(error) from error
-    try:
-        answers = client.committed([RawPartition(*tp) for tp in partitions], timeout=limit_s)
-    except KafkaException as error:
-        return dict.fromkeys(partitions, f"Kafka: {error.args[0].str()}")
-    finally:
-        client.close()
-    return {TopicPartition(one.topic, one.partition): _stored(one) for one in answers}
-
-
-def _stored(answer: RawPartition) -> OffsetAndMetadata | str | None:
-    if answer.error is not None:
-        is_unknown = answer.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        return None if is_unknown else f"Kafka: {answer.error.str()}"
-    if answer.offset < 0:
-        return None
-    try:
-        has_metadata = bool(answer.metadata)
-    except UnicodeDecodeError:
-        has_metadata = True
-    return OffsetAndMetadata(answer.offset, UNREADABLE if has_metadata else "")

@@ -13,40 +13,55 @@ without a consumer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
-from itertools import islice
-from time import monotonic
-from typing import Any, Final, NamedTuple, TypeAlias
+from importlib.util import find_spec
+from typing import Final, Protocol
 
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaException,
-    admin,
-)
-from confluent_kafka import TopicPartition as RawPartition
-
-from zkconsumer.errors import ConfigError, FetchError
-from zkconsumer.kafka.access import Refusals, invalid, is_for_columns
+from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, ConfigError, FetchError
 from zkconsumer.kafka.client_settings import (
     TRANSACTIONS,
     Brokers,
     Settings,
     broker_settings,
+    mechanism_of,
     without_own_connections,
 )
+from zkconsumer.kafka.columns.connection import AuthenticationError
+from zkconsumer.kafka.columns.lookups import LOST, Lookup
+from zkconsumer.kafka.columns.requests import Metadata
 from zkconsumer.kafka.group_offsets import GroupOffsets
+from zkconsumer.kafka.log_answers import (
+    EARLIEST,
+    LATEST,
+    NO_BROKER,
+    NO_LEADER,
+    NO_TOPIC,
+    PARTITIONS_PER_REQUEST,
+    LogRange,
+    Offsets,
+    parts_of,
+    range_of,
+)
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
 
-Untyped: TypeAlias = Any
-"""A value of confluent-kafka whose type the package's stubs do not declare, or declare as one of
-several types."""
-
-NO_BROKER: Final = "no broker is registered in ZooKeeper"
-NO_TOPIC: Final = "the brokers do not know the partition"
-NO_LEADER: Final = "the partition has no leader"
+__all__ = [
+    "NO_BROKER",
+    "NO_LEADER",
+    "NO_TOPIC",
+    "PARTITIONS_PER_REQUEST",
+    "STALE_END_S",
+    "KeptLogs",
+    "LogClient",
+    "LogRange",
+    "are_times_exact",
+    "committed_in_kafka",
+    "group_offsets",
+    "log_ends",
+    "offsets_at",
+    "without_messages",
+]
 
 # Seconds for which a leader may report a log end below an offset that was already read. A newly
 # elected leader reports fewer messages than it stores until its followers fetch from it again.
@@ -56,32 +71,22 @@ STALE_END_S: Final = 5.0
 # brokers find only segments.
 _TIMES_SINCE: Final = 3
 
-# librdkafka requires a group; this client neither commits to it nor joins it.
-_NO_GROUP: Final = "zkconsumer"
-
-# The special times of ListOffsets.
-_LATEST: Final = -1
-_EARLIEST: Final = -2
-
-# Number of partitions in one request. librdkafka searches the list of all requested partitions for
-# each result, so one request for 10,000 partitions takes half a second. Requests of 250 partitions
-# were the fastest for 10,000.
-PARTITIONS_PER_REQUEST: Final = 250
-
-# Minimum time limit, in seconds, for each leader, even if the total time limit has passed.
-_LEAST_S: Final = 0.1
-
-
-class LogRange(NamedTuple):
-    """The log of a partition: its first offset, and the offset after its last message."""
-
-    start: int
-    end: int
-
 
 def are_times_exact(brokers: Iterable[Broker]) -> bool:
     """Return whether `offsets_at` finds messages; brokers before 0.10 find only segments."""
     return all(broker.version >= _TIMES_SINCE for broker in brokers)
+
+
+class LogBackend(Protocol):
+    """What a `LogClient` needs of the connections that it uses."""
+
+    def topics(self) -> dict[str, tuple[int, ...]]: ...
+    def ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, LogRange | str]: ...
+    def starts(self, partitions: Collection[TopicPartition]) -> Offsets: ...
+    def latest(self, partitions: Collection[TopicPartition]) -> Offsets: ...
+    def at(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Offsets: ...
 
 
 class LogClient:
@@ -93,129 +98,120 @@ class LogClient:
     """
 
     def __init__(self, brokers: Brokers, *, limit_s: float) -> None:
-        self._settings = _settings(brokers, limit_s)
-        self._isolation = brokers.isolation
-        self._client = _new(admin.AdminClient, self._settings)
-        self._consumer: Consumer | None = None
-        self._limit_s = limit_s
-        self._metadata: Untyped = None
+        settings = _settings(brokers, limit_s)
+        self._backend: LogBackend
+        if _uses_own_connections(brokers, settings):
+            self._backend = _OwnLogs(
+                {**settings, "isolation.level": brokers.isolation}, limit_s=limit_s
+            )
+        else:
+            from zkconsumer.kafka.librdkafka_logs import LibrdkafkaLogs  # noqa: PLC0415 - see below
+
+            self._backend = LibrdkafkaLogs(settings, limit_s=limit_s, isolation=brokers.isolation)
 
     def topics(self) -> dict[str, tuple[int, ...]]:
         """Return the partitions of all topics, ascending.
 
         Raises BrokerAccessError or BrokersUnreachableError.
         """
-        try:
-            asked = self._consumer or self._client
-            self._metadata = asked.list_topics(timeout=self._limit_s)
-        except KafkaException as error:
-            raise _refusals(self._settings).explain(asked, error) from error
-        return {name: tuple(sorted(one.partitions)) for name, one in self._metadata.topics.items()}
+        return self._backend.topics()
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | str]:
         """Return the ends of the logs, as `log_ends` does."""
-        starts, ends = self._ask(partitions, (_EARLIEST, _LATEST))
-        return {tp: _range(start, ends[tp]) for tp, start in starts.items()}
+        return self._backend.ends(partitions)
 
-    def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
+    def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
         """Return the first offset of each log, or the reason why it is unknown. The call is as fast
         as `latest`."""
-        return self._ask_in_bulk(partitions, _EARLIEST)
+        return self._backend.starts(partitions)
 
-    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | str]:
+    def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
         """Return the end of each log, or the reason why it is unknown.
 
-        The call takes a tenth of the time of `ends`, which creates several objects for each
-        partition. It needs a consumer, and librdkafka looks for the coordinator of the consumer's
-        group, so call it only on clients that also fetch.
+        With librdkafka, the call takes a tenth of the time of `ends`, which creates several objects
+        for each partition. It then needs a consumer, and librdkafka looks for the coordinator of
+        the consumer's group, so call it only on clients that also fetch.
         """
-        return self._ask_in_bulk(partitions, _LATEST)
+        return self._backend.latest(partitions)
 
     def at(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | str | None]:
         """Return offsets by time, as `offsets_at` does."""
-        (answers,) = self._ask(partitions, (max(0, timestamp_ms),))
+        answers = self._backend.at(partitions, max(0, timestamp_ms))
         return {
             tp: None if isinstance(one, int) and one < 0 else one for tp, one in answers.items()
         }
 
-    def _ask_in_bulk(
-        self, partitions: Collection[TopicPartition], at: int
-    ) -> dict[TopicPartition, int | str]:
-        """Request the offsets of a special time from one leader after the other.
 
-        A leader that is down may use up the time limit; each of the other leaders then still gets
-        0.1 s.
-        """
-        if self._consumer is None:
-            own = {
-                "group.id": _NO_GROUP,
-                "enable.auto.commit": False,
-                "isolation.level": self._isolation,
-            }
-            self._consumer = Consumer({**self._settings, **own})
-            self._metadata = None  # the consumer has no metadata yet
+def _uses_own_connections(brokers: Brokers, settings: Settings) -> bool:
+    """Return whether zkconsumer's own connections ask the brokers, and not librdkafka.
+
+    librdkafka 3 will not support brokers before 0.10, and the wheels of confluent-kafka lack
+    Kerberos. A process that never uses librdkafka does not load it.
+    """
+    if without_own_connections(settings) is not None:
+        return False
+    return (
+        not are_times_exact(brokers)
+        or mechanism_of(settings) == "GSSAPI"
+        or find_spec("confluent_kafka") is None
+    )
+
+
+class _OwnLogs:
+    """The `LogBackend` of zkconsumer's own connections."""
+
+    def __init__(self, settings: Settings, *, limit_s: float) -> None:
+        self._lookup = Lookup(settings)
+        self._limit_s = limit_s
+        self._metadata: Metadata | None = None
+
+    def topics(self) -> dict[str, tuple[int, ...]]:
         try:
-            found, by_leader = self._by_leader(partitions)
+            self._metadata = self._lookup.all_topics(self._limit_s)
+        except BrokerAccessError:
+            raise
+        except FetchError as error:
+            raise BrokersUnreachableError(
+                error.what,
+                where=error.where,
+                remedy="check that they are running and reachable",
+            ) from error
+        return self._metadata.topics
+
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | str]:
+        starts, ends = self.starts(partitions), self.latest(partitions)
+        return {tp: range_of(start, ends[tp]) for tp, start in starts.items()}
+
+    def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return self.at(partitions, EARLIEST)
+
+    def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return self.at(partitions, LATEST)
+
+    def at(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Offsets:
+        try:
+            if self._metadata is None:
+                self.topics()
         except FetchError as error:
             return dict.fromkeys(partitions, str(error))
-        deadline = monotonic() + self._limit_s
-        for theirs in by_leader.values():
-            for part in _parts(theirs):
-                left_s = max(_LEAST_S, deadline - monotonic())
-                asked = [RawPartition(*tp, at) for tp in part]
-                try:
-                    answers = self._consumer.offsets_for_times(asked, timeout=left_s)
-                except KafkaException as error:
-                    why = f"the leader returns no offset: {error.args[0].str()}"
-                    found |= dict.fromkeys(theirs, why)
-                    break
-                for one in answers:
-                    found[TopicPartition(one.topic, one.partition)] = (
-                        one.offset
-                        if one.error is None and one.offset >= 0
-                        else f"the leader returns no offset: {one.error and one.error.str()}"
-                    )
-        return found
-
-    def _by_leader(
-        self, partitions: Collection[TopicPartition]
-    ) -> tuple[dict[TopicPartition, int | str], dict[int, list[TopicPartition]]]:
-        """Return each partition's leader or fault, and the partitions of each leader."""
-        if self._metadata is None:
-            self.topics()
-        places = _leaders(self._metadata, partitions)
+        assert self._metadata is not None
+        known = self._metadata
+        found: Offsets = {}
         by_leader: dict[int, list[TopicPartition]] = {}
-        for tp, place in places.items():
-            if isinstance(place, int):
-                by_leader.setdefault(place, []).append(tp)
-        return places, by_leader
-
-    def _ask(
-        self, partitions: Collection[TopicPartition], times: Sequence[int]
-    ) -> list[dict[TopicPartition, int | str]]:
-        """Request the offsets of the given times; a failed leader does not affect the others."""
-        deadline = monotonic() + self._limit_s
-        try:
-            places, by_leader = self._by_leader(partitions)
-        except FetchError as error:
-            return [dict.fromkeys(partitions, str(error)) for _ in times]
-        answers: list[dict[TopicPartition, int | str]] = [dict(places) for _ in times]
-        left_s = max(_LEAST_S, deadline - monotonic())
-        running = [
-            (answer, _listed(self._client, part, at, left_s, self._isolation))
-            for theirs in by_leader.values()
-            for part in _parts(theirs)
-            for answer, at in zip(answers, times, strict=True)
-        ]
-        for answer, futures in running:
-            for tp, future in futures.items():
-                try:
-                    answer[tp] = future.result().offset
-                except KafkaException as error:
-                    answer[tp] = f"the leader returns no offset: {error.args[0].str()}"
-        return answers
+        for tp in partitions:
+            if tp.partition not in known.topics.get(tp.topic, ()):
+                found[tp] = NO_TOPIC
+            elif tp not in known.leaders:
+                found[tp] = NO_LEADER
+            else:
+                by_leader.setdefault(known.leaders[tp], []).append(tp)
+        for leader, theirs in by_leader.items():
+            found |= self._lookup.offsets_at(
+                known.addresses[leader], theirs, timestamp_ms, self._limit_s
+            )
+        return found
 
 
 class KeptLogs:
@@ -242,8 +238,6 @@ class KeptLogs:
             client = self._client_of(brokers)
             client.topics()  # looks up the leaders
             return client.ends(partitions)
-        except ConfigError:
-            return log_ends(brokers, partitions, limit_s=self._limit_s)
         except FetchError as error:
             return dict.fromkeys(partitions, str(error))
 
@@ -273,12 +267,6 @@ class KeptLogs:
                 self._offsets = None
 
 
-def _range(start: int | str, end: int | str) -> LogRange | str:
-    if isinstance(start, str):
-        return start
-    return LogRange(start, end) if isinstance(end, int) else end
-
-
 def log_ends(
     brokers: Brokers, partitions: Collection[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, LogRange | str]:
@@ -286,33 +274,12 @@ def log_ends(
 
     `limit_s` is the time limit in seconds for all partitions together. The next offset is the high
     watermark, as in the JVM's tools (`kafka.admin.ConsumerGroupCommand`, ListOffsets to the
-    leader), or with `isolation.level=read_committed` the last stable offset. If librdkafka lacks
-    Kerberos, the columnar reader asks; then `limit_s` limits each of its requests.
+    leader), or with `isolation.level=read_committed` the last stable offset.
     """
     try:
-        try:
-            return LogClient(brokers, limit_s=limit_s).ends(partitions)
-        except ConfigError as error:
-            if not is_for_columns(error, brokers.config):
-                raise
-            return _ends_without_librdkafka(brokers, sorted(partitions), limit_s)
+        return LogClient(brokers, limit_s=limit_s).ends(partitions)
     except FetchError as error:
         return dict.fromkeys(partitions, str(error))
-
-
-def _ends_without_librdkafka(
-    brokers: Brokers, partitions: Sequence[TopicPartition], limit_s: float
-) -> dict[TopicPartition, LogRange | str]:
-    from zkconsumer.kafka.columns.lookups import Lookup  # noqa: PLC0415 - needs the extra `fast`
-    from zkconsumer.kafka.fetcher import AutoOffsetReset  # noqa: PLC0415 - only this call needs it
-
-    lookup = Lookup({**broker_settings(brokers), "isolation.level": brokers.isolation})
-    try:
-        starts = lookup.ends(partitions, AutoOffsetReset.SMALLEST, limit_s)
-        ends = lookup.ends(partitions, AutoOffsetReset.LARGEST, limit_s)
-    finally:
-        lookup.close()
-    return {tp: _range(starts[tp], ends[tp]) for tp in partitions}
 
 
 def without_messages(
@@ -330,16 +297,13 @@ def without_messages(
     """
     if not tails or all(one.version < TRANSACTIONS for one in brokers):
         return {}
-    from zkconsumer.kafka.columns.connection import AuthenticationError  # noqa: PLC0415 - rare
-    from zkconsumer.kafka.columns.lookups import LOST, Lookup  # noqa: PLC0415 - rarely needed
-
     found: dict[TopicPartition, bool] = {}
     try:
         settings = broker_settings(brokers)
         if without_own_connections(settings) is not None:
             return {}
         with closing(Lookup(settings)) as lookup:
-            for part in _parts(tails):
+            for part in parts_of(tails):
                 found |= lookup.without_messages({tp: tails[tp] for tp in part}, limit_s)
     except (FetchError, ConfigError, AuthenticationError, *LOST):
         pass  # the lag is shown without a reason
@@ -364,47 +328,6 @@ def offsets_at(
         return LogClient(brokers, limit_s=limit_s).at(partitions, timestamp_ms)
     except FetchError as error:
         return dict.fromkeys(partitions, str(error))
-
-
-def _spec(at: int) -> Untyped:
-    specs: Untyped = vars(admin)["OffsetSpec"]  # missing in confluent-kafka's type stubs
-    named = {_LATEST: specs.latest, _EARLIEST: specs.earliest}
-    return named[at]() if at in named else specs.for_timestamp(at)
-
-
-def _parts(partitions: Collection[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    left = iter(partitions)
-    while part := list(islice(left, PARTITIONS_PER_REQUEST)):
-        yield part
-
-
-def _listed(
-    client: admin.AdminClient,
-    partitions: Iterable[TopicPartition],
-    at: int,
-    limit_s: float,
-    isolation: str,
-) -> dict[TopicPartition, Untyped]:
-    spec = _spec(at)
-    asked = {RawPartition(*tp): spec for tp in partitions}
-    futures = client.list_offsets(
-        asked, isolation_level=IsolationLevel[isolation.upper()], request_timeout=limit_s
-    )
-    return {TopicPartition(raw.topic, raw.partition): one for raw, one in futures.items()}
-
-
-def _leaders(
-    metadata: Untyped, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int | str]:
-    found: dict[TopicPartition, int | str] = {}
-    for tp in partitions:
-        topic = metadata.topics.get(tp.topic)
-        known = topic and topic.partitions.get(tp.partition)
-        if known is None:
-            found[tp] = NO_TOPIC
-        else:
-            found[tp] = known.leader if known.leader >= 0 else NO_LEADER
-    return found
 
 
 def group_offsets(brokers: Brokers, *, limit_s: float) -> GroupOffsets:
@@ -432,7 +355,7 @@ def committed_in_kafka(
     try:
         with closing(group_offsets(brokers, limit_s=limit_s)) as client:
             done = 0
-            for part in _parts(partitions):
+            for part in parts_of(partitions):
                 found |= client.read(group, part, limit_s=limit_s)
                 done += len(part)
                 on_progress(done, len(partitions))
@@ -444,21 +367,5 @@ def committed_in_kafka(
 def _settings(brokers: Brokers, limit_s: float) -> Settings:
     if not brokers:
         raise FetchError(NO_BROKER)
-    settings = {
-        **broker_settings(brokers),
-        "socket.timeout.ms": max(10, min(round(limit_s * 1000), 300_000)),
-    }
-    return {**settings, "error_cb": Refusals(settings)}
-
-
-def _refusals(settings: Settings) -> Refusals:
-    found: Refusals = settings["error_cb"]
-    return found
-
-
-def _new(kind: Untyped, settings: Settings) -> Untyped:
-    """Make a client, or raise ConfigError for properties that librdkafka refuses."""
-    try:
-        return kind(settings)
-    except KafkaException as error:
-        raise invalid(error) from error
+    limit_ms = max(10, min(round(limit_s * 1000), 300_000))
+    return {**broker_settings(brokers), "socket.timeout.ms": limit_ms}

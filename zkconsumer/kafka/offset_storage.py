@@ -11,16 +11,11 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
-
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as RawPartition
+from typing import TYPE_CHECKING, Final
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError, ZkConsumerError
-from zkconsumer.kafka.access import Refusals
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.group_offsets import UNREADABLE, GroupOffsets
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
@@ -33,10 +28,10 @@ from zkconsumer.protocol.requests import (
     StoreOffsets,
 )
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from zkconsumer.kafka.librdkafka import Committer
 
-# Seconds between two polls for the reply to a commit; librdkafka delivers the reply only in a poll.
-TURN_S: Final = 0.01
+logger = logging.getLogger(__name__)
 
 # Seconds that `stop` waits for a running request. If the request takes longer, the thread ends
 # later, within the time limit of the request.
@@ -47,19 +42,17 @@ _NEW_CONSUMER = (
     " accept offsets only from members; stop it, or give it another group.id"
 )
 _PERMANENT: Final[Mapping[int, str]] = {
-    KafkaError.UNKNOWN_MEMBER_ID: _NEW_CONSUMER,
-    KafkaError.ILLEGAL_GENERATION: _NEW_CONSUMER,
-    KafkaError.REBALANCE_IN_PROGRESS: _NEW_CONSUMER,
-    KafkaError.OFFSET_METADATA_TOO_LARGE: (
-        "shorten the metadata; see offset.metadata.max.bytes of the broker"
-    ),
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or the partition no longer exists",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "the brokers' access control forbids it",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the brokers' access control forbids it",
-    KafkaError.INVALID_GROUP_ID: "the brokers reject this group.id",
-    KafkaError.INVALID_COMMIT_OFFSET_SIZE: "the commit is larger than a broker accepts",
+    25: _NEW_CONSUMER,
+    22: _NEW_CONSUMER,
+    27: _NEW_CONSUMER,
+    12: ("shorten the metadata; see offset.metadata.max.bytes of the broker"),
+    3: "the topic or the partition no longer exists",
+    30: "the brokers' access control forbids it",
+    29: "the brokers' access control forbids it",
+    24: "the brokers reject this group.id",
+    28: "the commit is larger than a broker accepts",
 }
-"""Errors of a commit that no retry can solve, and their remedies.
+"""Errors of Kafka's protocol that no retry of a commit can solve, and their remedies.
 
 The JVM retries after all of these errors except for metadata that are too large. The JVM treats a
 commit with such metadata as stored, so `commitOffsets` returns without an error.
@@ -102,9 +95,7 @@ class KafkaOffsetStore(threading.Thread):
         ] = queue.SimpleQueue()
         self._settings: Settings | None = None
         self._reader: GroupOffsets | None = None
-        self._consumer: Consumer | None = None
-        self._refusals: Refusals | None = None
-        self._answers: list[tuple[KafkaError | None, list[RawPartition]]] = []
+        self._committer: Committer | None = None
 
     # ---- any thread ------------------------------------------------------------------------------
 
@@ -142,32 +133,18 @@ class KafkaOffsetStore(threading.Thread):
                 case StoreOffsets(offsets):
                     return Reply(Code.OK, self._store(self._settings, offsets))
         except ZkConsumerError as error:
-            self._drop()
-            return _unavailable(request, str(error))
-        except KafkaException as error:
-            why: object = error.args[0].str()
-            if self._consumer is not None and self._refusals is not None:
-                self._consumer.poll(0)
-                why = self._refusals.last or why
             # The next request makes a new client for the brokers that are registered at that time.
             self._drop()
-            return _unavailable(request, str(why))
-
-    def _committer(self, settings: Settings) -> Consumer:
-        if self._consumer is None:
-            self._refusals = Refusals(settings)
-            callbacks = {"on_commit": self._committed, "error_cb": self._on_error}
-            self._consumer = Consumer({**settings, **callbacks})
-        return self._consumer
+            return _unavailable(request, str(error))
 
     def _drop(self) -> None:
         self._settings = None
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        if self._committer is not None:
+            self._committer.close()
+            self._committer = None
 
     def _fetch(
         self, settings: Settings, partitions: Sequence[TopicPartition]
@@ -189,51 +166,29 @@ class KafkaOffsetStore(threading.Thread):
     ) -> NotStored:
         """Commit without membership; brokers accept this while no consumer of 0.9 or later is in
         the group.
-
-        The method does not use the synchronous call, which has no time limit.
         """
-        consumer = self._committer(settings)
-        self._answers.clear()
+        from zkconsumer.kafka.librdkafka import Committer  # noqa: PLC0415 - loads librdkafka
+
+        self._committer = self._committer or Committer(settings)
         # Erase metadata that librdkafka could not read; the JVM's members erase all metadata.
         offsets = {
             tp: at._replace(metadata="") if at.metadata == UNREADABLE else at
             for tp, at in offsets.items()
         }
-        # confluent-kafka appends a NUL to metadata, even to empty ones, and other clients read the
-        # NUL. So do not pass empty metadata.
-        raw = [RawPartition(*tp, *(at if at.metadata else at[:1])) for tp, at in offsets.items()]
-        consumer.commit(offsets=raw, asynchronous=True)
-        deadline = time.monotonic() + self._limit_s
-        while not self._answers:
-            consumer.poll(TURN_S)
-            if time.monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        error, partitions = self._answers.pop()
-        single = {TopicPartition(p.topic, p.partition): p.error for p in partitions}
-        failed = {tp: why for tp in offsets if (why := single.get(tp) or error) is not None}
+        failed = self._committer.commit(offsets, limit_s=self._limit_s)
         if not failed:
             return NotStored({}, {})
         # librdkafka also reports the last error for partitions that were stored, so read them back.
         found = self._fetch(settings, sorted(failed))
         result = NotStored({}, {})
-        for tp, why in failed.items():
-            remedy = _PERMANENT.get(why.code(), "")
+        for tp, (code, why) in failed.items():
+            remedy = _PERMANENT.get(code, "")
             if found.get(tp) != offsets[tp]:
                 into = result.denied if remedy else result.unavailable
-                into[tp] = f"Kafka: {why.str()}" + (remedy and f": {remedy}")
+                into[tp] = f"Kafka: {why}" + (remedy and f": {remedy}")
         if result.unavailable:
             self._drop()
         return result
-
-    def _committed(self, error: KafkaError | None, partitions: list[RawPartition]) -> None:
-        # librdkafka calls this method within `poll`, so on this thread.
-        self._answers.append((error, partitions))
-
-    def _on_error(self, error: KafkaError) -> None:
-        # Log at DEBUG, because a failed request also returns the error to its caller.
-        logger.debug("%s", error)
-        if self._refusals is not None:
-            self._refusals(error)
 
 
 def _unavailable(request: OffsetRequest, reason: str) -> Reply:

@@ -69,10 +69,6 @@ from zkconsumer.protocol.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Maximum number of streams of a connector that each have their own client. If a connector has more
-# streams, all its streams share the pool. Four idle clients cost 0.5 % of a CPU.
-OWN_CLIENTS: Final = 4
-
 # Number of clients in a pool. With two, half of the partitions are still fetched while one client
 # waits for a silent broker. More clients gain nothing: all fetch threads share one interpreter
 # lock.

@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from confluent_kafka import Message
 from pyspark.sql.datasource import InputPartition
 
 from zkconsumer import loops
@@ -60,6 +60,7 @@ from zkconsumer.spark.schema import HEADERS, TOKEN
 
 if TYPE_CHECKING:
     import pyarrow
+    from confluent_kafka import Message
 
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 
@@ -133,10 +134,8 @@ OLD_RECORD_OVERHEAD: Final = 34
 # One message in 128 is measured to estimate the size of a topic's messages.
 _MEASURED: Final = 128
 
-_topic: Final[Callable[[Message], Value]] = Message.topic
-_partition: Final[Callable[[Message], Value]] = Message.partition
-_offset: Final[Callable[[Message], Value]] = Message.offset
-_key: Final[Callable[[Message], Value]] = Message.key
+
+_offset: Final[Callable[[Message], Value]] = methodcaller("offset")
 
 
 @dataclass(frozen=True)
@@ -334,8 +333,9 @@ class _Reader:
         if len(self._next) == 1:
             yield next(iter(self._next)), messages
             return
-        at = 0
-        places = zip(map(_topic, messages), map(_partition, messages), strict=True)
+        at, kind = 0, self._fetcher.kind
+        topics, numbers = map(kind.topic, messages), map(kind.partition, messages)
+        places: Iterator[Value] = zip(topics, numbers, strict=True)
         for place, same in groupby(places):
             until = at + len(list(same))
             yield TopicPartition(*place), messages[at:until]
@@ -577,7 +577,7 @@ _message_bytes: dict[str, float] = {}
 def _measure(topic: str, messages: Sequence[Message]) -> None:
     """Update the estimate of a topic's message size."""
     some = messages[::_MEASURED]
-    mean = sum(len(one) + len(_key(one) or b"") for one in some) / len(some)
+    mean = sum(len(one) + len(one.key() or b"") for one in some) / len(some)
     _message_bytes[topic] = (_message_bytes.get(topic, mean) + mean) / 2
 
 

@@ -188,18 +188,21 @@ def offsets_of(captured: bytes) -> dict[int, tuple[int, str]]:
 
 
 def commit_as_another_client(
-    address: str, group: str, tp: TopicPartition, offset: int, metadata: bytes
+    address: str, group: str, tp: TopicPartition, offset: int, metadata: bytes, *, version: int = 2
 ) -> None:
     """Commit an offset to Kafka as clients without librdkafka do: without a NUL after the metadata.
 
-    The request is OffsetCommit of version 2, without a member.
+    The request is OffsetCommit without a member, of version 1 (0.8.2) or 2 (0.9 and later).
     """
-    body = text(group) + struct.pack(">i", -1) + text("") + struct.pack(">qi", -1, 1)
-    body += text(tp.topic) + struct.pack(">iiqh", 1, tp.partition, offset, len(metadata)) + metadata
+    body = text(group) + struct.pack(">i", -1) + text("")
+    body += struct.pack(">q", -1) if version == 2 else b""  # how long to keep the offset
+    body += struct.pack(">i", 1) + text(tp.topic) + struct.pack(">iiq", 1, tp.partition, offset)
+    body += struct.pack(">q", -1) if version == 1 else b""  # the time of the commit
+    body += struct.pack(">h", len(metadata)) + metadata
 
     def is_committed() -> bool:
         coordinator_of(address, group)  # the broker creates the topic of the offsets
-        return errors_in(wire.ask(header(OFFSET_COMMIT, 2) + body)) == {tp.partition: 0}
+        return errors_in(wire.ask(header(OFFSET_COMMIT, version) + body)) == {tp.partition: 0}
 
     wire = Wire(address)
     try:

@@ -26,7 +26,8 @@ from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, Strea
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
-from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher, KafkaFetcher
+from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher
+from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.kafka.pool import FetcherPool, SharedFetcher, WakeSignal
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker

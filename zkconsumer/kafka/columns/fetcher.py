@@ -23,10 +23,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import RECEIVE_BYTES, Settings
@@ -62,6 +61,7 @@ from zkconsumer.kafka.columns.requests import (
 from zkconsumer.kafka.fetcher import (
     LOOKUP_S,
     REPORT_INTERVAL_S,
+    TIMESTAMP_NOT_AVAILABLE,
     Answers,
     AutoOffsetReset,
     FetchFault,
@@ -70,6 +70,9 @@ from zkconsumer.kafka.fetcher import (
     drop_faults,
 )
 from zkconsumer.protocol.model import TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 Value: TypeAlias = Any
 """A value of a row; its column determines the type."""

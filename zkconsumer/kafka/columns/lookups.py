@@ -144,6 +144,14 @@ class Lookup:
             leaders={tp: one for tp, one in found.leaders.items() if tp.topic in topics}
         )
 
+    def all_topics(self, timeout_s: float) -> Metadata:
+        """Return the metadata of all topics. Raises FetchError as `metadata` does, and if the
+        brokers refuse the login."""
+        try:
+            return self._metadata(None, timeout_s)
+        except AuthenticationError as error:
+            raise error.error from error
+
     def create_topics(self, timeout_s: float) -> bool:
         """Return whether a broker may create a topic that a metadata request names (before 0.11).
 
@@ -159,7 +167,7 @@ class Lookup:
                 return True
         return False
 
-    def _metadata(self, wanted: Sequence[str], timeout_s: float) -> Metadata:
+    def _metadata(self, wanted: Sequence[str] | None, timeout_s: float) -> Metadata:
         return self._any(
             requests.METADATA,
             lambda version: requests.metadata_request(version, wanted),
@@ -273,8 +281,12 @@ class Lookup:
         for leader in sorted(set(known.leaders.values())):
             wanted = [tp for tp in tps if known.leaders.get(tp) == leader]
             if wanted:
-                answers |= self._ends_at(known.addresses[leader], wanted, reset, timeout_s)
-        return answers
+                address = known.addresses[leader]
+                answers |= self.offsets_at(address, wanted, reset.spec, timeout_s)
+        return {
+            tp: one if isinstance(one, str) or one >= 0 else "the broker returned no offset"
+            for tp, one in answers.items()
+        }
 
     def without_messages(
         self, tails: Mapping[TopicPartition, tuple[int, int]], timeout_s: float
@@ -309,29 +321,32 @@ class Lookup:
                 found |= {tp: has_no_message(data, *tails[tp]) for tp, data in fetched}
         return found
 
-    def _ends_at(
+    def offsets_at(
         self,
         address: tuple[str, int],
-        tps: list[TopicPartition],
-        reset: AutoOffsetReset,
+        tps: Collection[TopicPartition],
+        time_ms: int,
         timeout_s: float,
     ) -> Answers:
+        """Ask one broker for the offsets of its partitions at a time, or at a special time.
+
+        An offset is negative if the log has no message at or after the time. The result contains a
+        reason for each partition whose offset is unknown.
+        """
+        wanted = sorted(tps)
         try:
             found = self._ask(
                 address,
                 requests.LIST_OFFSETS,
-                lambda version: requests.offsets_request(version, tps, reset.spec, self._isolation),
+                lambda version: requests.offsets_request(version, wanted, time_ms, self._isolation),
                 requests.offsets,
                 timeout_s,
             )
         except (*LOST, AuthenticationError) as error:
-            return dict.fromkeys(tps, why(error))
+            return dict.fromkeys(wanted, why(error))
         none = (-1, -1)
-        pairs = {tp: found.get(tp, none) for tp in tps}
-        return {
-            tp: offset if error == 0 and offset >= 0 else name_of(error)
-            for tp, (error, offset) in pairs.items()
-        }
+        pairs = {tp: found.get(tp, none) for tp in wanted}
+        return {tp: name_of(error) if error else offset for tp, (error, offset) in pairs.items()}
 
     def _ask(
         self,

@@ -180,24 +180,27 @@ def common_versions(response: Reader) -> Versions:
 
 
 class Metadata(NamedTuple):
-    """The addresses by broker id, the leader of each partition that has one, and the topics that
-    exist."""
+    """The addresses by broker id, the leader of each partition that has one, and the partitions of
+    the topics that exist."""
 
     addresses: dict[int, tuple[str, int]]
     leaders: dict[TopicPartition, int]
     refused: dict[str, int]
     """Topics that cannot be read, with their error."""
-    topics: frozenset[str]
+    topics: dict[str, tuple[int, ...]]
 
 
-def metadata_request(version: int, topics: Sequence[str]) -> bytes:
-    """Return a request for these topics, or for all topics before version 4 (0.11).
+def metadata_request(version: int, topics: Sequence[str] | None) -> bytes:
+    """Return a request for these topics; for all topics if it is None, or before version 4 (0.11).
 
     Older brokers with `auto.create.topics.enable` create each topic that a request names.
     """
-    if version >= 4:
-        return array([text(topic) for topic in topics]) + b"\0"
-    return array([]) if version == 0 else struct.pack(">i", -1)
+    if version == 0:
+        return array([])
+    everything = struct.pack(">i", -1)
+    if version < 4:
+        return everything
+    return (everything if topics is None else array([text(one) for one in topics])) + b"\0"
 
 
 def metadata(version: int, response: Reader) -> Metadata:
@@ -236,7 +239,11 @@ def metadata(version: int, response: Reader) -> Metadata:
         if leader in addresses
     }
     refused = {name: error for name, error, _ in topics if error}
-    existing = frozenset(name for name, error, _ in topics if error != UNKNOWN_TOPIC)
+    existing = {
+        name: tuple(sorted(number for number, _ in partitions))
+        for name, error, partitions in topics
+        if error != UNKNOWN_TOPIC
+    }
     return Metadata(addresses, leaders, refused, existing)
 
 
