@@ -50,7 +50,7 @@ def tools(connect: str, group: str) -> dict[str, Any]:
         "exporter": ["lag", "-g", group, "-o", "prometheus"],
         "offsets": ["offsets", "get", group, "-o", "json"],
         "doctor": ["doctor", group],
-        "reset": ["offsets", "reset", group, "--to-earliest"],
+        "reset": ["offsets", "reset", group, "--all-topics", "--to-earliest"],
     }
     found: dict[str, Any] = {}
     for name, words in commands.items():
