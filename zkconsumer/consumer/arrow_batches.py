@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from zkconsumer.consumer.messages import Batch
+from zkconsumer.kafka.columns.from_messages import record_batches
 from zkconsumer.kafka.columns.record_sets import ROWS, SCHEMA
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ def of_runs(runs: list[tuple[Run, int]]) -> pa.RecordBatch:
 
 def of_messages(batch: Batch[object, object]) -> pa.RecordBatch:
     """Return librdkafka's messages as a record batch."""
-    from zkconsumer.kafka.columns.from_messages import record_batches  # noqa: PLC0415 - librdkafka
-
     return _joined(
         [
             _with_token(made, token)

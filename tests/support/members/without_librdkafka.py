@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
@@ -61,9 +63,10 @@ def tools(connect: str, group: str) -> dict[str, Any]:
 
 def spark(connect: str, topic: str) -> list[tuple[int, int]]:
     """Read the topic as a batch of Spark."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+    from zkconsumer.sandbox import spark as local  # noqa: PLC0415 - an extra
 
-    session = SparkSession.builder.master("local[1]").getOrCreate()
+    directory = tempfile.TemporaryDirectory()
+    session = local.session(Path(directory.name))
     try:
         rows = (
             session.read.format("zkconsumer")

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from operator import itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from zkconsumer.kafka.fetcher import TIMESTAMP_NOT_AVAILABLE
 from zkconsumer.protocol.model import TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 Value: TypeAlias = Any
 """A value of a message; its column determines the type."""
@@ -58,11 +61,7 @@ _NULL: Final = pa.scalar(None, pa.int64())
 # importing it would load numba.
 _MAX_TIME: Final = pa.scalar(((1 << 63) - 1) // 1000, pa.int64())
 
-_key: Final[Callable[[Message], Value]] = Message.key
-_value: Final[Callable[[Message], Value]] = Message.value
-_offset: Final[Callable[[Message], Value]] = Message.offset
-_timestamp: Final[Callable[[Message], Value]] = Message.timestamp
-_headers: Final[Callable[[Message], Value]] = Message.headers
+_offset: Final[Callable[[Message], Value]] = methodcaller("offset")
 _first: Final[Callable[[tuple[int, int]], int]] = itemgetter(0)
 _second: Final[Callable[[tuple[int, int]], int]] = itemgetter(1)
 
@@ -83,7 +82,7 @@ class _Rows:
     def add(self, tp: TopicPartition, messages: Sequence[Message]) -> None:
         """Add a run of messages of one partition. The run is in order and not empty."""
         for name, into in self._taken.items():
-            into.extend(map(_TAKEN[name], messages))
+            into.extend(map(_TAKEN[name](type(messages[0])), messages))
         count, first = len(messages), _offset(messages[0])
         self.count += count
         self.size += _SAMPLE * sum(map(len, messages[::_SAMPLE]))
@@ -160,7 +159,14 @@ class _Rows:
         return set(map(_first, self._taken["stamp"]))
 
 
-_TAKEN: Final = {"key": _key, "value": _value, "headers": _headers, "stamp": _timestamp}
+# The class of the messages -> its method: calling a method of the class is faster than looking it
+# up for each message.
+_TAKEN: Final[dict[str, Callable[[type[Message]], Callable[[Message], Value]]]] = {
+    "key": attrgetter("key"),
+    "value": attrgetter("value"),
+    "headers": attrgetter("headers"),
+    "stamp": attrgetter("timestamp"),
+}
 _FROM: Final = {
     "key": "key",
     "value": "value",
