@@ -8,12 +8,13 @@ uses librdkafka never loads it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, FetchError
 from zkconsumer.kafka.client_settings import (
     Brokers,
     Settings,
@@ -22,7 +23,7 @@ from zkconsumer.kafka.client_settings import (
     servers,
     without_columns,
 )
-from zkconsumer.kafka.fetcher import BrokerClient, Fetcher
+from zkconsumer.kafka.fetcher import BrokerClient, Fetcher, descriptors_error
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -113,16 +114,33 @@ def missing_packages(engine: str) -> list[str]:
 
 def librdkafka_s(settings: Settings) -> Fetcher:
     """Make a client that fetches through librdkafka."""
-    from zkconsumer.kafka.librdkafka import KafkaFetcher  # noqa: PLC0415 - see the module
+    with _loading(settings):
+        from zkconsumer.kafka.librdkafka import KafkaFetcher  # noqa: PLC0415 - see the module
 
     return KafkaFetcher(settings)
 
 
 def columnar(settings: Settings) -> ColumnFetcher:
     """Make a client of the columnar reader."""
-    from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
+    with _loading(settings):
+        from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
 
     return ColumnFetcher(settings)
+
+
+@contextmanager
+def _loading(settings: Settings) -> Iterator[None]:
+    """Raise FetchError if a reader cannot be imported because no file descriptor is left."""
+    try:
+        yield
+    except (ImportError, OSError) as error:
+        if not (lack := descriptors_error()):
+            raise
+        raise FetchError(
+            f"no broker client can be made: {lack}",
+            where=str(settings.get("bootstrap.servers", "")),
+            remedy="solve this problem and retry",
+        ) from error
 
 
 def columnar_with_headers(settings: Settings) -> ColumnFetcher:
