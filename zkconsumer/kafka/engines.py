@@ -8,13 +8,13 @@ uses librdkafka never loads it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import ConfigError, FetchError
+from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import (
     Brokers,
     Settings,
@@ -23,7 +23,7 @@ from zkconsumer.kafka.client_settings import (
     servers,
     without_columns,
 )
-from zkconsumer.kafka.fetcher import BrokerClient, Fetcher, descriptors_error
+from zkconsumer.kafka.fetcher import BrokerClient, Fetcher
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -114,40 +114,16 @@ def missing_packages(engine: str) -> list[str]:
 
 def librdkafka_s(settings: Settings) -> Fetcher:
     """Make a client that fetches through librdkafka."""
-    with _loading(settings):
-        from zkconsumer.kafka.librdkafka import KafkaFetcher  # noqa: PLC0415 - see the module
+    from zkconsumer.kafka.librdkafka import KafkaFetcher  # noqa: PLC0415 - see the module
 
     return KafkaFetcher(settings)
 
 
 def columnar(settings: Settings) -> ColumnFetcher:
     """Make a client of the columnar reader."""
-    with _loading(settings):
-        from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
-
-    return ColumnFetcher(settings)
-
-
-@contextmanager
-def _loading(settings: Settings) -> Iterator[None]:
-    """Raise FetchError if a reader cannot be imported because no file descriptor is left."""
-    try:
-        yield
-    except (ImportError, OSError) as error:
-        if not (lack := descriptors_error()):
-            raise
-        raise FetchError(
-            f"no broker client can be made: {lack}",
-            where=str(settings.get("bootstrap.servers", "")),
-            remedy="solve this problem and retry",
-        ) from error
-
-
-def columnar_with_headers(settings: Settings) -> ColumnFetcher:
-    """Make a client of the columnar reader whose batches have the column `headers`."""
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
 
-    return ColumnFetcher(settings, with_headers=True)
+    return ColumnFetcher(settings)
 
 
 class StreamClients:
@@ -159,6 +135,11 @@ class StreamClients:
         Raises ConfigError as `engines` does.
         """
         self.engines = engines(config)
+        if self.engines.messages is librdkafka_s:
+            # Load librdkafka now, since later no file descriptor may be left. If it is missing, a
+            # client that needs it raises the error.
+            with suppress(ImportError):
+                import zkconsumer.kafka.librdkafka  # noqa: F401, PLC0415 - see the module
         self._config, self._brokers = config, brokers
         self._servers: set[str] = set()
         # The brokers about which `_are_old` was answered last, and the answer.
