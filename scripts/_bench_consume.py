@@ -43,7 +43,7 @@ from zkconsumer.consumer.stream_fetcher import in_thread
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
-from zkconsumer.kafka.fetcher import (AutoOffsetReset)
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition as Partition
 from zkconsumer.protocol.paths import owners_of

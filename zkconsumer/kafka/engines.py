@@ -1,8 +1,8 @@
 """Which reader fetches: librdkafka, or zkconsumer's own columnar reader (`fetch.engine`).
 
 Only this module chooses, and only the package `kafka` knows both readers. A reader is
-imported when it is first made: the import of numba alone takes 0.15 s, and a process that never
-uses librdkafka never loads it.
+imported only if it may be used: the import of numba alone takes 0.15 s, and a process with
+`fetch.engine=columns` does not load librdkafka.
 """
 
 from __future__ import annotations
@@ -124,6 +124,13 @@ def columnar(settings: Settings) -> ColumnFetcher:
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
 
     return ColumnFetcher(settings)
+
+
+def columnar_with_headers(settings: Settings) -> ColumnFetcher:
+    """Make a client of the columnar reader whose batches have the column `headers`."""
+    from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
+
+    return ColumnFetcher(settings, with_headers=True)
 
 
 class StreamClients:
