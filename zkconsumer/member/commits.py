@@ -440,7 +440,11 @@ def _act_on(state: State, findings: ReadBack) -> Step:
     grants = {
         tp: (state.owned[tp], to)
         for tp, to in findings.edited.items()
-        if tp in state.serving and tp in state.owned and tp not in state.revoking
+        if tp in state.serving
+        and tp in state.owned
+        and tp not in state.revoking
+        # A member that leaves has called `on_revoked`.
+        and state.phase is not Phase.LEAVING
     }
     # A partition that is being revoked is not delivered again here: its next owner starts at the
     # edited offset.
