@@ -38,7 +38,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, aio
-from zkconsumer.consumer.stream import Stream
+from zkconsumer.consumer.stream import StreamReader
 from zkconsumer.consumer.stream_fetcher import in_thread
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
@@ -66,14 +66,14 @@ def settings_of(bootstrap: str) -> Settings:
     return {**fetch_settings(config), **broker_settings(Brokers([broker]))}
 
 
-def stream_of(bootstrap: str, topic: str, **more: str | bool) -> Stream[bytes, bytes]:
+def stream_of(bootstrap: str, topic: str, **more: str | bool) -> StreamReader[bytes, bytes]:
     """Return a stream without a group: its lease is open, and the benchmark grants its
     partition.
     """
     settings = {**settings_of(bootstrap), **more}
     gate = LeaseGate()
     gate.open(gate.clock() + 3600)
-    return Stream(
+    return StreamReader(
         topic=topic,
         thread_id="bench-0",
         number=0,
@@ -150,7 +150,7 @@ def asyncio_rate(bootstrap: str, load: Load) -> float:
 
     rate = asyncio.run(read())
     inner.close()
-    stream.stop()
+    aio.stop(stream)
     return rate
 
 

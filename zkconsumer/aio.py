@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import connector as core
@@ -27,10 +27,17 @@ from zkconsumer.consumer.listener import Callbacks, RebalanceCallbacks
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.positions import ASK_S, OwnedPartition
 from zkconsumer.consumer.status import Status
-from zkconsumer.consumer.stream import ARROW_MESSAGES, BUFFER_MESSAGES, check_count, to_arrow
-from zkconsumer.consumer.stream import Stream as CoreStream
+from zkconsumer.consumer.stream import (
+    ARROW_MESSAGES,
+    BUFFER_MESSAGES,
+    StreamReader,
+    reader_of,
+    to_arrow,
+)
+from zkconsumer.consumer.stream import Stream as UserStream
 from zkconsumer.consumer.stream_partitions import Decoded
-from zkconsumer.errors import ConnectorClosedError, ZkConsumerError
+from zkconsumer.errors import ConnectorClosedError, StreamInUseError, ZkConsumerError
+from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -52,7 +59,7 @@ class Stream(Generic[K, V]):
     finished messages only.
     """
 
-    def __init__(self, stream: CoreStream[K, V]) -> None:
+    def __init__(self, stream: StreamReader[K, V]) -> None:
         """Create a stream; only the connector calls this."""
         self._stream = stream
         self._worker = _Worker(f"{stream.thread_id}-{stream.topic or 'filter'}")
@@ -73,6 +80,11 @@ class Stream(Generic[K, V]):
     def thread_id(self) -> str:
         """The consumer thread id."""
         return self._stream.thread_id
+
+    @property
+    def number(self) -> int:
+        """The number of the consumer thread, from 0."""
+        return self._stream.number
 
     @property
     def waiting_for(self) -> str:
@@ -111,7 +123,7 @@ class Stream(Generic[K, V]):
             raise
 
     async def poll(
-        self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float = 0.5
+        self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float | None = 0.5
     ) -> Batch[K, V]:
         """Return at most `max_messages` messages; wait at most `timeout_s` seconds for the first.
 
@@ -119,24 +131,25 @@ class Stream(Generic[K, V]):
         asks for the next batch.
 
         Raises:
-            ConfigError: `max_messages` is not an integer of at least 1.
+            ConfigError: `max_messages` is not an integer of at least 1, or `timeout_s` is negative.
             ConnectorClosedError: the connector was shut down.
             ZkConsumerError: as for an iteration, but without ConsumerTimeoutError.
         """
-        check_count(max_messages)
-        if await self._wait(timeout_s):
+        arguments.count(max_messages, "max_messages")
+        if await self._wait(arguments.time_limit(timeout_s)):
             return self._stream.take(max_messages)
         if self._stream.closed:
             raise self._stream.closed_error()
         return self._stream.take(0)
 
     async def poll_arrow(
-        self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float = 0.5
+        self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float | None = 0.5
     ) -> pyarrow.RecordBatch:
         """Return the available messages as columns; see `zkconsumer.Stream.poll_arrow`."""
-        check_count(max_messages)
+        arguments.count(max_messages, "max_messages")
+        limit_s = arguments.time_limit(timeout_s)
         to_arrow()
-        if await self._wait(timeout_s, as_columns=self._stream.has_columns):
+        if await self._wait(limit_s, as_columns=self._stream.has_columns):
             return self._stream.take_arrow(max_messages)
         if self._stream.closed:
             raise self._stream.closed_error()
@@ -149,7 +162,7 @@ class Stream(Generic[K, V]):
         limit, so one wait serves several calls.
         """
         if self._is_waiting:
-            raise ZkConsumerError(
+            raise StreamInUseError(
                 "a stream was asked for messages by two tasks at once",
                 where=self._stream.thread_id,
                 remedy="give each task its own stream",
@@ -186,9 +199,10 @@ class Stream(Generic[K, V]):
         waited, self._waiting, self._loop_wait = self._waiting, None, None
         return waited.result()
 
-    def stop(self) -> None:
-        """End the stream's thread; only the connector calls it, after closing the stream."""
-        self._worker.stop()
+
+def stop(stream: Stream[Any, Any]) -> None:  # Any: it hands out no message
+    """End a stream's thread; only the connector calls it, after closing the stream."""
+    stream._worker.stop()
 
 
 class ConsumerConnector:
@@ -207,12 +221,14 @@ class ConsumerConnector:
         on_revoked: Callable[[list[TopicPartition]], object] | None = None,
         on_lost: Callable[[list[TopicPartition]], object] | None = None,
         callbacks: RebalanceCallbacks | None = None,
+        on_error: Callable[[ZkConsumerError], object] | None = None,
     ) -> None:
         """Store the arguments; `start` connects.
 
         The arguments are those of `zkconsumer.ConsumerConnector`. Coroutine functions among the
-        callbacks run in the event loop, other functions in a thread.
+        callbacks, and `on_error`, run in the event loop, other functions in a thread.
         """
+        self._on_error = arguments.function(on_error, "on_error")
         self._functions = Callbacks.of(
             callbacks, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
         )
@@ -243,6 +259,7 @@ class ConsumerConnector:
             on_assigned=_in_loop(given.on_assigned, loop),
             on_revoked=_in_loop(given.on_revoked, loop),
             on_lost=_in_loop(given.on_lost, loop),
+            on_error=_in_loop(self._on_error, loop),
         )
         if self._is_cancelled:
             self._core.shutdown()
@@ -318,87 +335,155 @@ class ConsumerConnector:
         return self._wrapped(await asyncio.to_thread(create, topic_filter, streams, **decoders))
 
     def _wrapped(
-        self, streams: Iterable[CoreStream[Decoded, Decoded]]
+        self, streams: Iterable[UserStream[Decoded, Decoded]]
     ) -> list[Stream[Decoded, Decoded]]:
-        made = [Stream(one) for one in streams]
+        made = [Stream(reader_of(one)) for one in streams]
         self._streams += made
         return made
 
+    @overload
     async def commit_offsets(
         self,
         offsets: ExplicitOffsets | None = None,
         *,
         retries: int | None = None,
-        timeout_s: float = COMMIT_TIMEOUT_S,
-    ) -> None:
+        timeout_s: float | None = COMMIT_TIMEOUT_S,
+        wait: Literal[True] = True,
+    ) -> None: ...
+    @overload
+    async def commit_offsets(
+        self,
+        offsets: ExplicitOffsets | None = None,
+        *,
+        retries: int | None = None,
+        wait: Literal[False],
+    ) -> asyncio.Future[None]: ...
+    async def commit_offsets(
+        self,
+        offsets: ExplicitOffsets | None = None,
+        *,
+        retries: int | None = None,
+        timeout_s: float | None = COMMIT_TIMEOUT_S,
+        wait: bool = True,
+    ) -> asyncio.Future[None] | None:
         """Commit the offsets of every message handed out so far, or `offsets`.
 
         Arguments and errors are those of `zkconsumer.ConsumerConnector.commit_offsets`. If the task
         is cancelled, the offsets may still be stored.
         """
-        await asyncio.to_thread(
-            self._started.commit_offsets, offsets, retries=retries, timeout_s=timeout_s
-        )
+        commit = self._started.commit_offsets
+        if wait:
+            await asyncio.to_thread(commit, offsets, retries=retries, timeout_s=timeout_s)
+            return None
+        return asyncio.wrap_future(commit(offsets, retries=retries, wait=False))
 
+    @overload
     async def commit(
         self,
         messages: Message[Decoded, Decoded] | Iterable[Message[Decoded, Decoded]] | None = None,
         *,
         retries: int | None = None,
-        timeout_s: float = COMMIT_TIMEOUT_S,
-    ) -> None:
+        timeout_s: float | None = COMMIT_TIMEOUT_S,
+        wait: Literal[True] = True,
+    ) -> None: ...
+    @overload
+    async def commit(
+        self,
+        messages: Message[Decoded, Decoded] | Iterable[Message[Decoded, Decoded]] | None = None,
+        *,
+        retries: int | None = None,
+        wait: Literal[False],
+    ) -> asyncio.Future[None]: ...
+    async def commit(
+        self,
+        messages: Message[Decoded, Decoded] | Iterable[Message[Decoded, Decoded]] | None = None,
+        *,
+        retries: int | None = None,
+        timeout_s: float | None = COMMIT_TIMEOUT_S,
+        wait: bool = True,
+    ) -> asyncio.Future[None] | None:
         """Commit the positions after a message, a batch, or any messages.
 
         None means every message handed out. Arguments and errors are those of
         `zkconsumer.ConsumerConnector.commit`.
         """
-        await asyncio.to_thread(
-            self._started.commit, messages, retries=retries, timeout_s=timeout_s
-        )
+        commit = self._started.commit
+        if wait:
+            await asyncio.to_thread(commit, messages, retries=retries, timeout_s=timeout_s)
+            return None
+        return asyncio.wrap_future(commit(messages, retries=retries, wait=False))
+
+    async def wait_until_assigned(
+        self, timeout_s: float | None = core.ASSIGNED_S
+    ) -> dict[TopicPartition, OwnedPartition]:
+        """Wait until the member owns its partitions, as `ConsumerConnector.wait_until_assigned`."""
+        return await asyncio.to_thread(self._started.wait_until_assigned, timeout_s)
+
+    async def run(
+        self,
+        work: Callable[[Stream[K, V]], Coroutine[object, object, T]],
+        streams: Iterable[Stream[K, V]],
+    ) -> list[T]:
+        """Await `work(stream)` for each stream, each in a task of its own.
+
+        If a task raises an exception, the others are cancelled, and `run` raises the first
+        exception when they have ended. The result holds the tasks' results, in the order of the
+        streams.
+        """
+        if not asyncio.iscoroutinefunction(work):
+            right = "async def work(stream)"
+            raise arguments.wrong(work, "a coroutine function", where="work", right=right)
+        tasks = [asyncio.create_task(work(stream)) for stream in streams]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def committed(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+        self, partitions: core.Partitions, *, timeout_s: float | None = ASK_S
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's stored offsets, as `zkconsumer.ConsumerConnector.committed`."""
         return await asyncio.to_thread(self._started.committed, partitions, timeout_s=timeout_s)
 
     async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+        self, partitions: core.Partitions, *, timeout_s: float | None = ASK_S
     ) -> dict[TopicPartition, int]:
         """Return the first offset of each log, as `ConsumerConnector.beginning_offsets`."""
         ask = self._started.beginning_offsets
         return await asyncio.to_thread(ask, partitions, timeout_s=timeout_s)
 
     async def end_offsets(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+        self, partitions: core.Partitions, *, timeout_s: float | None = ASK_S
     ) -> dict[TopicPartition, int]:
         """Return the end of each log, as `zkconsumer.ConsumerConnector.end_offsets`."""
         return await asyncio.to_thread(self._started.end_offsets, partitions, timeout_s=timeout_s)
 
     async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], *, timeout_s: float = ASK_S
+        self, times: Mapping[TopicPartition, int], *, timeout_s: float | None = ASK_S
     ) -> dict[TopicPartition, int | None]:
         """Return offsets by time, as `zkconsumer.ConsumerConnector.offsets_for_times`."""
         return await asyncio.to_thread(self._started.offsets_for_times, times, timeout_s=timeout_s)
 
     async def seek_to_beginning(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+        self, partitions: core.Partitions, *, timeout_s: float | None = ASK_S
     ) -> None:
         """Seek to the first message of each log."""
         await asyncio.to_thread(self._started.seek_to_beginning, partitions, timeout_s=timeout_s)
 
     async def seek_to_end(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = ASK_S
+        self, partitions: core.Partitions, *, timeout_s: float | None = ASK_S
     ) -> None:
         """Seek to the end of each log."""
         await asyncio.to_thread(self._started.seek_to_end, partitions, timeout_s=timeout_s)
 
     async def seek_to_timestamp(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: core.Partitions,
         timestamp_ms: int,
         *,
-        timeout_s: float = ASK_S,
+        timeout_s: float | None = ASK_S,
     ) -> None:
         """Seek to the first message at or after a time, or to the end if there is none."""
         ask = self._started.seek_to_timestamp
@@ -416,11 +501,11 @@ class ConsumerConnector:
         """Return the lag of each partition: the number of messages between position and log end."""
         return self._started.lag()
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+    def pause(self, partitions: core.Partitions) -> None:
         """Stop delivering and fetching these partitions until `resume`."""
         self._started.pause(partitions)
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+    def resume(self, partitions: core.Partitions) -> None:
         """Deliver these partitions again, from the position at which they were paused."""
         self._started.resume(partitions)
 
@@ -455,6 +540,10 @@ class ConsumerConnector:
         """Leave the group: stop delivering, commit every message handed out, end the session."""
         await self.__aexit__(None, None, None)
 
+    async def close(self) -> None:
+        """Leave the group: another name of `shutdown`."""
+        await self.shutdown()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -469,18 +558,18 @@ class ConsumerConnector:
             await asyncio.to_thread(self._started.__exit__, kind, error, trace)
         finally:
             for stream in self._streams:
-                stream.stop()
+                stop(stream)
 
 
 def _in_loop(
-    function: Callable[[list[TopicPartition]], object] | None, loop: asyncio.AbstractEventLoop
-) -> Callable[[list[TopicPartition]], object] | None:
-    """Return a function for the listener's thread that runs a coroutine function in the loop."""
+    function: Callable[[T], object] | None, loop: asyncio.AbstractEventLoop
+) -> Callable[[T], object] | None:
+    """Return a function for another thread that runs a coroutine function in the loop."""
     if function is None:
         return None
 
-    def call(partitions: list[TopicPartition]) -> object:
-        result: object = function(partitions)
+    def call(given: T) -> object:
+        result: object = function(given)
         if asyncio.iscoroutine(result):
             return asyncio.run_coroutine_threadsafe(result, loop).result()
         return result

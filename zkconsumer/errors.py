@@ -183,6 +183,10 @@ class ConsumerTimeoutError(ZkConsumerError):
     retriable = True
 
 
+class StreamInUseError(ZkConsumerError):
+    """A second thread or task asked a stream for messages while another one did."""
+
+
 class RebalanceBlockedError(ZkConsumerError):
     """Another client owns this member's partitions (JVM: ConsumerRebalanceFailedException).
 

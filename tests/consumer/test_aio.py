@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from support.internals import connector_of, is_in_use, wait_of
+from support.internals import connector_of, wait_of
 from support.kafka.streams import ColumnLog, KafkaLog, Log, Reader, log_cases, opened
 from support.members.group import SETTINGS, Group
 from support.wait import LIMIT_S, eventually, soon
@@ -43,7 +43,7 @@ class Both(Reader):
 
     def close(self) -> None:
         self.stream.close()
-        self.aio.stop()
+        aio.stop(self.aio)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 async def waits(reader: Both) -> None:
     """Let a new task request a message; return when the stream's thread waits for one."""
     await asyncio.sleep(0)
-    await soon(lambda: is_in_use(reader.stream))
+    await soon(lambda: reader.stream.is_asked)
 
 
 # ---- columns ----------------------------------------------------------------------------------

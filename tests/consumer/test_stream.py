@@ -12,7 +12,6 @@ from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import Producer
-from support.internals import is_in_use
 from support.kafka.streams import KafkaLog, Log, Reader, log_cases, opened
 from support.wait import LIMIT_S, eventually
 
@@ -290,7 +289,7 @@ def test_an_idle_stream_serves_a_new_partition_at_once(log: Log, reader: Reader)
     granted: list[float] = []
 
     def grant_later(partition: int) -> None:
-        eventually(lambda: is_in_use(reader.stream))
+        eventually(lambda: reader.stream.is_asked)
         granted.append(time.monotonic())
         reader.grant(partition, 0)
 
@@ -409,7 +408,7 @@ def test_close_ends_a_wait_in_another_thread(log: Log, reader: Reader, state: st
 
     user = threading.Thread(target=use, daemon=True)
     user.start()
-    eventually(lambda: is_in_use(reader.stream))
+    eventually(lambda: reader.stream.is_asked)
     start = time.monotonic()
     reader.stream.close()
     assert time.monotonic() - start < LIMIT_S / 2

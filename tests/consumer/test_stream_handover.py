@@ -10,7 +10,6 @@ import time
 from types import FrameType
 
 import pytest
-from support.internals import is_in_use
 from support.kafka.streams import Log, Reader
 from support.wait import LIMIT_S, eventually
 
@@ -134,7 +133,7 @@ def test_a_lease_that_runs_out_stops_delivery_by_itself(log: Log, reader: Reader
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset), daemon=True)
     user.start()
-    eventually(lambda: got or is_in_use(reader.stream))
+    eventually(lambda: got or reader.stream.is_asked)
     assert not got
     reader.gate.open(4000.0)
     user.join(LIMIT_S)

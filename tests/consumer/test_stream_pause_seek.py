@@ -6,7 +6,6 @@ import random
 import threading
 
 import pytest
-from support.internals import is_in_use
 from support.kafka.streams import Log, Reader
 from support.wait import LIMIT_S, eventually
 
@@ -43,7 +42,7 @@ def test_resume_wakes_a_waiting_user(log: Log, reader: Reader) -> None:
     got: list[int] = []
     user = threading.Thread(target=lambda: got.append(next(reader.stream).offset), daemon=True)
     user.start()
-    eventually(lambda: is_in_use(reader.stream))
+    eventually(lambda: reader.stream.is_asked)
     assert not got
     reader.stream.resume([reader.tp(0)])
     user.join(LIMIT_S)

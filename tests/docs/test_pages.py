@@ -36,6 +36,7 @@ OWN_METRICS = [
     "zookeeper_requests",
     "owned_partitions",
     "blocked_partitions",
+    "stuck_streams",
     "listener_merged",
     "trace_failed",
     "journal_failed",

@@ -46,6 +46,7 @@ SAMPLE = MetricsSnapshot(
     lease_s=4.0,
     requests=9,
     blocked=0,
+    stuck=0,
     events={"seeks": 1},
     rebalances=2,
     rebalance_s=0.5,

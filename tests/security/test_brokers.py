@@ -25,6 +25,7 @@ from zkconsumer import (
     ZooKeeperUnreachableError,
 )
 from zkconsumer.cli import app
+from zkconsumer.consumer.stream import reader_of
 from zkconsumer.kafka import client_settings
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.task_reader import ReadSettings, read_ranges
@@ -105,7 +106,7 @@ def test_columns_are_read_on_every_listener(secured: Secured, listener: str, top
     config = ConsumerConfig(group_id=topic, auto_offset_reset="smallest", **given)
     with ConsumerConnector(config) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
-        assert stream.has_columns is (listener != "OAUTH")
+        assert reader_of(stream).has_columns is (listener != "OAUTH")
         count = 0
         while count < MESSAGES:
             more = stream.poll_arrow(timeout_s=LIMIT_S).num_rows

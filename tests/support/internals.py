@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from zkconsumer.cli.top_app import Top
     from zkconsumer.consumer.coordinator import Coordinator
     from zkconsumer.consumer.group_member import GroupMember
-    from zkconsumer.consumer.stream import Stream
     from zkconsumer.kafka.librdkafka import KafkaFetcher
     from zkconsumer.zk.client import ZooKeeperClient
     from zkconsumer.zk.observer import Observer
@@ -76,11 +75,6 @@ def text_of(top: Top) -> str:
 def crash(connector: ConsumerConnector) -> None:
     """Crash the coordinator as a bug would: an unknown item in its inbox raises an exception."""
     coordinator_of(connector)._inbox.put("no such thing")  # type: ignore[arg-type]  # as a bug
-
-
-def is_in_use(stream: Stream[Any, Any]) -> bool:
-    """Return whether a user's thread waits in a stream; no public attribute shows this."""
-    return stream._in_use.locked()
 
 
 def wait_of(stream: aio.Stream[Any, Any]) -> Future[Any]:

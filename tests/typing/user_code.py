@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import assert_type
 
 from zkconsumer import (
@@ -75,17 +77,38 @@ def positions(connector: ConsumerConnector, batch: Batch[bytes, bytes]) -> None:
     tp = TopicPartition("orders", 0)
     connector.commit(batch)
     connector.commit_offsets({tp: 7}, timeout_s=5.0)
+    assert_type(connector.commit(batch, wait=False), Future[None])
+    assert_type(connector.commit_offsets({tp: 7}, wait=False), Future[None])
+    connector.pause(tp)
+    connector.resume([tp])
     assert_type(connector.assignment(), dict[TopicPartition, OwnedPartition])
     assert_type(connector.position(tp), int | None)
     assert_type(connector.lag(), dict[TopicPartition, int | None])
     assert_type(connector.committed([tp]), dict[TopicPartition, OffsetAndMetadata | None])
     assert_type(connector.end_offsets([tp]), dict[TopicPartition, int])
+    assert_type(connector.end_offsets(tp, timeout_s=None), dict[TopicPartition, int])
     assert_type(connector.offsets_for_times({tp: 0}), dict[TopicPartition, int | None])
     connector.seek(tp, 0)
     connector.seek_to_beginning([tp])
     connector.seek_to_end([tp])
     connector.seek_to_timestamp([tp], 0)
     assert_type(connector.status(), Status)
+
+
+def first_offset(stream: Stream[bytes, int]) -> int:
+    return next(stream).offset
+
+
+def in_threads(config: ConsumerConfig) -> None:
+    def report(error: ZkConsumerError) -> None:
+        sys.stdout.write(f"{error}\n")
+
+    with ConsumerConnector(config, on_error=report) as connector:
+        streams = connector.create_message_streams({"orders": 2}, value_decoder=int)["orders"]
+        assigned = connector.wait_until_assigned(timeout_s=10.0)
+        assert_type(assigned, dict[TopicPartition, OwnedPartition])
+        assert_type(connector.run(first_offset, streams), list[int])
+        connector.close()
 
 
 def reacts(connector: ConsumerConnector) -> bool:
@@ -108,6 +131,10 @@ def with_callbacks(config: ConsumerConfig) -> list[ConsumerConnector]:
     ]
 
 
+async def first_value(stream: aio.Stream[bytes, int]) -> int | None:
+    return (await anext(stream)).value
+
+
 async def in_a_loop(config: ConsumerConfig) -> None:
     async def revoked(partitions: list[TopicPartition]) -> None:
         await connector.commit_offsets()
@@ -118,6 +145,8 @@ async def in_a_loop(config: ConsumerConfig) -> None:
         async for message in made["orders"][0]:
             assert_type(message, Message[bytes, int])
             await connector.commit(message)
+            assert_type(await connector.commit(message, wait=False), asyncio.Future[None])
             break
+        assert_type(await connector.run(first_value, made["orders"]), list[int | None])
         ends = await connector.end_offsets(connector.assignment())
         assert_type(ends, dict[TopicPartition, int])

@@ -36,8 +36,8 @@ from zkconsumer.admin.plan import Plan, load_plan
 from zkconsumer.admin.verify import verify
 from zkconsumer.admin.what_if import OwnerChange, live_group, places, what_if
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
-from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.logs import KeptLogs
+from zkconsumer.protocol import arguments
 from zkconsumer.protocol.group_assignment import assign_each_member
 from zkconsumer.protocol.group_health import PATIENCE_S
 from zkconsumer.protocol.model import Storage, TopicPartition
@@ -84,14 +84,14 @@ class Admin:
     ) -> None:
         if isinstance(config, str):
             config = ConnectionConfig(zookeeper_connect=config)
-        if broker_limit_s <= 0:
-            raise ConfigError(
-                f"bad value {broker_limit_s!r}",
-                where="broker_limit_s",
-                remedy="use a positive number of seconds",
-            )
+        broker_limit_s = arguments.finite_limit(broker_limit_s, "broker_limit_s")
+        patience_s = arguments.finite_limit(patience_s, "patience_s")
+        if not broker_limit_s:
+            right = "a positive number of seconds"
+            raise arguments.wrong(0, "a time limit", where="broker_limit_s", right=right)
         self.config = config
-        self._backup_dir, self._limit_s, self._patience_s = backup_dir, broker_limit_s, patience_s
+        self._backup_dir = arguments.path(backup_dir, "backup_dir")
+        self._limit_s, self._patience_s = broker_limit_s, patience_s
         self._connection = ZooKeeperClient(config)
         self._logs = KeptLogs(limit_s=broker_limit_s)
 
@@ -116,16 +116,18 @@ class Admin:
 
     def topics(self, names: Iterable[str] | None = None) -> list[TopicSummary]:
         """Return topics sorted by name; None means all, and missing topics are left out."""
-        return topics(self._connection, names)
+        asked = None if names is None else arguments.names(names, "names")
+        return topics(self._connection, asked)
 
     def groups(self, *, topics: Selection | None = None) -> list[GroupSummary]:
         """Return all groups, or those with offsets or owners of selected partitions; sorted by
         name."""
-        return groups(self._connection, topics=topics)
+        return groups(self._connection, topics=arguments.selection(topics, "topics"))
 
     def members(self, names: Iterable[str]) -> dict[str, list[MemberReport]]:
         """Return group -> its registered members; groups that do not exist are left out."""
-        return {name: reports for name, (_, reports) in members(self._connection, names).items()}
+        asked = arguments.names(names, "names")
+        return {name: reports for name, (_, reports) in members(self._connection, asked).items()}
 
     def lag(self, names: Iterable[str], *, topics: Selection | None = None) -> dict[str, GroupLag]:
         """Return group -> committed offsets, log ends and lag of its partitions.
@@ -134,9 +136,9 @@ class Admin:
         """
         return group_lags(
             self._connection,
-            names,
+            arguments.names(names, "names"),
             limit_s=self._limit_s,
-            only=topics,
+            only=arguments.selection(topics, "topics"),
             logs=self._logs.ends,
             kafka=self._logs.committed,
         )
@@ -153,7 +155,11 @@ class Admin:
         Raises UnknownGroupError; ConfigError for an unknown topic.
         """
         return offset_plans.read_committed(
-            self._connection, names, topics=topics, limit_s=self._limit_s, storage=storage
+            self._connection,
+            arguments.names(names, "names"),
+            topics=arguments.selection(topics, "topics"),
+            limit_s=self._limit_s,
+            storage=storage,
         )
 
     def verify(self, group: str) -> list[Finding]:
@@ -161,7 +167,7 @@ class Admin:
 
         Raises UnknownGroupError.
         """
-        return verify(self._connection, group)
+        return verify(self._connection, arguments.name(group, "group"))
 
     def doctor(self, names: Iterable[str] | None = None) -> list[Finding]:
         """Return what is wrong with groups; None means all groups.
@@ -172,7 +178,7 @@ class Admin:
         known = self.config.for_group if isinstance(self.config, ConsumerConfig) else None
         return doctor(
             self._connection,
-            names,
+            None if names is None else arguments.names(names, "names"),
             settings=known,
             ask_logs=self._logs.ends,
             patience_s=self._patience_s,
@@ -181,7 +187,7 @@ class Admin:
     def explain(self, group: str) -> Explanation:
         """Return why each thread of a group owns its partitions. Raises UnknownGroupError."""
         settings = self.config if isinstance(self.config, ConsumerConfig) else None
-        return explain(self._connection, group, settings=settings)
+        return explain(self._connection, arguments.name(group, "group"), settings=settings)
 
     def what_if(self, group: str, wishes: Iterable[str]) -> list[OwnerChange]:
         """Return each partition with its present owner, and its owner after hypothetical changes.
@@ -191,9 +197,11 @@ class Admin:
         `TOPIC=+8` (eight partitions are added). Members whose assignment fails own nothing. Raises
         UnknownGroupError; ConfigError for an impossible change.
         """
-        now, owners = live_group(self._connection, group)
+        now, owners = live_group(self._connection, arguments.name(group, "group"))
         rules = detect(now, owners).profile
-        return places(assign_each_member(what_if(now, wishes), rules), owners)
+        return places(
+            assign_each_member(what_if(now, arguments.names(wishes, "wishes")), rules), owners
+        )
 
     # ---- plan (writes nothing) -------------------------------------------------------------------
 
@@ -212,38 +220,62 @@ class Admin:
         offset cannot be determined.
         """
         moved = offset_plans.plan_reset(
-            self._connection, group, reset, topics=topics, limit_s=self._limit_s, storage=storage
+            self._connection,
+            arguments.name(group, "group"),
+            reset,
+            topics=arguments.selection(topics, "topics"),
+            limit_s=self._limit_s,
+            storage=storage,
         )
         return moved.plan
 
     def plan_import(self, offsets: Mapping[str, Mapping[TopicPartition, int]]) -> Plan:
         """Plan to set offsets in ZooKeeper exactly as given; missing groups are created."""
+        right = "{'billing': {TopicPartition('orders', 0): 43}}"
+        if not isinstance(offsets, Mapping):
+            raise arguments.wrong(offsets, "offsets of groups", where="offsets", right=right)
+        for group, one in offsets.items():
+            arguments.by_partition(one, f"offsets of {group}", "43")
         return offset_plans.plan_import(self._connection, offsets)
 
     def plan_delete_offsets(self, group: str, topics: Mapping[str, Collection[int] | None]) -> Plan:
         """Plan to delete offsets in ZooKeeper. Raises UnknownGroupError, ConfigError."""
-        return group_changes.plan_delete_offsets(self._connection, group, topics=topics)
+        return group_changes.plan_delete_offsets(
+            self._connection,
+            arguments.name(group, "group"),
+            topics=arguments.selection(topics, "topics") or {},
+        )
 
     def plan_copy_group(self, source: str, target: str) -> Plan:
         """Plan to copy a group's offsets to a new group.
 
         Raises UnknownGroupError; RefusedError if the target exists.
         """
-        return group_changes.plan_copy_group(self._connection, source, target)
+        return group_changes.plan_copy_group(
+            self._connection,
+            arguments.name(source, "source"),
+            arguments.name(target, "target"),
+        )
 
     def plan_rename_group(self, source: str, target: str) -> Plan:
         """Plan to copy a group and to delete the old one.
 
         Raises what `plan_copy_group` raises, and RefusedError if the group has members.
         """
-        return group_changes.plan_rename_group(self._connection, source, target)
+        return group_changes.plan_rename_group(
+            self._connection,
+            arguments.name(source, "source"),
+            arguments.name(target, "target"),
+        )
 
     def plan_delete_group(self, *groups: str) -> Plan:
         """Plan to delete the znodes of groups, except those of live sessions.
 
         Raises UnknownGroupError.
         """
-        return group_changes.plan_delete_group(self._connection, *groups)
+        return group_changes.plan_delete_group(
+            self._connection, *(arguments.name(one, "groups") for one in groups)
+        )
 
     def plan_forget_topics(
         self, names: Sequence[str], *, groups: Collection[str] | None = None
@@ -252,7 +284,11 @@ class Admin:
 
         Raises UnknownGroupError; ConfigError if no group has such znodes.
         """
-        return group_changes.plan_forget_topics(self._connection, names, groups=groups)
+        return group_changes.plan_forget_topics(
+            self._connection,
+            arguments.names(names, "names"),
+            groups=None if groups is None else arguments.names(groups, "groups"),
+        )
 
     def plan_migration(
         self, group: str, direction: Direction, *, topics: Selection | None = None
@@ -265,9 +301,9 @@ class Admin:
         """
         return migrate.plan_migration(
             self._connection,
-            group,
+            arguments.name(group, "group"),
             direction,
-            topics=topics,
+            topics=arguments.selection(topics, "topics"),
             ask_kafka=migrate.kafka_offsets(self._limit_s),
             ask_logs=kafka_logs(self._limit_s),
         )
@@ -275,7 +311,7 @@ class Admin:
     def plan_undo(self, backup: Path) -> Plan:
         """Plan to restore every znode of a backup that `apply` wrote, even if members have written
         since. Raises BadFileError."""
-        done = load_plan(backup)
+        done = load_plan(arguments.path(backup, "backup"))
         kafka = BrokerOffsets.of(self._connection) if done.kafka else None
         return plan_undo(self._connection, done, kafka=kafka)
 

@@ -172,6 +172,18 @@ class MillisOrNever:
         return None if value is None else Millis(0).check(value)
 
 
+def in_seconds(kind: Kind) -> str:
+    """Return the values that a time has in Python, in seconds; empty if the kind is no time."""
+    match kind:
+        case Millis(least):
+            return f"seconds, {least / 1000:g} to {INT_MAX // 1000}"
+        case Backoff():
+            return f"seconds, 0 to {INT_MAX // 1000}"
+        case MillisOrNever():
+            return f"seconds, 0 to {INT_MAX // 1000}, or None for never"
+    return ""
+
+
 def _is_group(name: str) -> bool:
     try:
         return bool(validate_group(name))

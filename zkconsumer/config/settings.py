@@ -14,6 +14,7 @@ import functools
 import ipaddress
 import logging
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from os import PathLike
@@ -45,11 +46,13 @@ from zkconsumer.config.property_types import (
     MillisOrNever,
     Setting,
     Text,
+    in_seconds,
     setting,
     settings_of,
 )
 from zkconsumer.config.secrets import reveal
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol import arguments
 from zkconsumer.protocol.releases import DEFAULT
 
 _log = logging.getLogger("zkconsumer.config")
@@ -729,19 +732,26 @@ def _parsed(row: Setting, text: str, place: str) -> object:
 
 
 def _checked(row: Setting, value: object) -> object:
+    allowed = in_seconds(row.kind)
+    # A file's times are floats here.
+    if allowed and type(value) is int and value > arguments.LONG_S:
+        text = f"{row.attribute}={value} means {value / 3600:.3g} hours; the unit is seconds"
+        warnings.warn(text, UserWarning, stacklevel=6)
     try:
         return row.kind.check(value)
     except ValueError:
+        if allowed:
+            raise _bad_value(row, value, row.attribute, allowed) from None
         raise _bad_value(row, value, row.name) from None
 
 
-def _bad_value(row: Setting, value: object, place: str) -> ConfigError:
+def _bad_value(row: Setting, value: object, place: str, allowed: str = "") -> ConfigError:
     shown = "(not shown)" if row.kind in (TOKEN, SECRET) else repr(value)
     reason = " (the JVM accepts it, but no tool can name such a group)" if value == "" else ""
     return ConfigError(
         f"bad value {shown} of {row.name}{reason if row.kind is GROUP else ''}",
         where=place,
-        remedy=f"allowed: {row.kind.allowed}",
+        remedy=f"allowed: {allowed or row.kind.allowed}",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from zkconsumer.errors import (
     CommitError,
@@ -16,6 +16,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.member.events import PositionsCollected
+from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import (
     OffsetAndMetadata,
     Ownership,
@@ -42,6 +43,13 @@ A commit without metadata keeps the metadata that is stored with the same offset
 """
 
 
+def _running_future() -> Future[None]:
+    """Return a future that its user cannot cancel: a commit that was sent cannot be undone."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
 class Answer(Protocol):
     """Receives the outcome of a commit: the methods of a `Future` that the loop calls."""
 
@@ -55,7 +63,7 @@ class CommitRequested:
 
     retries: int | None
     given: ExplicitOffsets | None = None
-    answer: Future[None] = field(default_factory=Future)
+    answer: Future[None] = field(default_factory=_running_future)
     # Partition -> the fencing token under which this member must still own the partition.
     tokens: Mapping[TopicPartition, int] = field(default_factory=dict)
 
@@ -105,9 +113,8 @@ def new_commit_request(
     if given is None:
         return CommitRequested(retries)
     checked: dict[TopicPartition, int | OffsetAndMetadata] = {}
-    for key, value in given.items():
-        tp = TopicPartition(*key)
-        offset, metadata = value if isinstance(value, tuple) else (value, "")
+    for tp, value in arguments.by_partition(given, "offsets", "43").items():
+        offset, metadata = value if _is_pair(value) else (value, "")
         if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
             raise ConfigError(
                 f"{offset!r} is not an offset",
@@ -120,8 +127,13 @@ def new_commit_request(
                 where=str(tp),
                 remedy="set offsets.storage=kafka, or omit the metadata",
             )
-        checked[tp] = OffsetAndMetadata(*value) if isinstance(value, tuple) else value
+        checked[tp] = OffsetAndMetadata(offset, metadata) if metadata else offset
     return CommitRequested(retries, checked)
+
+
+def _is_pair(value: object) -> TypeGuard[tuple[object, str]]:
+    """Return whether a value is an offset with metadata."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
 
 
 def commit_request_after(

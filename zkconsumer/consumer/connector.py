@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import logging
 import os
+import queue
 import threading
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from copy import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member, metrics, positions
@@ -31,14 +35,18 @@ from zkconsumer.consumer.status import Status, idle_status, status_of
 from zkconsumer.consumer.stream import Stream, Streams, by_stream, seek
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, Decoded
+from zkconsumer.consumer.stuck_streams import StuckStreams
 from zkconsumer.errors import (
     CommitError,
+    ConfigError,
     ConnectorClosedError,
+    ConsumerTimeoutError,
     ForkedError,
     MessageStreamsExistError,
+    ZkConsumerError,
 )
 from zkconsumer.member.phases import Phase
-from zkconsumer.protocol import paths
+from zkconsumer.protocol import arguments, paths
 from zkconsumer.protocol.filters import TopicFilter
 from zkconsumer.protocol.model import OffsetAndMetadata, Purpose, TopicPartition
 from zkconsumer.protocol.registrations import Registration
@@ -52,6 +60,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
+
+Partitions = TopicPartition | Iterable[TopicPartition]
+"""One partition, or several."""
+
+ASSIGNED_S = 60.0
+"""Default time limit, in seconds, of `wait_until_assigned`: a rebalance that waits for the expiry
+of a session takes less time."""
 
 SHUTDOWN_MARGIN_S = 10.0
 """Seconds for which a shutdown waits, besides the time for the last commit and for `on_revoked`.
@@ -86,6 +102,7 @@ class ConsumerConnector:
         on_revoked: Callable[[list[TopicPartition]], object] | None = None,
         on_lost: Callable[[list[TopicPartition]], object] | None = None,
         callbacks: RebalanceCallbacks | None = None,
+        on_error: Callable[[ZkConsumerError], object] | None = None,
     ) -> None:
         """Connect to ZooKeeper; creating streams registers the member.
 
@@ -94,6 +111,9 @@ class ConsumerConnector:
             on_assigned, on_revoked, on_lost: functions that a thread of the connector calls with
                 the affected partitions, as `RebalanceCallbacks` describes.
             callbacks: an object with these three methods.
+            on_error: a function that gets each error of a stream that does not end the member. The
+                stream calls it on the thread that reads the stream, and then goes on. Without it,
+                the stream raises the error.
 
         Raises:
             ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session` and
@@ -105,13 +125,15 @@ class ConsumerConnector:
         self._callbacks = Callbacks.of(
             callbacks, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
         )
+        self._on_error = arguments.function(on_error, "on_error")
+        self._has_left = True  # until the connection begins
         self._member = GroupMember(config)
         self.consumer_id = self._member.consumer_id
         self._streams: Streams = {}
         self._pool: FetcherPool | None = None
         self._listener: ConsumerRebalanceListener | None = None
         self._leaving = threading.RLock()  # held while a thread leaves the group
-        self._has_left = False
+        self._stuck: StuckStreams | None = None
         self._exports = Exports(self._figures)
         self._pid = os.getpid()
         _connectors.add(self)
@@ -124,6 +146,7 @@ class ConsumerConnector:
         except BaseException:
             self._exports.end()
             raise
+        self._has_left = False
 
     @property
     def _coordinator(self) -> Coordinator | None:
@@ -149,6 +172,10 @@ class ConsumerConnector:
                 where=self.consumer_id,
                 remedy="set the listener before you create streams",
             )
+        for name in ("before_releasing_partitions", "before_starting_fetchers"):
+            if not callable(getattr(listener, name, None)):
+                right = f"an object with the method {name}"
+                raise arguments.wrong(listener, "a listener", where="listener", right=right)
         self._listener = listener
 
     @overload
@@ -191,11 +218,11 @@ class ConsumerConnector:
             AccessDeniedError: ZooKeeper refuses the registration.
         """
         counts = paths.validate_topic_counts(topic_counts)
-        codec = Codec(key_decoder, value_decoder, self._decode_failed)
+        codec = self._codec(key_decoder, value_decoder)
         streams = self._join(Registration(counts), counts.items(), codec)
         by_topic: dict[str, list[Stream[Decoded, Decoded]]] = {topic: [] for topic in counts}
         for (topic, _), stream in streams.items():
-            by_topic[topic or ""].append(stream)
+            by_topic[topic or ""].append(Stream(stream))
         return by_topic
 
     @overload
@@ -237,10 +264,25 @@ class ConsumerConnector:
             MessageStreamsExistError, ConfigError, ConsumerIdTakenError, AccessDeniedError: as
                 `create_message_streams`.
         """
+        if not isinstance(topic_filter, TopicFilter):
+            right = "white_list('orders.*') or black_list('test.*')"
+            raise arguments.wrong(topic_filter, "a filter", where="topic_filter", right=right)
         count = paths.validate_streams(streams, where=topic_filter.regex)
-        codec = Codec(key_decoder, value_decoder, self._decode_failed)
+        codec = self._codec(key_decoder, value_decoder)
         registration = Registration({topic_filter.regex: count}, topic_filter.pattern)
-        return list(self._join(registration, [(None, count)], codec).values())
+        joined = self._join(registration, [(None, count)], codec)
+        return [Stream(one) for one in joined.values()]
+
+    def _codec(
+        self,
+        key_decoder: Callable[[bytes], Decoded] | None,
+        value_decoder: Callable[[bytes], Decoded] | None,
+    ) -> Codec[Decoded, Decoded]:
+        return Codec(
+            arguments.function(key_decoder, "key_decoder"),
+            arguments.function(value_decoder, "value_decoder"),
+            self._decode_failed,
+        )
 
     def _join(
         self,
@@ -281,11 +323,14 @@ class ConsumerConnector:
                 brokers=self._member.brokers,
                 report=self._report,
                 pool=self._pool,
+                on_error=self._on_error,
             )
             for topic, count in counts
             for number, thread in enumerate(paths.thread_ids(self.consumer_id, count))
         }
         # Open the trace file last, so that an earlier error leaves no file open.
+        clock = self._member.gate.clock
+        self._stuck = StuckStreams(self.consumer_id, self._streams.values(), clock)
         trace = TraceFile(self.config.trace_file) if self.config.trace_file else None
         self._member.start(
             settings,
@@ -293,6 +338,7 @@ class ConsumerConnector:
             trace=trace,
             listener=self._listener,
             callbacks=self._callbacks,
+            look=self._stuck.look,
         )
         try:
             self._member.wait_registered()
@@ -310,13 +356,31 @@ class ConsumerConnector:
 
     # ---- commits, pause and seek, status ---------------------------------------------------------
 
+    @overload
     def commit_offsets(
         self,
         offsets: commit_requests.ExplicitOffsets | None = None,
         *,
         retries: int | None = None,
-        timeout_s: float = commit_requests.COMMIT_TIMEOUT_S,
-    ) -> None:
+        timeout_s: float | None = commit_requests.COMMIT_TIMEOUT_S,
+        wait: Literal[True] = True,
+    ) -> None: ...
+    @overload
+    def commit_offsets(
+        self,
+        offsets: commit_requests.ExplicitOffsets | None = None,
+        *,
+        retries: int | None = None,
+        wait: Literal[False],
+    ) -> Future[None]: ...
+    def commit_offsets(
+        self,
+        offsets: commit_requests.ExplicitOffsets | None = None,
+        *,
+        retries: int | None = None,
+        timeout_s: float | None = commit_requests.COMMIT_TIMEOUT_S,
+        wait: bool = True,
+    ) -> Future[None] | None:
         """Commit the offsets of every message handed out so far (JVM: `commitOffsets`).
 
         The call returns when the offsets are stored. While ZooKeeper is unreachable the call waits
@@ -330,7 +394,10 @@ class ConsumerConnector:
             retries: how many times the commit is sent to Kafka again with `offsets.storage=kafka`
                 (the JVM's `retryOnFailure`). None means `offsets.commit.max.retries`.
             timeout_s: seconds after which the call raises CommitError. A commit that has not been
-                sent by then is dropped.
+                sent by then is dropped. None waits without a limit.
+            wait: False returns at once, with a future that gets the result or the error. A shutdown
+                waits for the commit. A callback of the future runs on a thread of the member, so it
+                must not block.
 
         Raises:
             CommitError: some offsets were not stored; the error names each partition and the
@@ -345,55 +412,81 @@ class ConsumerConnector:
         """
         self._require_open()
         storage = group_member.storage(self.config)
-        self._commit(
-            commit_requests.new_commit_request(offsets, retries=retries, storage=storage), timeout_s
-        )
+        request = commit_requests.new_commit_request(offsets, retries=retries, storage=storage)
+        return self._commit(request, timeout_s, wait=wait)
 
+    @overload
     def commit(
         self,
         messages: Message[Decoded, Decoded] | Iterable[Message[Decoded, Decoded]] | None = None,
         *,
         retries: int | None = None,
-        timeout_s: float = commit_requests.COMMIT_TIMEOUT_S,
-    ) -> None:
+        timeout_s: float | None = commit_requests.COMMIT_TIMEOUT_S,
+        wait: Literal[True] = True,
+    ) -> None: ...
+    @overload
+    def commit(
+        self,
+        messages: Message[Decoded, Decoded] | Iterable[Message[Decoded, Decoded]] | None = None,
+        *,
+        retries: int | None = None,
+        wait: Literal[False],
+    ) -> Future[None]: ...
+    def commit(
+        self,
+        messages: Message[Decoded, Decoded] | Iterable[Message[Decoded, Decoded]] | None = None,
+        *,
+        retries: int | None = None,
+        timeout_s: float | None = commit_requests.COMMIT_TIMEOUT_S,
+        wait: bool = True,
+    ) -> Future[None] | None:
         """Commit, for each partition, the offset after the last of these messages.
 
         `messages` is one message, a batch or an iterable; None means every message handed out.
 
         A position is committed even if it is lower than the stored offset. The call returns when
-        the offsets are stored. `retries` and `timeout_s` are those of `commit_offsets`.
+        the offsets are stored. `retries`, `timeout_s` and `wait` are those of `commit_offsets`.
 
         Raises:
             NotOwnedError: this member has lost a partition since it delivered the messages (their
                 fencing token is out of date). No offset is committed.
             CommitError, ConfigError, ConnectorClosedError: as `commit_offsets`.
         """
-        if messages is None:
-            return self.commit_offsets(retries=retries, timeout_s=timeout_s)
         self._require_open()
-        self._commit(
-            commit_requests.commit_request_after(positions.after(messages), retries=retries),
-            timeout_s,
-        )
+        if messages is None:
+            storage = group_member.storage(self.config)
+            request = commit_requests.new_commit_request(None, retries=retries, storage=storage)
+        else:
+            after = positions.after(messages)
+            request = commit_requests.commit_request_after(after, retries=retries)
+        return self._commit(request, timeout_s, wait=wait)
 
-    def _commit(self, asked: commit_requests.CommitRequested, timeout_s: float) -> None:
+    def _commit(
+        self, asked: commit_requests.CommitRequested, timeout_s: float | None, *, wait: bool
+    ) -> Future[None] | None:
+        limit_s = arguments.time_limit(timeout_s)
         if self._coordinator is None:
             # Without streams the member owns no partition, so this call raises NotOwnedError for
             # any offset.
             commit_requests.commit_event(asked, {}, request=0, now=0.0)
-            return
+            asked.answer.set_result(None)
+            return None if wait else asked.answer
+        answer = self._coordinator.commit(asked)
+        if not wait:
+            return answer
         try:
-            self._coordinator.commit(asked).result(timeout_s)
+            answer.result(limit_s)
         except FutureTimeoutError:
             self._coordinator.give_up(asked)
             raise CommitError(
-                f"no answer within {timeout_s:g} s; a commit that was already sent may still be "
+                f"no answer within {limit_s:g} s; a commit that was already sent may still be "
                 "stored",
                 where=self.config.zookeeper_connect,
                 remedy="commit again",
             ) from None
+        return None
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+    def pause(self, partitions: Partitions) -> None:
         """Stop delivering and fetching these partitions until `resume`.
 
         The member keeps the partitions and commits their positions as usual. The pause ends when
@@ -406,16 +499,18 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        for stream, tps in by_stream(self._streams.values(), partitions).items():
+        asked = arguments.partitions(partitions, "partitions")
+        for stream, tps in by_stream(self._streams.values(), asked).items():
             stream.pause(tps)
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+    def resume(self, partitions: Partitions) -> None:
         """Deliver these partitions again, from the position at which they were paused.
 
         Raises the same errors as `pause`.
         """
         self._require_open()
-        for stream, tps in by_stream(self._streams.values(), partitions).items():
+        asked = arguments.partitions(partitions, "partitions")
+        for stream, tps in by_stream(self._streams.values(), asked).items():
             stream.resume(tps)
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -435,12 +530,13 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
+        tp = arguments.partition(partition, "partition")
         if self._coordinator is not None:
-            self._coordinator.counting_seek(TopicPartition(*partition))
-        seek(self._streams.values(), partition, offset)
+            self._coordinator.counting_seek(tp)
+        seek(self._streams.values(), tp, offset)
 
     def seek_to_beginning(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+        self, partitions: Partitions, *, timeout_s: float | None = positions.ASK_S
     ) -> None:
         """Seek to the first message that each log contains.
 
@@ -454,7 +550,7 @@ class ConsumerConnector:
             self.seek(tp, start)
 
     def seek_to_end(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+        self, partitions: Partitions, *, timeout_s: float | None = positions.ASK_S
     ) -> None:
         """Seek to the end of each log; raise the same errors as `seek_to_beginning`."""
         for tp, (_, end) in self._ends(partitions, timeout_s).items():
@@ -462,10 +558,10 @@ class ConsumerConnector:
 
     def seek_to_timestamp(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: Partitions,
         timestamp_ms: int,
         *,
-        timeout_s: float = positions.ASK_S,
+        timeout_s: float | None = positions.ASK_S,
     ) -> None:
         """Seek to the first message at or after a time, or to the end if there is none.
 
@@ -480,7 +576,7 @@ class ConsumerConnector:
             BrokersUnreachableError, BrokerAccessError, ZooKeeperUnreachableError, NotOwnedError,
                 ConnectorClosedError: as `seek_to_beginning`.
         """
-        asked = [TopicPartition(*one) for one in partitions]
+        asked = arguments.partitions(partitions, "partitions")
         by_stream(self._streams.values(), asked)
         found = self.offsets_for_times(dict.fromkeys(asked, timestamp_ms), timeout_s=timeout_s)
         for tp, offset in found.items():
@@ -508,7 +604,7 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        return positions.position(self._streams, partition)
+        return positions.position(self._streams, arguments.partition(partition, "partition"))
 
     def lag(self) -> dict[TopicPartition, int | None]:
         """Return the lag of each partition: the number of messages between position and log end.
@@ -520,7 +616,7 @@ class ConsumerConnector:
         return positions.lag(self._streams)
 
     def committed(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+        self, partitions: Partitions, *, timeout_s: float | None = positions.ASK_S
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's stored offset of each partition; None if there is none.
 
@@ -535,10 +631,12 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        return positions.committed(self._member, partitions, limit_s=timeout_s)
+        asked = arguments.partitions(partitions, "partitions")
+        limit_s = arguments.finite_limit(timeout_s)
+        return positions.committed(self._member, asked, limit_s=limit_s)
 
     def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+        self, partitions: Partitions, *, timeout_s: float | None = positions.ASK_S
     ) -> dict[TopicPartition, int]:
         """Return the first offset of each log.
 
@@ -548,13 +646,13 @@ class ConsumerConnector:
         return {tp: start for tp, (start, _) in self._log_ends(partitions, timeout_s).items()}
 
     def end_offsets(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float = positions.ASK_S
+        self, partitions: Partitions, *, timeout_s: float | None = positions.ASK_S
     ) -> dict[TopicPartition, int]:
         """Return the end offset of each log; raise the same errors as `beginning_offsets`."""
         return {tp: end for tp, (_, end) in self._log_ends(partitions, timeout_s).items()}
 
     def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], *, timeout_s: float = positions.ASK_S
+        self, times: Mapping[TopicPartition, int], *, timeout_s: float | None = positions.ASK_S
     ) -> dict[TopicPartition, int | None]:
         """Return the offset of the first message at or after a time; None if there is none.
 
@@ -569,19 +667,22 @@ class ConsumerConnector:
                 ConnectorClosedError: as `beginning_offsets`.
         """
         self._require_open()
-        return positions.at_times(self._member, times, limit_s=timeout_s)
+        asked = arguments.by_partition(times, "times", "1790000000000")
+        limit_s = arguments.finite_limit(timeout_s)
+        return positions.at_times(self._member, asked, limit_s=limit_s)
 
     def _log_ends(
-        self, partitions: Iterable[TopicPartition], timeout_s: float
+        self, partitions: Partitions, timeout_s: float | None
     ) -> dict[TopicPartition, tuple[int, int]]:
         self._require_open()
-        return positions.ends(self._member, partitions, limit_s=timeout_s)
+        asked = arguments.partitions(partitions, "partitions")
+        return positions.ends(self._member, asked, limit_s=arguments.finite_limit(timeout_s))
 
     def _ends(
-        self, partitions: Iterable[TopicPartition], timeout_s: float
+        self, partitions: Partitions, timeout_s: float | None
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return first and end offsets of partitions; raise NotOwnedError if one is not served."""
-        asked = [TopicPartition(*one) for one in partitions]
+        asked = arguments.partitions(partitions, "partitions")
         by_stream(self._streams.values(), asked)
         return self._log_ends(asked, timeout_s) if asked else {}
 
@@ -591,8 +692,13 @@ class ConsumerConnector:
         if self._coordinator is None:
             return idle_status(Phase.CLOSED if self._closed else Phase.OFFLINE)
         member, coordinator = self._member, self._coordinator
-        trouble = "" if self._closed else member.session.trouble()
-        return status_of(coordinator.state, member.gate, coordinator.failure, trouble=trouble)
+        return status_of(
+            coordinator.state,
+            member.gate,
+            error=coordinator.failure,
+            trouble="" if self._closed else member.session.trouble(),
+            stuck=self._stuck.reasons if self._stuck is not None else {},
+        )
 
     def metrics(self) -> dict[str, float]:
         """Return the counters since the start, and the gauges (`zkconsumer docs metrics`)."""
@@ -603,17 +709,82 @@ class ConsumerConnector:
     def _figures(self) -> MetricsSnapshot | None:
         if self._coordinator is None:
             return None
-        return metrics.figures(self.config, self._coordinator, self._member.gate, self._streams)
+        coordinator, gate = self._coordinator, self._member.gate
+        stuck = len(self._stuck.reasons) if self._stuck is not None else 0
+        return metrics.figures(self.config, coordinator, gate, self._streams, stuck=stuck)
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """Export this member's metrics in a registry of prometheus-client until the shutdown.
 
         Raises:
-            ConfigError: prometheus-client is not installed.
+            ConfigError: prometheus-client is not installed, or `registry` is none of its
+                registries.
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
         self._exports.register(registry)
+
+    # ---- reading in threads ----------------------------------------------------------------------
+
+    def wait_until_assigned(
+        self, timeout_s: float | None = ASSIGNED_S
+    ) -> dict[TopicPartition, OwnedPartition]:
+        """Wait until the member owns every partition that is assigned to it; return these.
+
+        The result may be empty, for instance in a group with more threads than partitions. Later
+        rebalances may change the assignment at any time.
+
+        Raises:
+            ConfigError: the connector has no streams, or `timeout_s` is negative.
+            ConsumerTimeoutError: the member has not settled within `timeout_s` seconds; the error
+                says what it waits for. None waits without a limit.
+            ConnectorClosedError, ZkConsumerError: the member has ended.
+        """
+        self._require_open()
+        limit_s = arguments.time_limit(timeout_s)
+        if self._coordinator is None:
+            raise ConfigError(
+                "a connector without streams is assigned no partition",
+                where="wait_until_assigned",
+                remedy="create the streams first",
+            )
+        if not self._coordinator.wait_settled(limit_s):
+            status = self.status()
+            held = ", ".join(f"{tp} is held by {who}" for tp, who in status.blocked.items())
+            raise ConsumerTimeoutError(
+                f"not all assigned partitions are owned within {limit_s:g} s",
+                where=self.consumer_id,
+                remedy=status.waiting_for or held or f"the member is {status.phase}; wait longer",
+            )
+        self._require_open()
+        return self.assignment()
+
+    def run(
+        self, work: Callable[[Stream[K, V]], T], streams: Stream[K, V] | Iterable[Stream[K, V]]
+    ) -> list[T]:
+        """Call `work(stream)` for each stream, each in a thread of its own; wait for all of them.
+
+        If a call raises an exception, or Ctrl-C interrupts this call, the streams of this connector
+        end. Each loop over a stream then ends after its message, `run` waits until all calls have
+        returned, and raises the first exception. Leave the group afterwards: the end of the `with`
+        block does so.
+
+        Args:
+            work: reads its stream, for instance in a `for` loop.
+            streams: the streams of this connector, as `create_message_streams` returns them for a
+                topic.
+
+        Returns:
+            The results of the calls, in the order of the streams.
+        """
+        self._require_open()
+        if not callable(work):
+            raise arguments.wrong(work, "a function", where="work", right="work(stream)")
+        return run_in_threads(work, _streams_of(streams), self._end_iterations)
+
+    def _end_iterations(self) -> None:
+        for stream in self._streams.values():
+            stream.end_iteration()
 
     # ---- shutdown --------------------------------------------------------------------------------
 
@@ -636,6 +807,14 @@ class ConsumerConnector:
         self._leave(Purpose.LEAVE)
         self._raise_failure()
 
+    def close(self) -> None:
+        """Leave the group: another name of `shutdown`."""
+        self.shutdown()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_has_left", True) and os.getpid() == self._pid:
+            _warn_forgotten(self)
+
     def _leave(self, purpose: Purpose) -> None:
         """Leave the group and close everything; a later call waits for the first one.
 
@@ -646,8 +825,7 @@ class ConsumerConnector:
         with self._leaving:
             if self._has_left:
                 return
-            for stream in self._streams.values():
-                stream.end_iteration()
+            self._end_iterations()
             if self._coordinator is None:
                 self._closed = True
                 self._exports.end()
@@ -761,6 +939,95 @@ class ConsumerConnector:
         self._leave(Purpose.LEAVE if kind is None else Purpose.RELEASE)
         if kind is None:
             self._raise_failure()
+
+
+# ---- reading in threads --------------------------------------------------------------------------
+
+
+def _streams_of(given: Stream[K, V] | Iterable[Stream[K, V]]) -> list[Stream[K, V]]:
+    """Return one stream, or several, as a list; raise ConfigError for anything else."""
+    found = [given] if isinstance(given, Stream) else given
+    if isinstance(found, Mapping) or not isinstance(found, Iterable):
+        right = "the list of a topic's streams: streams['orders']"
+        raise arguments.wrong(given, "a list of streams", where="streams", right=right)
+    streams = list(found)
+    for one in streams:
+        if not isinstance(one, Stream):
+            raise arguments.wrong(one, "a stream", where="streams", right="streams['orders']")
+    return streams
+
+
+def run_in_threads(
+    work: Callable[[Stream[K, V]], T], streams: list[Stream[K, V]], end: Callable[[], None]
+) -> list[T]:
+    """Call `work` for each stream in its own thread; after the first exception call `end`.
+
+    Returns the results in the order of the streams, or raises the first exception when all calls
+    have returned.
+    """
+    ended: queue.SimpleQueue[tuple[int, Future[T]]] = queue.SimpleQueue()
+
+    def call(number: int, stream: Stream[K, V]) -> None:
+        result: Future[T] = Future()
+        try:
+            result.set_result(work(stream))
+        except BaseException as error:  # noqa: BLE001  # the thread's boundary: `run` raises it
+            result.set_exception(error)
+        ended.put((number, result))
+
+    for number, stream in enumerate(streams):
+        name = f"{stream.thread_id}-{stream.topic or 'filter'}-work"
+        # A daemon thread, so that work that never returns does not keep the process alive.
+        threading.Thread(target=call, args=(number, stream), name=name, daemon=True).start()
+    results: dict[int, T] = {}
+    first: BaseException | None = None
+    try:
+        for _ in streams:
+            number, result = _next_of(ended)
+            if (error := result.exception()) is None:
+                results[number] = result.result()
+            elif first is None:
+                first = error
+                end()
+            else:
+                logger.error("%r: the work has failed, too", streams[number], exc_info=error)
+    except BaseException:  # Ctrl-C
+        end()
+        raise
+    if first is not None:
+        raise first
+    return [results[number] for number in range(len(streams))]
+
+
+def _next_of(ended: queue.SimpleQueue[T]) -> T:
+    """Return the next item; on Windows, Ctrl-C interrupts only a wait that has a limit."""
+    while True:
+        try:
+            return ended.get(timeout=1.0)
+        except queue.Empty:
+            continue
+
+
+# ---- a forgotten shutdown ------------------------------------------------------------------------
+
+
+def _warn_forgotten(connector: ConsumerConnector) -> None:
+    warnings.warn(
+        f"the connector {connector.consumer_id} was not shut down: its last messages are "
+        "redelivered, and its partitions have no reader until the session expires; use a `with` "
+        "block or call shutdown()",
+        ResourceWarning,
+        stacklevel=2,
+        source=connector,
+    )
+
+
+@atexit.register
+def _warn_at_exit() -> None:
+    for connector in list(_connectors):
+        if not connector._has_left:
+            _warn_forgotten(connector)
+            connector._has_left = True  # `__del__` does not repeat the warning
 
 
 # ---- fork ----------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ class Coordinator(threading.Thread):
         troubles: counts of the failures that streams report. They are not in `counters`, because
             user threads increase them.
         tally: metrics counted from the member's transitions.
+        phase_changed: notified when the member's phase has changed, or the member has ended.
         joined: completes when the member is registered; gets the error if the member cannot
             register.
         failure: the error that ended the member; None while it works and after a shutdown.
@@ -100,6 +101,7 @@ class Coordinator(threading.Thread):
         trace: TraceFile | None = None,
         listener: ConsumerRebalanceListener | None = None,
         callbacks: Callbacks | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the thread; `start` starts it.
 
@@ -108,10 +110,13 @@ class Coordinator(threading.Thread):
                 and `client_died`.
             streams: the streams that serve the member's partitions.
             store: stores offsets in Kafka; None with `offsets.storage=zookeeper`.
+            look: looks for streams that nobody reads; called after every turn.
         """
         super().__init__(name=f"{settings.consumer}-coordinator", daemon=True)
         self.counters: Counter[str] = Counter()
         self.joined: Future[None] = Future()
+        self.phase_changed = threading.Condition()
+        self._look = look
         self.failure: ZkConsumerError | None = None
         self.still_running: Sequence[str] = ()
         self.clock = gate.clock
@@ -196,6 +201,16 @@ class Coordinator(threading.Thread):
         """Drop an explicit commit whose caller timed out, unless the commit is already running."""
         self.post(CommitAbandoned(asked.answer))
 
+    def wait_settled(self, limit_s: float | None) -> bool:
+        """Wait until the member has settled or ended, at most `limit_s` s; return whether it has.
+
+        The coordinator's thread must not call it.
+        """
+        with self.phase_changed:
+            return self.phase_changed.wait_for(
+                lambda: self._ended or self.state.phase is Phase.SETTLED, limit_s
+            )
+
     def leave(self, purpose: Purpose) -> None:
         self.post(LeaveRequested(purpose))
 
@@ -220,6 +235,7 @@ class Coordinator(threading.Thread):
         self._loop.take(item)
         if not self.joined.done() and self.state.registered:
             self.joined.set_result(None)
+        self._look()
 
     # ---- the loop's host -------------------------------------------------------------------------
 
@@ -249,6 +265,8 @@ class Coordinator(threading.Thread):
             name, old, new = self._settings.consumer, before.phase.value, after.phase.value
             logger.debug("%s: %s -> %s", name, old, new)
             self.counters["rebalances"] += after.phase is Phase.READING
+            with self.phase_changed:
+                self.phase_changed.notify_all()
 
     def noticed(self, notice: cmd.Notice, error: ZkConsumerError) -> None:
         self.counters[notice.kind.value] += 1
@@ -326,4 +344,6 @@ class Coordinator(threading.Thread):
         }
         self.still_running = [what for what, is_running in running.items() if is_running]
         self._ended = True
+        with self.phase_changed:
+            self.phase_changed.notify_all()
         commit_requests.refuse_late(self._inbox, self._settings.consumer, self.failure)

@@ -21,7 +21,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.listener import Callbacks, ConsumerRebalanceListener
 from zkconsumer.consumer.loop import PartitionSinks
-from zkconsumer.consumer.stream import Stream
+from zkconsumer.consumer.stream import StreamReader
 from zkconsumer.consumer.stream_fetcher import (
     IDLE_S,
     TURN_S,
@@ -107,6 +107,7 @@ class GroupMember:
         # The session may connect, or its client may die, before the coordinator exists. `start`
         # then reports the connection or the death to the coordinator.
         self._connection: Session | None = None
+        self._last_session: int | None = None
         self._death: ClientDeath | None = None
         self._session: ZooKeeperSession | None = None
 
@@ -162,6 +163,7 @@ class GroupMember:
         trace: TraceFile | None = None,
         listener: ConsumerRebalanceListener | None = None,
         callbacks: Callbacks | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> Coordinator:
         """Start the coordinator, which registers the member; do not wait for the registration."""
         coordinator = self.coordinator = Coordinator(
@@ -173,6 +175,7 @@ class GroupMember:
             trace=trace,
             listener=listener,
             callbacks=callbacks,
+            look=look,
         )
         coordinator.session_changed(self._connection)
         if self._death is not None:
@@ -228,6 +231,9 @@ class GroupMember:
             self._session.stop()
 
     def _session_changed(self, session: Session | None) -> None:
+        if session is not None and session.id != self._last_session:
+            self._last_session = session.id
+            _compare_timeouts(self.consumer_id, self.config, session)
         self._connection = session
         if self.coordinator is not None:
             self.coordinator.session_changed(session)
@@ -240,6 +246,20 @@ class GroupMember:
     def _watch_fired(self, kind: str, path: str) -> None:
         if self.coordinator is not None:
             self.coordinator.watch_fired(kind, path)
+
+
+def _compare_timeouts(consumer: ConsumerId, config: ConsumerConfig, session: Session) -> None:
+    """Report a session timeout that differs from the requested one; both are in seconds."""
+    wanted_s = config.zookeeper_session_timeout_s
+    if abs(session.timeout_s - wanted_s) >= 0.001:
+        logger.warning(
+            "%s: ZooKeeper grants a session timeout of %g s, not of %g s: its settings "
+            "minSessionTimeout and maxSessionTimeout (by default 2 and 20 times tickTime) limit "
+            "zookeeper.session.timeout.ms",
+            consumer,
+            session.timeout_s,
+            wanted_s,
+        )
 
 
 # ---- registered brokers --------------------------------------------------------------------------
@@ -425,7 +445,8 @@ def stream(
     brokers: Callable[[], Brokers],
     report: Callable[[StreamReport], None],
     pool: FetcherPool | None,
-) -> Stream[Decoded, Decoded]:
+    on_error: Callable[[ZkConsumerError], object] | None = None,
+) -> StreamReader[Decoded, Decoded]:
     """Return the stream of a consumer thread; `fetcher_pool` describes `brokers` and the pool."""
     clients = StreamClients(config, brokers)
     if pool is None:
@@ -436,7 +457,7 @@ def stream(
         shared = pool
         connect = lambda: shared.fetcher(made.wake_signal)  # noqa: E731 - one expression
         background, turn_s = inline, IDLE_S
-    made: Stream[Decoded, Decoded] = Stream(
+    made: StreamReader[Decoded, Decoded] = StreamReader(
         topic=topic,
         thread_id=thread,
         number=number,
@@ -451,6 +472,7 @@ def stream(
         report=report,
         background=background,
         turn_s=turn_s,
+        on_error=on_error,
     )
     return made
 

@@ -23,6 +23,7 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State, own_topics
+from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import Position, Positions, TopicPartition
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class MetricsSnapshot:
     lease_s: float
     requests: int
     blocked: int
+    stuck: int
     events: Mapping[str, int]
     rebalances: int
     rebalance_s: float
@@ -98,6 +100,7 @@ class MetricsSnapshot:
             "max_lag": float(max(self.lag.values(), default=0)),
             "owned_partitions": float(sum(self.owned.values())),
             "blocked_partitions": float(self.blocked),
+            "stuck_streams": float(self.stuck),
             "zookeeper_requests": float(self.requests),
         }
 
@@ -125,9 +128,14 @@ class StreamErrorCounts(Protocol):
 
 
 def figures(
-    config: ConsumerConfig, coordinator: MeasuredCoordinator, gate: LeaseGate, streams: Streams
+    config: ConsumerConfig,
+    coordinator: MeasuredCoordinator,
+    gate: LeaseGate,
+    streams: Streams,
+    *,
+    stuck: int,
 ) -> MetricsSnapshot:
-    """Return a member's current metrics; any thread may call it."""
+    """Return a member's current metrics; any thread may call it. Nobody reads `stuck` streams."""
     state, tally = coordinator.state, coordinator.tally
     owned = Counter(tp.topic for tp in state.owned)
     fetched_bytes: dict[str, float] = defaultdict(float)
@@ -143,6 +151,7 @@ def figures(
         lease_s=max(0.0, gate.deadline - gate.clock()),
         requests=coordinator.requests,
         blocked=len(state.blocked.partitions),
+        stuck=stuck,
         events={**coordinator.counters, **coordinator.troubles.counts},
         rebalances=tally.rebalances,
         rebalance_s=tally.rebalance_s,
@@ -283,6 +292,12 @@ GAUGES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         (),
         "blocked",
     ),
+    (
+        "zkconsumer_stuck_streams",
+        "Streams that nobody reads, although the member owns their partitions.",
+        (),
+        "stuck",
+    ),
     ("zkconsumer_zookeeper_connected", "1 while ZooKeeper is connected.", (), "connected"),
     ("zkconsumer_lease_seconds", "Seconds until the lease ends.", (), "lease_s"),
 )
@@ -374,7 +389,9 @@ class Exports:
 
         Raises ConfigError if prometheus-client is not installed.
         """
-        _library()
+        if not isinstance(registry, _library().CollectorRegistry):
+            right = "prometheus_client.REGISTRY, or a CollectorRegistry"
+            raise arguments.wrong(registry, "a registry", where="registry", right=right)
         with _LOCK:
             collector = _COLLECTORS.get(registry)
             if collector is None:

@@ -28,6 +28,7 @@ from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import NO_BROKER, LogClient, are_times_exact, committed_in_kafka
 from zkconsumer.member.offset_ledger import starting_offset
 from zkconsumer.member.operations import read_offsets
+from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import (
     OffsetAndMetadata,
     Ownership,
@@ -70,7 +71,13 @@ def after(
     if isinstance(messages, Batch):
         return messages.positions
     found: dict[TopicPartition, Position] = {}
+    right = "a message, a batch, or a list of messages"
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        more = "; for offsets call commit_offsets" if isinstance(messages, Mapping) else ""
+        raise arguments.wrong(messages, "a message", where="messages", right=right + more)
     for message in messages:
+        if not isinstance(message, Message):
+            raise arguments.wrong(message, "a message", where="messages", right=right)
         for tp, at in message.positions.items():
             if (known := found.setdefault(tp, at)).epoch != at.epoch:
                 raise NotOwnedError(
@@ -84,7 +91,7 @@ def after(
 
 def position(streams: Streams, partition: TopicPartition) -> int | None:
     """Return the offset of the next message of a partition; None while it is not known yet."""
-    tp = TopicPartition(*partition)
+    tp = partition
     for stream in streams.values():
         if stream.serves(tp):
             at = stream.positions(CommitScope.DELIVERED).get(tp)
@@ -114,7 +121,7 @@ def committed(
 
     If the group commits to both storages, return the offsets at which a new owner would start.
     """
-    asked = [TopicPartition(*one) for one in partitions]
+    asked = [*partitions]
     where, group = storage(member.config), member.config.group_id
     kafka: Mapping[TopicPartition, OffsetAndMetadata | str | None] = {}
     if where is not Storage.ZOOKEEPER:
@@ -134,38 +141,34 @@ def committed(
 
 
 def ends(
-    member: GroupMember, partitions: Iterable[TopicPartition], *, limit_s: float
+    member: GroupMember, partitions: Collection[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return the first offset and the end of each log."""
     client = LogClient(_brokers(member, limit_s), limit_s=limit_s)
-    return {tp: (log.start, log.end) for tp, log in _known(client.ends(_asked(partitions))).items()}
+    return {tp: (log.start, log.end) for tp, log in _known(client.ends(partitions)).items()}
 
 
 def at_times(
-    member: GroupMember, times: Mapping[TopicPartition, int], *, limit_s: float
+    member: GroupMember, times: Mapping[TopicPartition, object], *, limit_s: float
 ) -> dict[TopicPartition, int | None]:
     """Return the offset of the first message at or after each time; None if there is none."""
     brokers = _brokers(member, limit_s)
     if not are_times_exact(brokers):
         raise RefusedError(
             "brokers before 0.10 know only the times of log segments, not of messages",
-            where=", ".join(map(str, _asked(times))),
+            where=", ".join(map(str, times)),
             remedy="seek to an offset, or to the beginning",
         )
     client = LogClient(brokers, limit_s=limit_s)
     found: dict[TopicPartition, int | None] = {}
-    for time_ms in set(times.values()):
+    for time_ms in times.values():
         if type(time_ms) is not int or not 0 <= time_ms <= MAX_OFFSET:
             raise ConfigError(
                 f"{time_ms!r} is not a time", remedy="give milliseconds since 1970, as an integer"
             )
-        wanted = [TopicPartition(*tp) for tp, one in times.items() if one == time_ms]
-        found |= _known(client.at(wanted, time_ms))
-    return {TopicPartition(*tp): found[TopicPartition(*tp)] for tp in times}
-
-
-def _asked(partitions: Iterable[TopicPartition]) -> Collection[TopicPartition]:
-    return [TopicPartition(*one) for one in partitions]
+        wanted = [tp for tp, one in times.items() if one == time_ms and tp not in found]
+        found |= _known(client.at(wanted, time_ms)) if wanted else {}
+    return {tp: found[tp] for tp in times}
 
 
 def _brokers(member: GroupMember, limit_s: float) -> Brokers:

@@ -6,7 +6,8 @@ import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zkconsumer.consumer.jvm_log_lines import SafeLogger
@@ -52,6 +53,8 @@ class Status:
             malformed.
         lease_s: seconds for which messages may still be handed out if ZooKeeper does not answer.
         error: the error that ended the member; None while it works and after a shutdown.
+        stuck_streams: consumer thread id -> why nobody reads its stream, although this member owns
+            the stream's partitions.
     """
 
     phase: str
@@ -65,6 +68,7 @@ class Status:
     unreadable_offsets: frozenset[TopicPartition]
     lease_s: float
     error: ZkConsumerError | None = None
+    stuck_streams: Mapping[str, str] = field(default_factory=dict)
 
 
 def idle_status(phase: Phase) -> Status:
@@ -92,13 +96,19 @@ def _is_unreadable(state: State, tp: TopicPartition) -> bool:
 
 
 def status_of(
-    state: State, gate: LeaseGate, error: ZkConsumerError | None = None, *, trouble: str = ""
+    state: State,
+    gate: LeaseGate,
+    *,
+    error: ZkConsumerError | None = None,
+    trouble: str = "",
+    stuck: Mapping[str, str] = MappingProxyType({}),
 ) -> Status:
     """Return the status of a member.
 
     Args:
         error: the error that ended it, or None.
         trouble: why there is no connection to ZooKeeper; empty if there is one.
+        stuck: consumer thread id -> why nobody reads its stream.
     """
     owned: dict[str, list[TopicPartition]] = {}
     for tp, mine in sorted(state.owned.items()):
@@ -118,6 +128,7 @@ def status_of(
         unreadable_offsets=frozenset(tp for tp in state.malformed if _is_unreadable(state, tp)),
         lease_s=max(0.0, gate.deadline - gate.clock()),
         error=error,
+        stuck_streams=dict(stuck),
     )
 
 

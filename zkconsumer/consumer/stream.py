@@ -41,10 +41,12 @@ from zkconsumer.errors import (
     ConnectorClosedError,
     ConsumerTimeoutError,
     NotOwnedError,
+    StreamInUseError,
     ZkConsumerError,
 )
 from zkconsumer.kafka.engines import RunFetcher
 from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher
+from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import Position, TopicPartition
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "Grant",
     "ReportKind",
     "Stream",
+    "StreamReader",
     "StreamReport",
     "Streams",
 ]
@@ -89,15 +92,11 @@ def to_arrow() -> ModuleType:
     return arrow_batches
 
 
-class Stream(Generic[K, V]):
-    """The messages of one consumer thread; a partition's messages come in order while it is owned.
+class StreamReader(Generic[K, V]):
+    """What is behind a `Stream`: the connector, the coordinator and the asyncio stream use it.
 
-    `topic` is None for the stream of a filter, which delivers all topics that match.
-
-    Iterate the stream, call `next` on it, or `poll` batches, from one thread at a time. Each of
-    these calls raises each failure once, as an error of this package; the stream can be used again
-    afterwards. A message is finished when the user asks for the next one. Auto-commit stores
-    offsets of finished messages only.
+    Attributes:
+        user: the thread that has last asked for a message; None if no thread has.
     """
 
     _fork_error: ZkConsumerError | None = None  # set in the child process of a fork
@@ -119,6 +118,7 @@ class Stream(Generic[K, V]):
         report: Callable[[StreamReport], None],
         background: Background = inline,
         turn_s: float = TURN_S,
+        on_error: Callable[[ZkConsumerError], object] | None = None,
     ) -> None:
         """Create a stream; only the connector does this.
 
@@ -133,6 +133,8 @@ class Stream(Generic[K, V]):
             report: receives the stream's reports. It must only enqueue them.
             background: runs `connect` and `brokers_moved`, for which the user's thread never waits.
             turn_s: maximum duration of one call of the fetcher's `consume`, in seconds.
+            on_error: gets each error that does not end the member, on the user's thread; None: the
+                stream raises it.
         """
         self.topic = topic
         self.thread_id = thread_id
@@ -156,10 +158,13 @@ class Stream(Generic[K, V]):
             turn_s=turn_s,
         )
         self._turn_s = turn_s
+        self._on_error = on_error
         self._in_use = threading.Lock()  # held while a thread uses the stream
         self.as_columns = False  # whether the user's last call asked for columns
         # Whether an exception may have lost fetched messages; the next call fetches them again.
         self._is_interrupted = False
+        self.user: threading.Thread | None = None
+        self._asked = 0  # number of calls of `wait`
         self._iterations = 0  # number of generators of `ready` that have started and not ended
         self._iterator: Iterator[Message[K, V]] | None = None
 
@@ -186,10 +191,6 @@ class Stream(Generic[K, V]):
             self.as_columns = False
 
     def __next__(self) -> Message[K, V]:
-        """Return the next message; raise StopIteration after the shutdown.
-
-        After any other error the stream can be used again.
-        """
         if self._iterator is None:
             self._iterator = iter(self)
         try:
@@ -198,49 +199,28 @@ class Stream(Generic[K, V]):
             self._iterator = None
             raise
 
-    def poll(self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float = 0.5) -> Batch[K, V]:
-        """Return at most `max_messages` messages; wait at most `timeout_s` seconds for the first.
-
-        The batch is empty if no message came in time. All its messages are finished when the user
-        asks for the next batch.
-
-        Raises:
-            ConfigError: `max_messages` is not an integer of at least 1.
-            ConnectorClosedError: the connector was shut down.
-            ZkConsumerError: as for an iteration, but without ConsumerTimeoutError. If an error
-                ended the member, every call raises that error.
-        """
-        check_count(max_messages)
+    def poll(
+        self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float | None = 0.5
+    ) -> Batch[K, V]:
+        arguments.count(max_messages, "max_messages")
+        limit_s = arguments.time_limit(timeout_s)
         try:
             self.as_columns = False
-            if self.wait(timeout_s, max_messages):
+            if self.wait(limit_s, max_messages):
                 return self.take(max_messages)
         except ConsumerTimeoutError:
             return self.take(0)
         raise self.closed_error()
 
     def poll_arrow(
-        self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float = 0.5
+        self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float | None = 0.5
     ) -> pyarrow.RecordBatch:
-        """Return the available messages as columns; wait at most `timeout_s` s for the first.
-
-        The columns are those of Spark's Kafka connector (key, value, topic, partition, offset,
-        timestamp, timestampType) and `token`, the fencing token. Keys and values are not decoded.
-        As with `poll`, all messages are finished when the user asks for the next batch. If a
-        program switches between this method and the others, fetched messages that were not handed
-        out are fetched again.
-
-        Raises:
-            ConfigError: pyarrow is not installed, or `max_messages` is not an integer of at least
-                1.
-            ConnectorClosedError: the connector was shut down.
-            ZkConsumerError: the same errors as `poll`.
-        """
-        check_count(max_messages)
+        arguments.count(max_messages, "max_messages")
+        limit_s = arguments.time_limit(timeout_s)
         to_arrow()
         try:
             self.as_columns = self.has_columns
-            if self.wait(timeout_s, max_messages):
+            if self.wait(limit_s, max_messages):
                 return self.take_arrow(max_messages)
         except ConsumerTimeoutError:
             return self.take_arrow(0)
@@ -257,17 +237,19 @@ class Stream(Generic[K, V]):
         if self._fork_error is not None:
             raise copy(self._fork_error)
         if self._in_use.locked() and not self.closed:
-            raise ZkConsumerError(
+            raise StreamInUseError(
                 "a stream was asked for messages by two threads at once",
                 where=self.thread_id,
                 remedy="give each thread its own stream",
             )
+        self.user = threading.current_thread()
+        self._asked += 1
         try:
             # `with` is necessary: a signal handler can run between a call of `acquire` and the next
             # line, but not between the start of `with` and its block. This thread waits for the
             # lock only while `close` closes the fetcher.
             with self._in_use:
-                return self._wait_for_messages(timeout_s, max_messages)
+                return self._wait_on(timeout_s, max_messages)
         except ZkConsumerError:
             raise
         except BaseException:
@@ -411,6 +393,22 @@ class Stream(Generic[K, V]):
             held.pop(key).unfinished = None
         return held, gone
 
+    def _wait_on(self, timeout_s: float | None, max_messages: int) -> bool:
+        """Wait, as `_wait_for_messages` does, and pass errors to the user's `on_error`, if any."""
+        if self._on_error is None:
+            return self._wait_for_messages(timeout_s, max_messages)
+        limit = None if timeout_s is None else self._gate.clock() + timeout_s
+        while True:
+            left = None if limit is None else max(0.0, limit - self._gate.clock())
+            try:
+                return self._wait_for_messages(left, max_messages)
+            except ConsumerTimeoutError:
+                raise self.timeout_error(timeout_s) from None
+            except ZkConsumerError as error:
+                if error.fatal:
+                    raise
+                self._on_error(error)
+
     def _wait_for_messages(self, timeout_s: float | None, max_messages: int) -> bool:
         partitions, gate = self._partitions, self._gate
         limit = None if timeout_s is None else gate.clock() + timeout_s
@@ -461,6 +459,7 @@ class Stream(Generic[K, V]):
                 self._in_use.release()
 
     def timeout_error(self, timeout_s: float | None) -> ConsumerTimeoutError:
+        assert timeout_s is not None  # without a limit there is no timeout
         of = f" of {self.topic}" if self.topic is not None else ""
         return ConsumerTimeoutError(
             f"no message{of} within {timeout_s:g} s",
@@ -511,6 +510,36 @@ class Stream(Generic[K, V]):
         shortfall = self._partitions.shortfall
         named = [f"{tp}: {reasons[tp].reason}" for tp in sorted(reasons)]
         return "; ".join([*named, shortfall] if shortfall else named)
+
+    # ---- read by `StuckStreams`: any thread ------------------------------------------------------
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a thread waits for a message now."""
+        return self._in_use.locked()
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the lease holds."""
+        return self._gate.is_open
+
+    @property
+    def unpaused(self) -> frozenset[TopicPartition]:
+        """The partitions that are served and not paused."""
+        return frozenset(self.served) - self.paused
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether a message is known to wait: it is fetched, or before the known end of its log."""
+        if self.queued:
+            return True
+        ends, positions = self.ends, self.positions(CommitScope.DELIVERED)
+        return any(tp in positions and positions[tp].offset < end for tp, end in ends.items())
+
+    @property
+    def progress(self) -> tuple[int, Mapping[TopicPartition, Position]]:
+        """A value that changes whenever a thread asks for a message."""
+        return self._asked, self.positions(CommitScope.DELIVERED)
 
     @property
     def queued(self) -> int:
@@ -625,7 +654,103 @@ class Stream(Generic[K, V]):
         self._close_if_unused()
 
 
-Streams = Mapping[tuple[str | None, str], Stream[Decoded, Decoded]]
+class Stream(Generic[K, V]):
+    """The messages of one consumer thread; a partition's messages come in order while it is owned.
+
+    Iterate the stream, call `next` on it, or `poll` batches, from one thread at a time. Each of
+    these calls raises each failure once, as an error of this package; the stream can be used again
+    afterwards. A message is finished when the user asks for the next one. Auto-commit stores
+    offsets of finished messages only.
+    """
+
+    __slots__ = ("_reader",)
+
+    def __init__(self, reader: StreamReader[K, V]) -> None:
+        """Create a stream; only the connector does this."""
+        self._reader = reader
+
+    def __repr__(self) -> str:
+        return repr(self._reader)
+
+    @property
+    def topic(self) -> str | None:
+        """The topic; None for the stream of a filter, which delivers all topics that match."""
+        return self._reader.topic
+
+    @property
+    def thread_id(self) -> str:
+        """The consumer thread id."""
+        return self._reader.thread_id
+
+    @property
+    def number(self) -> int:
+        """The number of the consumer thread, from 0."""
+        return self._reader.number
+
+    @property
+    def waiting_for(self) -> str:
+        """Why no message can be delivered now; empty if a message can be delivered."""
+        return self._reader.waiting_for
+
+    def __iter__(self) -> Iterator[Message[K, V]]:
+        """Iterate the messages; this is the fastest way to read them.
+
+        The iteration ends when the connector is shut down. If an error ends the member, the
+        iteration raises it once and then ends. It raises ConsumerTimeoutError after
+        `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException). It also raises
+        FetchError, RebalanceBlockedError and other errors, unless the connector has `on_error`.
+        Iterate again to continue after an error.
+        """
+        return iter(self._reader)
+
+    def __next__(self) -> Message[K, V]:
+        """Return the next message; raise StopIteration after the shutdown.
+
+        After any other error the stream can be used again.
+        """
+        return next(self._reader)
+
+    def poll(
+        self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float | None = 0.5
+    ) -> Batch[K, V]:
+        """Return at most `max_messages` messages; wait at most `timeout_s` seconds for the first.
+
+        With None the call waits without a limit. The batch is empty if no message came in time. All
+        its messages are finished when the user asks for the next batch.
+
+        Raises:
+            ConfigError: `max_messages` is not an integer of at least 1, or `timeout_s` is negative.
+            ConnectorClosedError: the connector was shut down.
+            ZkConsumerError: as for an iteration, but without ConsumerTimeoutError. If an error
+                ended the member, every call raises that error.
+        """
+        return self._reader.poll(max_messages=max_messages, timeout_s=timeout_s)
+
+    def poll_arrow(
+        self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float | None = 0.5
+    ) -> pyarrow.RecordBatch:
+        """Return the available messages as columns; wait at most `timeout_s` s for the first.
+
+        The columns are those of Spark's Kafka connector (key, value, topic, partition, offset,
+        timestamp, timestampType) and `token`, the fencing token. Keys and values are not decoded.
+        As with `poll`, all messages are finished when the user asks for the next batch. If a
+        program switches between this method and the others, fetched messages that were not handed
+        out are fetched again.
+
+        Raises:
+            ConfigError: pyarrow is not installed, or an argument is invalid, as for `poll`.
+            ConnectorClosedError: the connector was shut down.
+            ZkConsumerError: the same errors as `poll`.
+        """
+        return self._reader.poll_arrow(max_messages=max_messages, timeout_s=timeout_s)
+
+
+def reader_of(stream: Stream[K, V]) -> StreamReader[K, V]:
+    """Return the reader behind a stream."""
+    return stream._reader
+
+
+Streams = Mapping[tuple[str | None, str], StreamReader[Decoded, Decoded]]
 """The streams by topic and consumer thread id.
 
 A consumer thread has one stream for each of its topics. With a filter it has one stream, under the
@@ -636,7 +761,7 @@ topic None.
 # ---- pause and seek ------------------------------------------------------------------------------
 
 
-AnyStream = Stream[Decoded, Decoded]
+AnyStream = StreamReader[Decoded, Decoded]
 
 # The greatest offset of a log; a request to a broker cannot contain a greater offset.
 MAX_OFFSET = 2**63 - 2
@@ -650,7 +775,7 @@ def by_stream(
     Raises NotOwnedError, which names all partitions that no stream serves.
     """
     found: dict[AnyStream, list[TopicPartition]] = {}
-    wanted = [TopicPartition(*one) for one in partitions]
+    wanted = [*partitions]
     for stream in streams:
         served = [tp for tp in wanted if stream.serves(tp)]
         if served:
@@ -671,22 +796,12 @@ def seek(streams: Iterable[AnyStream], partition: TopicPartition, offset: int) -
     if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
         raise ConfigError(
             f"{offset!r} is not an offset",
-            where=str(TopicPartition(*partition)),
+            where=str(partition),
             remedy="give an integer of at least 0",
         )
     for stream, (tp,) in by_stream(streams, [partition]).items():
         if not stream.seek(tp, offset):
             raise _not_owned([tp])
-
-
-def check_count(max_messages: int) -> None:
-    """Raise ConfigError if `max_messages` is not an integer of at least 1."""
-    if type(max_messages) is not int or max_messages < 1:
-        raise ConfigError(
-            f"{max_messages!r} is not a number of messages",
-            where="max_messages",
-            remedy="give an integer of at least 1",
-        )
 
 
 def _not_owned(missing: Iterable[TopicPartition]) -> NotOwnedError:

@@ -133,6 +133,10 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
     return done
 
 
+MAX_AT_ONCE: Final = 1_000_000
+"""The greatest number of messages that confluent-kafka returns at once."""
+
+
 class _Source(Protocol):
     """A broker client, and how its messages reach the buffer of a stream."""
 
@@ -152,7 +156,7 @@ class _Messages:
         self._key_of = key_of(topic, client.kind)
 
     def fill(self, into: StreamFetcher, max_messages: int, turn_s: float) -> int:
-        messages = self.client.consume(max_messages, turn_s)
+        messages = self.client.consume(min(max_messages, MAX_AT_ONCE), turn_s)
         into.key_of = self._key_of
         into.buffer = iter(messages)
         _count_bytes(messages, into.fetched_bytes)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zkconsumer.errors import FilterTooCostlyError, quoted
+from zkconsumer.protocol import arguments
 from zkconsumer.protocol.registrations import Pattern
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def white_list(regex: str) -> TopicFilter:
 
     Raises InvalidFilterError, UnsupportedFilterError or FilterTooCostlyError, all ConfigErrors.
     """
-    return checked(TopicFilter(Pattern.WHITE_LIST, normalise(regex)))
+    return checked(TopicFilter(Pattern.WHITE_LIST, normalise(_text(regex))))
 
 
 def black_list(regex: str) -> TopicFilter:
@@ -68,7 +69,14 @@ def black_list(regex: str) -> TopicFilter:
 
     Raises the same errors as `white_list`.
     """
-    return checked(TopicFilter(Pattern.BLACK_LIST, normalise(regex)))
+    return checked(TopicFilter(Pattern.BLACK_LIST, normalise(_text(regex))))
+
+
+def _text(regex: object) -> str:
+    if not isinstance(regex, str):
+        right = "a Java regular expression as a text: 'orders.*'"
+        raise arguments.wrong(regex, "a regular expression", where="regex", right=right)
+    return regex
 
 
 def checked(topic_filter: TopicFilter) -> TopicFilter:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from zkconsumer.errors import ConfigError, InvalidNameError, quoted
+from zkconsumer.protocol import arguments
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32
 from zkconsumer.protocol.model import TopicPartition
 
@@ -299,7 +300,12 @@ def validate_topic_counts(counts: Mapping[str, int]) -> dict[str, int]:
     An empty mapping is allowed, as in the JVM: such a member is registered and owns no partition.
     `createMessageStreams` in Kafka 0.8.2-1.1 asserts that every count is at least 1.
     """
+    if not isinstance(counts, Mapping):
+        right = "{'orders': 1}: topic -> number of streams"
+        raise arguments.wrong(counts, "a mapping from topics", where="topic_counts", right=right)
     for topic, count in counts.items():
+        if not isinstance(topic, str):
+            raise arguments.wrong(topic, "a topic", where="topic_counts", right="a text")
         validate_streams(count, where=validate_topic(topic))
     validate_streams(max(1, sum(counts.values())), where="all topics")
     return dict(counts)

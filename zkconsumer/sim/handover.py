@@ -685,7 +685,7 @@ class _Schedule:
         self.gate = code.partitions.LeaseGate(clock=lambda: 0.0)
         self.gate.open(1.0)
         self.fetcher = _Fetcher(CountedLog(self.messages, {}), self.scheduler)
-        self.stream = code.stream.Stream(
+        self.stream = code.stream.StreamReader(
             topic=TOPIC,
             thread_id="g_0-0",
             number=0,

@@ -18,7 +18,7 @@ from confluent_kafka import Message as RawMessage
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.messages import Message
-from zkconsumer.consumer.stream import AnyStream, Stream
+from zkconsumer.consumer.stream import AnyStream, StreamReader
 from zkconsumer.consumer.stream_fetcher import StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Decoded, LeaseGate
 from zkconsumer.errors import ZkConsumerError
@@ -169,7 +169,7 @@ class StreamMember(ReportingMember):
     def _stream(self, topic: str | None, thread: str, *, number: int) -> AnyStream:
         fetcher = _Fetcher(self._log)
         codec: Codec[Decoded, Decoded] = Codec()
-        stream = Stream(
+        stream: AnyStream = StreamReader(
             topic=topic,
             thread_id=thread,
             number=number,

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from support.wait import LIMIT_S
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.consumer.stream import Stream
+from zkconsumer.consumer.stream import StreamReader
 from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
@@ -281,7 +281,7 @@ class Reader:
         if connect is None and isinstance(log, SharedLog):
             # As in a connector, only the wake signal ends a wait.
             connect, turn_s = lambda: log.fetcher(wake_signal=self.stream.wake_signal), IDLE_S
-        self.stream: Stream[object, object] = Stream(
+        self.stream: StreamReader[object, object] = StreamReader(
             topic=None if others else log.topic,
             thread_id="tests_member-0",
             number=0,
