@@ -111,7 +111,7 @@ def test_the_path_of_a_watch() -> None:
         modules.add(f"{package}.{module}")
         assert name in _names(_file(f"{package}.{module}")), hop
     assert 1 < len(modules) <= MODULES_MAX
-    assert hops[-1] == "consumer.stream.Stream.grant"
+    assert hops[-1] == "consumer.stream.StreamReader.grant"
 
 
 def _file_map() -> Iterator[tuple[list[str], set[str]]]:
