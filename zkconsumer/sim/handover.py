@@ -20,6 +20,7 @@ import ast
 import copy
 import importlib.util
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -153,7 +154,10 @@ class InstrumentedModules:
         module.__dict__["__point__"] = self._point
         exec(compile(tree, spec.origin, "exec"), module.__dict__)
         locks = SimpleNamespace(
-            Event=lambda: _Event(self), Lock=lambda: _Lock(self), RLock=lambda: _Lock(self)
+            Event=lambda: _Event(self),
+            Lock=lambda: _Lock(self),
+            RLock=lambda: _Lock(self),
+            current_thread=threading.current_thread,
         )
         module.__dict__["threading"] = locks
         return module
