@@ -392,14 +392,14 @@ class _Files:
         self._connector.commit_offsets(offsets)
 
     def turn(self, stream: Stream[bytes, bytes], most: int) -> int:
-        from zkconsumer.consumer.stream_partitions import CommitScope
+        from zkconsumer.consumer.stream import CommitScope, reader_of
 
         batch = stream.poll_arrow(max_messages=most, timeout_s=TURN_S)
         if batch.num_rows:
             self._began_s = self._began_s or time.monotonic()
             self._export.write(batch)
         else:
-            self._export.passed(stream.positions(CommitScope.FINISHED))
+            self._export.passed(reader_of(stream).positions(CommitScope.FINISHED))
         self._export.complete_due()
         return int(batch.num_rows)
 
