@@ -90,7 +90,7 @@ class Admin:
             right = "a positive number of seconds"
             raise arguments.wrong(0, "a time limit", where="broker_limit_s", right=right)
         self.config = config
-        self._backup_dir = arguments.path(backup_dir, "backup_dir")
+        self._backup_dir = _path(backup_dir, "backup_dir")
         self._limit_s, self._patience_s = broker_limit_s, patience_s
         self._connection = ZooKeeperClient(config)
         self._logs = KeptLogs(limit_s=broker_limit_s)
@@ -311,7 +311,7 @@ class Admin:
     def plan_undo(self, backup: Path) -> Plan:
         """Plan to restore every znode of a backup that `apply` wrote, even if members have written
         since. Raises BadFileError."""
-        done = load_plan(arguments.path(backup, "backup"))
+        done = load_plan(_path(backup, "backup"))
         kafka = BrokerOffsets.of(self._connection) if done.kafka else None
         return plan_undo(self._connection, done, kafka=kafka)
 
@@ -381,3 +381,10 @@ class Admin:
         `group` is the group of a file that names none; a file that names another group is an error.
         """
         return read_file(file, group=group)
+
+
+def _path(given: object, where: str) -> Path:
+    """Return a path; raise ConfigError unless the argument is a path or a text."""
+    if not isinstance(given, str | Path):
+        raise arguments.wrong(given, "a path", where=where, right="Path('backups')")
+    return Path(given)

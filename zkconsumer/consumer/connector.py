@@ -312,22 +312,7 @@ class ConsumerConnector:
             brokers=self._member.brokers,
             report=self._report,
         )
-        self._streams = {
-            (topic, thread): group_member.stream(
-                self.config,
-                topic,
-                thread,
-                number,
-                codec,
-                gate=self._member.gate,
-                brokers=self._member.brokers,
-                report=self._report,
-                pool=self._pool,
-                on_error=self._on_error,
-            )
-            for topic, count in counts
-            for number, thread in enumerate(paths.thread_ids(self.consumer_id, count))
-        }
+        self._streams = self._readers(counts, codec)
         # Open the trace file last, so that an earlier error leaves no file open.
         clock = self._member.gate.clock
         self._stuck = StuckStreams(self.consumer_id, self._streams.values(), clock)
@@ -346,6 +331,27 @@ class ConsumerConnector:
             self._leave(Purpose.LEAVE)
             raise
         return self._streams
+
+    def _readers(
+        self, counts: Iterable[tuple[str | None, int]], codec: Codec[Decoded, Decoded]
+    ) -> Streams:
+        """Return the streams of each consumer thread; `counts` as for `_join`."""
+        return {
+            (topic, thread): group_member.stream(
+                self.config,
+                topic,
+                thread,
+                number,
+                codec,
+                gate=self._member.gate,
+                brokers=self._member.brokers,
+                report=self._report,
+                pool=self._pool,
+                on_error=self._on_error,
+            )
+            for topic, count in counts
+            for number, thread in enumerate(paths.thread_ids(self.consumer_id, count))
+        }
 
     def _report(self, report: StreamReport) -> None:
         if self._coordinator is not None:

@@ -100,6 +100,13 @@ class StreamReader(Generic[K, V]):
     """
 
     _fork_error: ZkConsumerError | None = None  # set in the child process of a fork
+    as_columns = False  # whether the user's last call asked for columns
+    # Whether an exception may have lost fetched messages; the next call fetches them again.
+    _is_interrupted = False
+    user: threading.Thread | None = None
+    _asked = 0  # number of calls of `wait`
+    _iterations = 0  # number of generators of `ready` that have started and not ended
+    _iterator: Iterator[Message[K, V]] | None = None
 
     def __init__(
         self,
@@ -127,14 +134,13 @@ class StreamReader(Generic[K, V]):
             connect: makes the fetcher when the first partition is granted; returns None while no
                 broker is registered.
             connect_columns: like `connect`, for `poll_arrow`; None: messages are converted.
-            brokers_moved: returns whether all brokers have moved; called if none can be reached.
+            brokers_moved: whether all brokers have moved; called if none can be reached.
             timeout_s: `consumer.timeout.ms`, in seconds; None waits without a limit.
             retry_s: back-off after a failed look-up, in seconds (`refresh.leader.backoff.ms`).
             report: receives the stream's reports. It must only enqueue them.
             background: runs `connect` and `brokers_moved`, for which the user's thread never waits.
             turn_s: maximum duration of one call of the fetcher's `consume`, in seconds.
-            on_error: gets each error that does not end the member, on the user's thread; None: the
-                stream raises it.
+            on_error: gets each error that does not end the member; None: the stream raises it.
         """
         self.topic = topic
         self.thread_id = thread_id
@@ -160,13 +166,6 @@ class StreamReader(Generic[K, V]):
         self._turn_s = turn_s
         self._on_error = on_error
         self._in_use = threading.Lock()  # held while a thread uses the stream
-        self.as_columns = False  # whether the user's last call asked for columns
-        # Whether an exception may have lost fetched messages; the next call fetches them again.
-        self._is_interrupted = False
-        self.user: threading.Thread | None = None
-        self._asked = 0  # number of calls of `wait`
-        self._iterations = 0  # number of generators of `ready` that have started and not ended
-        self._iterator: Iterator[Message[K, V]] | None = None
 
     def __repr__(self) -> str:
         return f"Stream({self.topic!r}, {self.thread_id!r})"

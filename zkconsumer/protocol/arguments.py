@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from os import PathLike
-from pathlib import Path
 from typing import TypeVar
 
 from zkconsumer.errors import ConfigError
@@ -148,13 +146,6 @@ def selection(given: object, where: str) -> dict[str, frozenset[int] | None] | N
             raise wrong({topic: numbers}, "a selection of partitions", where=where, right=right)
         found[topic] = None if numbers is None else frozenset(numbers)
     return found
-
-
-def path(given: object, where: str) -> Path:
-    """Return a path; raise ConfigError unless the argument is a path or a text."""
-    if not isinstance(given, str | PathLike):
-        raise wrong(given, "a path", where=where, right="Path('backups')")
-    return Path(given)
 
 
 def function(given: Callable[..., T] | None, where: str) -> Callable[..., T] | None:
