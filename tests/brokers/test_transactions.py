@@ -18,7 +18,7 @@ from support.kafka.streams import assert_engines_agree
 from support.members.group import Group
 from support.wait import eventually
 
-from zkconsumer.kafka.pool import OWN_CLIENTS
+from zkconsumer.kafka.engines import OWN_CLIENTS
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 

@@ -33,7 +33,7 @@ def left(*filters: Filter) -> tuple[list[tuple[str, int, int, int]], list[Filter
     """Return the ranges that remain, and the filters that Spark must still evaluate."""
     pushed = PushedFilters()
     rest = [one for one in filters if not pushed.accept(one)]
-    return [tuple(one) for one in pushed.apply_to(WHOLE)], rest
+    return [(*one.tp, one.start, one.end) for one in pushed.apply_to(WHOLE)], rest
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_pushed_filters_are_exact(
 )
 def test_filters_that_spark_evaluates(one: Filter) -> None:
     """These filters do not narrow the ranges, so Spark evaluates them."""
-    assert left(one) == ([tuple(each) for each in WHOLE], [one])
+    assert left(one) == ([(*each.tp, each.start, each.end) for each in WHOLE], [one])
 
 
 def test_a_list_of_offsets() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin.test_apply import clients, group, test_offsets_are_set
+from admin.conftest import clients
+from admin.test_apply import group, test_offsets_are_set
 from integration.test_connections import test_a_lost_reply_to_a_claim
 from integration.test_membership import test_a_member_is_killed, test_a_member_joins
 from integration.test_wildcards import join, owners, prefix, test_topics_come_and_go

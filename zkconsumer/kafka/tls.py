@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from zkconsumer.config.kafka_properties import is_true
 from zkconsumer.errors import ConfigError
@@ -109,7 +110,7 @@ def _present(context: ssl.SSLContext, settings: Mapping[str, object]) -> None:
 
 @contextmanager
 def _as_file(pem: str) -> Iterator[str]:
-    """Yield the path of a file with this text, which has no name in any directory; "" without text.
+    """Yield the path of a temporary file with this text; "" without text.
 
     Python's `ssl` loads a client's certificate and key only from files. On Linux the file is in
     memory, so the key is not written to a disk.
@@ -120,15 +121,16 @@ def _as_file(pem: str) -> Iterator[str]:
     data = pem.encode()
     if len(data) > _LARGEST_PEM:
         raise ConfigError(f"a PEM text has {len(data)} bytes; the limit is {_LARGEST_PEM}")
-    with _file_in_memory() if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        file.seek(0)
-        yield f"/dev/fd/{file.fileno()}"
-
-
-def _file_in_memory() -> BinaryIO:
-    return os.fdopen(os.memfd_create("zkconsumer-pem"), "w+b")
+    if sys.platform == "linux":
+        with os.fdopen(os.memfd_create("zkconsumer-pem"), "wb") as file:
+            file.write(data)
+            file.flush()
+            yield f"/dev/fd/{file.fileno()}"
+        return
+    with tempfile.TemporaryDirectory() as private:  # only this user can open the directory
+        path = Path(private, "pem")
+        path.write_bytes(data)
+        yield str(path)
 
 
 @contextmanager
