@@ -17,14 +17,17 @@ from support.scenes import Scene, scenes
 from support.wait import LIMIT_S, soon
 from typer.testing import CliRunner
 
+from zkconsumer.admin.health import Memory
+from zkconsumer.admin.lag import group_lags
 from zkconsumer.cli import app
 from zkconsumer.cli.options import Connection
 from zkconsumer.cli.top_app import GROUP_COLUMNS, Rows, Top
-from zkconsumer.cli.top_feed import Feed, GroupRow, ordered
+from zkconsumer.cli.top_feed import Feed, GroupRow, History, ordered, row_of
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import session
+from zkconsumer.zk.client import ZooKeeperClient
 
 SCREENS = Path(__file__).parent / "top"
 SIZE = (110, 20)
@@ -209,3 +212,16 @@ def test_the_command_ends_with_its_terminal() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_the_history_of_a_group_that_is_gone_is_dropped(world: World) -> None:
+    """The commits of a group are kept only while the group exists."""
+    with ZooKeeperClient(world.scene.config()) as connection:
+        group = group_lags(connection, ["idle"], limit_s=LIMIT_S)["idle"]
+    history = History(Memory(60.0))
+    row_of(group, history)
+    history.keep(["idle"])
+    assert {key[0] for key in history.windows} == {key[0] for key in history.offsets} == {"idle"}
+    history.keep([])
+    assert not history.windows
+    assert not history.offsets

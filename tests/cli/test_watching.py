@@ -158,7 +158,7 @@ def test_colours_and_width(scene: Scene) -> None:
 
 
 def test_prometheus(scene: Scene) -> None:
-    """`--prometheus` serves a sample for each known value, and none for an unknown one."""
+    """`--prometheus` serves a sample for each known value, and counts the unknown ones."""
     port = free_port()
     process = subprocess.Popen(
         [
@@ -166,6 +166,8 @@ def test_prometheus(scene: Scene) -> None:
             "-m",
             "zkconsumer",
             "lag",
+            "-g",
+            "gone",
             "-g",
             "g",
             "-z",
@@ -193,6 +195,8 @@ def test_prometheus(scene: Scene) -> None:
         assert 'zkconsumer_group_members{group="g",kind="registered"} 1.0' in page
         assert f'partition="39",topic="topic-{"y" * 30}"}} 5.0' in page
         assert "zkconsumer_group_lag{" not in page
+        assert 'zkconsumer_group_unknown_partitions{group="g"} 40.0' in page
+        assert "zkconsumer_group_read_failures 0.0" in page
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 130
     finally:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RawPartition
+from confluent_kafka.admin import AdminClient
 from support.kafka.logs import COMMITTED, open_transaction, producer, transact
 from support.kafka.offsets import commit_as_another_client, store_of
 
 from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.errors import BrokersUnreachableError
 from zkconsumer.kafka import logs
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.columns.lookups import Lookup
@@ -21,6 +24,7 @@ from zkconsumer.kafka.group_offsets import UNREADABLE, GroupOffsets
 from zkconsumer.kafka.logs import (
     NO_BROKER,
     NO_TOPIC,
+    KeptLogs,
     LogClient,
     LogRange,
     are_times_exact,
@@ -29,6 +33,7 @@ from zkconsumer.kafka.logs import (
     log_ends,
     offsets_at,
 )
+from zkconsumer.kafka.refusals import Refusals
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker, decode_broker
@@ -172,6 +177,63 @@ def test_without_a_reachable_broker_there_is_a_reason(brokers: Brokers) -> None:
     ]
     assert all(isinstance(one, str) and one for one in reasons)
     assert brokers or set(reasons) == {NO_BROKER}
+
+
+def test_a_reading_asks_silent_brokers_once() -> None:
+    """Each reading connects to a silent broker equally often, however many groups it reads."""
+    tp, connections = TopicPartition("t", 0), 0
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        silent.setblocking(False)
+        brokers = Brokers([Broker("127.0.0.1", silent.getsockname()[1], 1, ())])
+
+        def read(*groups: str) -> int:
+            nonlocal connections
+            reading = kept.reading()
+            found = [reading.committed(brokers, group, [tp])[tp] for group in groups]
+            assert all(isinstance(one, str) and "no broker answers" in one for one in found)
+            opened = 0
+            with suppress(BlockingIOError):
+                while True:
+                    silent.accept()[0].close()
+                    opened += 1
+            return opened
+
+        with closing(KeptLogs(limit_s=0.2)) as kept:
+            first = read("a")
+            assert first > 0
+            assert read(*"bcdef") == first
+
+
+def test_a_reading_without_brokers_asks_no_more() -> None:
+    """If no broker returns the ends of the logs, none is asked for the groups' offsets."""
+    tp, brokers = TopicPartition("t", 0), Brokers([NOBODY])
+    with closing(KeptLogs(limit_s=0.3)) as kept:
+        reading = kept.reading()
+        ends = reading.ends(brokers, [tp])
+        assert reading.committed(brokers, "g", [tp]) == ends
+        assert f"127.0.0.1:{NOBODY.port}: Connect to" in str(ends[tp])
+
+
+def test_an_error_about_brokers_names_the_address_and_the_cause() -> None:
+    """If a broker's advertised name cannot be resolved, each reason names the host and says so."""
+    tp, brokers = TopicPartition("t", 0), Brokers([Broker("kafka.invalid", 9092, 1, ())])
+    for one in (
+        log_ends(brokers, [tp], limit_s=LIMIT_S)[tp],
+        committed_in_kafka(brokers, "g", [tp], limit_s=LIMIT_S)[tp],
+    ):
+        assert "kafka.invalid:9092" in str(one)
+        assert "resolve" in str(one)
+
+
+def test_brokers_that_answered_are_not_called_silent() -> None:
+    """Only the error of a request without an answer says that the brokers do not answer."""
+    brokers = Brokers([NOBODY])
+    client = AdminClient(broker_settings(brokers))
+    refusals = Refusals({})
+    denied = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    assert "do not answer" not in str(refusals.explain(client, denied))
+    with pytest.raises(BrokersUnreachableError, match="do not answer"):
+        LogClient(brokers, limit_s=0.3).topics()
 
 
 def test_no_plaintext() -> None:

@@ -105,6 +105,7 @@ class Admin:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._logs.close()
         self._connection.__exit__(kind, error, trace)
 
     @property
@@ -134,13 +135,14 @@ class Admin:
 
         An unknown value is a string with the reason. Groups that do not exist are left out.
         """
+        reading = self._logs.reading()
         return group_lags(
             self._connection,
             arguments.names(names, "names"),
             limit_s=self._limit_s,
             only=arguments.selection(topics, "topics"),
-            logs=self._logs.ends,
-            kafka=self._logs.committed,
+            logs=reading.ends,
+            kafka=reading.committed,
         )
 
     def committed(

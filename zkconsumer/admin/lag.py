@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
@@ -42,7 +43,7 @@ from zkconsumer.admin.groups import (
 from zkconsumer.admin.groups import groups as group_summaries
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.logs import LogRange, committed_in_kafka, log_ends, without_messages
+from zkconsumer.kafka.logs import KeptLogs, LogRange, without_messages
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
 from zkconsumer.protocol.group_health import GroupHealth, GroupState, owner_of
@@ -64,6 +65,9 @@ NOTHING_COMMITTED = "no offset is committed"
 NO_SUCH_TOPIC = "the topic does not exist"
 NO_SUCH_PARTITION = "the topic has no such partition"
 NOT_ASKED = "the brokers were not asked"
+
+NOTHING_TO_READ: Final = frozenset({NOTHING_COMMITTED, NO_SUCH_TOPIC, NO_SUCH_PARTITION})
+"""Reasons for which a partition has no lag, although everything could be read."""
 
 
 class Source(Enum):
@@ -142,6 +146,12 @@ class PartitionLag:
         if isinstance(committed, int):
             return self.log if isinstance(self.log, str) else self.log.end - committed
         return NOTHING_COMMITTED if committed is None else committed
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the lag is not known: an offset or a log end could not be read, or the offset is
+        beyond the end of the log."""
+        return self.lag not in NOTHING_TO_READ if isinstance(self.lag, str) else self.lag < 0
 
     @property
     def messages(self) -> int | str:
@@ -266,7 +276,8 @@ def group_lags(
         limit_s: seconds per request to the brokers.
         only: topics and partitions to report; None means all that the group owns, has offsets of,
             or subscribes to.
-        logs, kafka: functions that ask the brokers; default `log_ends` and `committed_in_kafka`.
+        logs, kafka: functions that ask the brokers; default `BrokerReading.ends` and
+            `BrokerReading.committed`, so brokers that do not answer are asked once for all groups.
         tails: the check of earlier readings, if the groups are read repeatedly.
 
     Raises what `ZooKeeperClient.read` raises. If brokers do not answer, the result contains the
@@ -305,24 +316,18 @@ def lags_of(
         for tp in of_group
         if tp.partition in existing.get(tp.topic, ())
     }
-    if logs is None:
-        ranges: Mapping[TopicPartition, LogRange | str]
-        ranges = log_ends(brokers, sorted(there), limit_s=limit_s) if there else {}
-    else:
-        ranges = logs(brokers, sorted(there))
     found = {}
-    for name, image in images.items():
-        mine = [tp for tp in wanted[name] if tp in there]
-        stored = (
-            committed_in_kafka(brokers, name, mine, limit_s=limit_s)
-            if kafka is None
-            else kafka(brokers, name, mine)
-        )
-        lags = tuple(
-            _lag(image, tp, stored.get(tp), ranges.get(tp) or _missing(tp, existing, faults))
-            for tp in wanted[name]
-        )
-        found[name] = GroupLag(image, wants[name], lags)
+    with closing(KeptLogs(limit_s=limit_s)) as kept:
+        reading = kept.reading()
+        logs, kafka = logs or reading.ends, kafka or reading.committed
+        ranges = logs(brokers, sorted(there))
+        for name, image in images.items():
+            stored = kafka(brokers, name, [tp for tp in wanted[name] if tp in there])
+            lags = tuple(
+                _lag(image, tp, stored.get(tp), ranges.get(tp) or _missing(tp, existing, faults))
+                for tp in wanted[name]
+            )
+            found[name] = GroupLag(image, wants[name], lags)
     return (tails or TailCheck()).checked(brokers, found, limit_s=limit_s)
 
 
@@ -592,6 +597,17 @@ GAUGES = (
         ("group", "kind"),
     ),
     (
+        "zkconsumer_group_unknown_partitions",
+        "Partitions whose lag is unknown: an offset or a log end cannot be read, or the offset is"
+        " beyond the end of the log.",
+        ("group",),
+    ),
+    (
+        "zkconsumer_group_read_failures",
+        "Readings that have failed since the exporter started.",
+        (),
+    ),
+    (
         "zkconsumer_group_read_timestamp_seconds",
         "Time at which ZooKeeper and the brokers were read.",
         (),
@@ -627,6 +643,8 @@ def samples(
             ((group.name, REGISTERED), len(health.live)),
             ((group.name, UNREGISTERED), len(clients) + bool(health.writers)),
         ]
+        unknown = sum(one.is_unknown for one in group.partitions)
+        found["zkconsumer_group_unknown_partitions"].append(((group.name,), unknown))
         for one in group.partitions:
             labels = (group.name, one.topic, str(one.partition))
             lag = one.lag
@@ -680,6 +698,7 @@ class LagExporter:
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._samples: Samples = {}
+        self._failures = 0
         self._server: FromPrometheus = None
 
     def __enter__(self) -> Self:
@@ -709,11 +728,16 @@ class LagExporter:
         """Replace the groups that are served."""
         self._samples = samples(groups, status_of, health_of, at_s=time.time())
 
+    def failed(self) -> None:
+        """Count a reading that has failed; the last figures are still served."""
+        self._failures += 1
+
     def collect(self) -> Iterator[object]:
         """Yield the metrics; prometheus-client calls this on its own thread."""
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - the extra `metrics`
 
-        now = self._samples
+        failures: Samples = {"zkconsumer_group_read_failures": [((), self._failures)]}
+        now = self._samples | failures
         for name, meaning, labels in GAUGES:
             family = GaugeMetricFamily(name, meaning, labels=labels)
             for values, value in now.get(name, ()):

@@ -24,12 +24,12 @@ from zkconsumer.cli.output import (
     say_all,
 )
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
-from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
+from zkconsumer.errors import ConfigError, ZkConsumerError
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.paths import consumer_of
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.groups import Selection
+    from zkconsumer.admin.groups import GroupImage, Selection
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Status, Window
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
@@ -304,34 +304,42 @@ class Reader:
         from zkconsumer.admin.health import Memory
         from zkconsumer.admin.lag import TailCheck
 
+        self.missing: list[str] = []
         self._windows: dict[tuple[str, str, int], Window] = {}
         self._tails = TailCheck()
         self._memory = Memory(patience_s)
         self._healths: dict[str, GroupHealth] = {}
 
     def read(self) -> list[GroupLag]:
-        """Read and return the groups. Raises UnknownGroupError, and what `group_lags` raises."""
-        from zkconsumer.admin.groups import SLICE, read_group_names, unknown_group
-        from zkconsumer.admin.lag import group_lags
+        """Read and return the groups that exist. Raises what `group_lags` raises."""
+        from zkconsumer.admin.groups import SLICE, read_group_names, read_groups
+        from zkconsumer.admin.lag import lags_of
 
         names = read_group_names(self._connection) if self._names is None else self._names
-        found: dict[str, GroupLag] = {}
+        images: dict[str, GroupImage] = {}
         progress = Progress("groups")
         with progress.until_done():
             for at in range(0, len(names), SLICE):
                 some = names[at : at + SLICE]
-                found |= group_lags(
-                    self._connection,
-                    some,
-                    limit_s=self._limit_s,
-                    only=self.only,
-                    tails=self._tails,
-                )
+                images |= read_groups(self._connection, some)
                 progress.advanced(at + len(some), len(names))
-        for name in self._names or ():
-            if name not in found:
-                raise unknown_group(name)
+            # The brokers are asked once for all groups, because silent brokers use up a time limit.
+            found = lags_of(
+                self._connection,
+                images,
+                limit_s=self._limit_s,
+                only=self.only,
+                tails=self._tails,
+            )
+        self.missing = [name for name in self._names or () if name not in images]
         return list(found.values())
+
+    def check_names(self) -> None:
+        """Raise UnknownGroupError if the last reading has not found a group that was named."""
+        from zkconsumer.admin.groups import unknown_group
+
+        if self.missing:
+            raise unknown_group(self.missing[0])
 
     def observe(self) -> list[GroupLag]:
         """Read the groups, and add the reading to the windows. Raises what `read` raises."""
@@ -341,10 +349,12 @@ class Reader:
         self._memory.keep(group.name for group in groups)
         self._tails.keep(group.name for group in groups)
         self._healths = {group.name: self._memory.observe(group.image, now_s) for group in groups}
+        known, self._windows = self._windows, {}
         for group in groups:
             for one in group.partitions:
                 key = (group.name, one.topic, one.partition)
-                self._windows.setdefault(key, Window()).observe(one, now_s)
+                window = self._windows[key] = known.get(key) or Window()
+                window.observe(one, now_s)
         return groups
 
     def health(self, group: GroupLag) -> GroupHealth:
@@ -359,6 +369,7 @@ class Reader:
     def read_for_watch(self) -> Reading:
         """Return the title, the table and the notes of one reading, for `--watch`."""
         groups = self.observe()
+        self.check_names()
         columns = (*_columns(groups), STATUS)
         rows = list(partition_rows(groups, status_of=self.status))
         words = [word for group in groups for word in group_notes(group, self.health(group))]
@@ -384,6 +395,7 @@ def _show(reader: Reader, common: Common, fail_above: int | None) -> None:
     from zkconsumer.cli import Exit
 
     groups = reader.observe() if common.output is Output.PROMETHEUS else reader.read()
+    reader.check_names()
     if common.output is Output.PROMETHEUS:
         from zkconsumer.admin.lag import exposition
 
@@ -425,6 +437,8 @@ def _may_be_written(group: GroupLag) -> bool:
 
 
 def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: float) -> None:
+    from kazoo.exceptions import KazooException
+
     from zkconsumer.admin.lag import LagExporter
 
     is_first = True
@@ -438,8 +452,12 @@ def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: f
                     groups = reader.observe()
                 is_first = False
                 exporter.update(groups, reader.status, reader.health)
-            except ZooKeeperUnreachableError as error:
-                say(str(error))  # the exporter keeps the last figures, with their timestamp
+                for name in reader.missing:
+                    say(f"group {name} does not exist; it is served as soon as it does")
+            except (ZkConsumerError, OSError, KazooException) as error:
+                # The exporter keeps the last figures, with their timestamp, and counts the error.
+                say(str(error))
+                exporter.failed()
             time.sleep(interval_s)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zkconsumer.admin.groups import GroupSummary
     from zkconsumer.admin.health import Memory
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Status, Window
+    from zkconsumer.kafka.logs import BrokerReading, KeptLogs
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
 
@@ -98,6 +99,13 @@ class History:
     windows: dict[tuple[str, str, int], Window] = field(default_factory=dict)
     offsets: dict[tuple[str, str, int], tuple[float, int]] = field(default_factory=dict)
 
+    def keep(self, groups: Iterable[str]) -> None:
+        """Forget all other groups."""
+        kept = set(groups)
+        self.memory.keep(kept)
+        self.windows = {key: one for key, one in self.windows.items() if key[0] in kept}
+        self.offsets = {key: one for key, one in self.offsets.items() if key[0] in kept}
+
     def observe(self, group: str, one: PartitionLag) -> tuple[float | None, Status | None]:
         """Record a reading of a partition; return its rate and its status."""
         from zkconsumer.admin.lag import Window
@@ -159,6 +167,7 @@ class Feed:
 
         self._history, self._detailed = History(Memory(PATIENCE_S)), History(Memory(PATIENCE_S))
         self._tails = TailCheck()
+        self._kept: KeptLogs | None = None
         self._stopped, self._woken = threading.Event(), threading.Event()
         self._examined: tuple[str, float, Sequence[Finding]] = ("", 0.0, ())
         self.visible: tuple[str, ...] = ()
@@ -217,7 +226,11 @@ class Feed:
 
         started = time.process_time()
         summaries = groups(zk)
-        self._history.memory.keep(one.name for one in summaries)
+        names = [one.name for one in summaries]
+        self._history.keep(names)
+        self._detailed.keep(names)
+        self._tails.keep(names)
+        reading = self._logs(zk).reading()
         on_rows(list(map(_summary_row, summaries)), True)
         # A dict instead of a set, because a dict keeps the order.
         left = {one.name: None for one in summaries if not one.fault}
@@ -226,7 +239,7 @@ class Feed:
             now = visible or list(islice(left, SLICE))
             for name in now:
                 del left[name]
-            on_rows(self._slice(zk, now), False)
+            on_rows(self._slice(zk, now, reading), False)
             # CPU time of all threads: kazoo's thread decodes the replies, and the main thread
             # paints.
             now_s = time.process_time()
@@ -234,7 +247,9 @@ class Feed:
             if self._woken.wait(used / SHARE if left else 0):
                 return  # the user has switched to another view
 
-    def _slice(self, zk: ZooKeeperClient, names: Sequence[str]) -> list[GroupRow]:
+    def _slice(
+        self, zk: ZooKeeperClient, names: Sequence[str], reading: BrokerReading
+    ) -> list[GroupRow]:
         """Read some groups; a group to which access is denied becomes a row without figures."""
         from zkconsumer.admin.lag import group_lags
 
@@ -244,6 +259,7 @@ class Feed:
                 zk,
                 names,
                 limit_s=self._limit_s(zk),
+                logs=reading.ends,
                 kafka=lambda brokers, name, mine: {},
                 tails=self._tails,
             )
@@ -251,7 +267,10 @@ class Feed:
             if len(names) == 1:
                 return [GroupRow(names[0], None)]
             half = len(names) // 2
-            return [*self._slice(zk, names[:half]), *self._slice(zk, names[half:])]
+            return [
+                *self._slice(zk, names[:half], reading),
+                *self._slice(zk, names[half:], reading),
+            ]
         return [row_of(one, self._history) for one in found.values()]
 
     # ---- one group -------------------------------------------------------------------------------
@@ -263,7 +282,15 @@ class Feed:
         from zkconsumer.admin.groups import unknown_group
         from zkconsumer.admin.lag import group_lags
 
-        group = group_lags(zk, [name], limit_s=self._limit_s(zk), tails=self._tails).get(name)
+        reading = self._logs(zk).reading()
+        group = group_lags(
+            zk,
+            [name],
+            limit_s=self._limit_s(zk),
+            logs=reading.ends,
+            kafka=reading.committed,
+            tails=self._tails,
+        ).get(name)
         if group is None:
             raise unknown_group(name)
         health = self._detailed.memory.observe(group.image, time.time())
@@ -286,6 +313,12 @@ class Feed:
             return
         self._examined = name, time.monotonic(), findings
         on_detail(replace(known, findings=findings))
+
+    def _logs(self, zk: ZooKeeperClient) -> KeptLogs:
+        from zkconsumer.kafka.logs import KeptLogs
+
+        self._kept = self._kept or KeptLogs(limit_s=self._limit_s(zk))
+        return self._kept
 
     def _limit_s(self, zk: ZooKeeperClient) -> float:
         return zk.config.zookeeper_connection_timeout_s

@@ -30,6 +30,11 @@ class GroupOffsets:
         self._settings = settings
         self._lookup = Lookup(settings) if without_own_connections(settings) is None else None
 
+    def begin_reading(self) -> None:
+        """Ask each broker that fails only once until the next call."""
+        if self._lookup is not None:
+            self._lookup.begin_reading()
+
     def read(self, group: str, partitions: Collection[TopicPartition], *, limit_s: float) -> Found:
         """Return the group's offset of each partition; `limit_s` is the time limit in seconds.
 

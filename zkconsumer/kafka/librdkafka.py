@@ -34,7 +34,7 @@ from zkconsumer.kafka.fetcher import (
     descriptors_error,
     drop_faults,
 )
-from zkconsumer.kafka.refusals import Refusals, invalid, refusal
+from zkconsumer.kafka.refusals import TRANSPORT, Refusals, invalid, refusal
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -425,6 +425,8 @@ def committed(
     try:
         answers = client.committed([Raw(*tp) for tp in partitions], timeout=limit_s)
     except KafkaException as error:
+        if error.args[0].code() in TRANSPORT:
+            raise refusals.explain(client, error) from error
         return dict.fromkeys(partitions, f"Kafka: {error.args[0].str()}")
     finally:
         client.close()

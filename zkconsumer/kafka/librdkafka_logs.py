@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, admin
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, admin
 from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.errors import FetchError
@@ -21,7 +21,7 @@ from zkconsumer.kafka.log_answers import (
     parts_of,
     range_of,
 )
-from zkconsumer.kafka.refusals import Refusals, invalid
+from zkconsumer.kafka.refusals import TRANSPORT, Refusals, invalid
 from zkconsumer.protocol.model import TopicPartition
 
 Untyped: TypeAlias = Any
@@ -156,8 +156,17 @@ class LibrdkafkaLogs:
                 try:
                     answer[tp] = future.result().offset
                 except KafkaException as error:
-                    answer[tp] = f"the leader returns no offset: {error.args[0].str()}"
+                    answer[tp] = self._without_offset(places[tp], error.args[0])
         return answers
+
+    def _without_offset(self, leader: int | str, error: KafkaError) -> str:
+        """Return why a leader returns no offset: its last transport error, if it is silent."""
+        broker = self._metadata.brokers.get(leader)
+        if error.code() not in TRANSPORT or broker is None:
+            return f"the leader returns no offset: {error.str()}"
+        server = f"{broker.host}:{broker.port}"
+        cause = self._refusals.at(self._client, server)
+        return f"the leader {server} does not answer: {cause or error.str()}"
 
 
 def _spec(at: int) -> Untyped:

@@ -169,6 +169,7 @@ class _OwnLogs:
 
     def topics(self) -> dict[str, tuple[int, ...]]:
         try:
+            self._lookup.begin_reading()  # each leader that fails is asked once
             self._metadata = self._lookup.all_topics(self._limit_s)
         except BrokerAccessError:
             raise
@@ -218,7 +219,8 @@ class KeptLogs:
     """Answers as `log_ends` and `committed_in_kafka`, with one client for all calls.
 
     It is for a caller that asks every few seconds, on one thread. A change of the registered
-    brokers makes a new client.
+    brokers makes a new client. A caller that reads many groups takes a `BrokerReading` for each
+    reading.
     """
 
     def __init__(self, *, limit_s: float) -> None:
@@ -232,25 +234,44 @@ class KeptLogs:
         self, brokers: Brokers, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, LogRange | str]:
         """Return the ends of the logs, as `log_ends` does."""
-        if not partitions:
-            return {}
-        try:
-            client = self._client_of(brokers)
-            client.topics()  # looks up the leaders
-            return client.ends(partitions)
-        except FetchError as error:
-            return dict.fromkeys(partitions, str(error))
+        return self.reading().ends(brokers, partitions)
 
     def committed(
         self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
         """Return the offsets in Kafka, as `committed_in_kafka` does."""
-        try:
-            self._use(brokers)
-            self._offsets = self._offsets or group_offsets(brokers, limit_s=self._limit_s)
-            return self._offsets.read(group, partitions, limit_s=self._limit_s)
-        except FetchError as error:
-            return dict.fromkeys(partitions, str(error))
+        return self.reading().committed(brokers, group, partitions)
+
+    def reading(self) -> BrokerReading:
+        """Return the object that asks the brokers for one reading of groups."""
+        return BrokerReading(self)
+
+    def close(self) -> None:
+        """Close the connections; the next call opens them again."""
+        self._use(Brokers())
+
+    def ask_ends(
+        self, brokers: Brokers, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, LogRange | str]:
+        """Return the ends of the logs. Raises FetchError if no broker answers."""
+        client = self._client_of(brokers)
+        client.topics()  # looks up the leaders
+        return client.ends(partitions)
+
+    def ask_committed(
+        self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
+        """Return the offsets in Kafka. Raises FetchError if no broker answers."""
+        return self._offsets_of(brokers).read(group, partitions, limit_s=self._limit_s)
+
+    def begin_reading(self, brokers: Brokers) -> None:
+        """Ask each broker that fails only once until the next call. Raises FetchError."""
+        self._offsets_of(brokers).begin_reading()
+
+    def _offsets_of(self, brokers: Brokers) -> GroupOffsets:
+        self._use(brokers)
+        self._offsets = self._offsets or group_offsets(brokers, limit_s=self._limit_s)
+        return self._offsets
 
     def _client_of(self, brokers: Brokers) -> LogClient:
         self._use(brokers)
@@ -265,6 +286,52 @@ class KeptLogs:
             if self._offsets is not None:
                 self._offsets.close()
                 self._offsets = None
+
+
+class BrokerReading:
+    """Asks the brokers for one reading of many groups, with the clients of `KeptLogs`.
+
+    Brokers that have not answered one request of the reading are not asked again, so a reading
+    waits for silent brokers once, and not once for each group.
+    """
+
+    def __init__(self, kept: KeptLogs) -> None:
+        self._kept = kept
+        self._fault: str | None = None
+        self._has_begun = False
+
+    def ends(
+        self, brokers: Brokers, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, LogRange | str]:
+        """Return the ends of the logs, as `log_ends` does."""
+        if not partitions:
+            return {}
+        if self._fault is not None:
+            return dict.fromkeys(partitions, self._fault)
+        try:
+            return self._kept.ask_ends(brokers, partitions)
+        except FetchError as error:
+            self._fault = str(error)
+            return dict.fromkeys(partitions, self._fault)
+
+    def committed(
+        self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
+        """Return the offsets in Kafka, as `committed_in_kafka` does."""
+        if not partitions:
+            return {}
+        if self._fault is not None:
+            return dict.fromkeys(partitions, self._fault)
+        try:
+            if not self._has_begun:
+                self._kept.begin_reading(brokers)
+                self._has_begun = True
+            return self._kept.ask_committed(brokers, group, partitions)
+        except (BrokerAccessError, BrokersUnreachableError) as error:
+            self._fault = str(error)
+            return dict.fromkeys(partitions, self._fault)
+        except FetchError as error:  # the group's coordinator; `GroupOffsets` asks it only once
+            return dict.fromkeys(partitions, str(error))
 
 
 def log_ends(

@@ -57,6 +57,19 @@ _TEXT: Final = re.compile(r"(?:\w+://)?(?P<server>[^/ ]+)/\S+: (?P<cause>.*?)(?:
 
 _LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 
+TRANSPORT: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+    }
+)
+"""Errors of a request that no broker has answered. librdkafka reports the causes to `error_cb`."""
+
+# The maximum number of brokers that an error names.
+_MOST_BROKERS: Final = 5
+
 _LOGIN_REMEDIES: Final = {
     "OAUTHBEARER": "check kafka.sasl.oauthbearer.*, or the token that oauth_cb returns",
     "GSSAPI": "check kafka.sasl.kerberos.* and the ticket",
@@ -104,23 +117,45 @@ def refusal(error: KafkaError, settings: Mapping[str, object]) -> BrokerAccessEr
 
 
 class Refusals:
-    """An `error_cb` that stores why the brokers refuse a client's connections.
+    """An `error_cb` that stores why the brokers refuse a client's connections, and the last
+    transport error of each broker.
 
-    librdkafka calls it within `poll` and `consume`.
+    librdkafka calls it within `poll` and `consume`, and does not repeat an error that has not
+    changed. The transport errors are therefore kept until the client ends.
     """
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         self._settings = settings
         self.last: BrokerAccessError | None = None
+        self._transport: dict[str, str] = {}
 
     def __call__(self, error: KafkaError) -> None:
         self.last = refusal(error, self._settings) or self.last
+        match = _TEXT.fullmatch(error.str())
+        if match and error.code() in TRANSPORT:
+            self._transport[match["server"]] = match["cause"]
+
+    def at(self, client: Client, server: str) -> str:
+        """Return the last transport error of a broker (`host:port`), or an empty string."""
+        client.poll(0)
+        return self._transport.get(server, "")
 
     def explain(self, client: Client, error: KafkaException) -> FetchError:
-        """Return the error for a failed request of `client`: a refusal, if one was stored."""
+        """Return the error for a failed request of `client`: a refusal, if one was stored.
+
+        Only for a request without an answer, the text says that the brokers do not answer.
+        """
         client.poll(0)
         known, self.last = self.last, None
-        return known or BrokersUnreachableError(
-            f"the brokers do not answer: {error.args[0].str()}",
-            remedy="check that they are running and reachable",
+        if known is not None:
+            return known
+        cause = error.args[0]
+        if cause.code() not in TRANSPORT:
+            return FetchError(f"the request to the brokers failed: {cause.str()}")
+        causes = [f"{server}: {why}" for server, why in self._transport.items()]
+        shown = "; ".join(causes[-_MOST_BROKERS:])
+        return BrokersUnreachableError(
+            f"the brokers do not answer: {shown or cause.str()}",
+            where=str(self._settings.get("bootstrap.servers", "")) if not shown else "",
+            remedy="check that they are running, and reachable from here under these addresses",
         )

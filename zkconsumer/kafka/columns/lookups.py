@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import ssl
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -88,6 +89,8 @@ def why(error: BaseException) -> str:
         return text
     if isinstance(error, TimeoutError):
         return "the broker did not answer in time"
+    if isinstance(error, socket.gaierror):
+        return f"its host name cannot be resolved here: {error.strerror}"
     if isinstance(error, (ConnectionResetError, ssl.SSLEOFError)):
         return f"{error}; a listener of another security protocol does this too"
     return str(error)
@@ -128,11 +131,22 @@ class Lookup:
         self._isolation = isolation_of(settings)
         self._connections: dict[tuple[str, int], Connection] = {}
         self._has_offsets = False  # whether the topic of the groups' offsets was found
+        # The addresses that have failed in this reading; None: failed addresses are asked again.
+        self._failed: dict[tuple[str, int], OSError | MalformedError] | None = None
+        self._has_waited = False  # whether a coordinator was not ready in time in this reading
 
     def close(self) -> None:
         for one in self._connections.values():
             one.close()
         self._connections.clear()
+
+    def begin_reading(self) -> None:
+        """Ask each address that fails only once until the next call.
+
+        Without this rule, a broker that is silent would use up the time limit for each of many
+        groups.
+        """
+        self._failed, self._has_waited = {}, False
 
     def metadata(self, topics: Collection[str], timeout_s: float) -> Metadata:
         """Return the metadata from the first broker that answers; raise FetchError if none does.
@@ -219,7 +233,9 @@ class Lookup:
                 left_s = max(0.001, deadline - time.monotonic())
                 found = self._committed_once(group, tps, left_s)
                 passing = any(one.error in _PASSING for one in found.values())
-                if not passing or time.monotonic() + _PAUSE_S > deadline:
+                is_late = self._has_waited or time.monotonic() + _PAUSE_S > deadline
+                if not passing or is_late:
+                    self._has_waited = passing and self._failed is not None
                     return {tp: _stored(found.get(tp)) for tp in tps}
                 time.sleep(_PAUSE_S)
         except AuthenticationError as error:
@@ -357,19 +373,30 @@ class Lookup:
         timeout_s: float,
     ) -> T:
         """Send a request over the kept connection; if it is missing or lost, connect again."""
+        if self._failed and address in self._failed:
+            raise self._failed[address]
         deadline = time.monotonic() + timeout_s
         kept = self._connections.pop(address, None)
         while True:
             left_s = max(0.001, deadline - time.monotonic())
-            one = kept or connect(address, self._settings, left_s)
+            try:
+                one = kept or connect(address, self._settings, left_s)
+            except LOST as error:
+                self._note(address, error)
+                raise
             try:
                 version = one.versions.get(api, 0)
                 answer = read(version, one.ask(api, write(version), left_s))
-            except LOST:
+            except LOST as error:
                 one.close()
                 if kept is None:
+                    self._note(address, error)
                     raise
                 kept = None
                 continue
             self._connections[address] = one
             return answer
+
+    def _note(self, address: tuple[str, int], error: OSError | MalformedError) -> None:
+        if self._failed is not None:
+            self._failed[address] = error
