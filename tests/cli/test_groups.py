@@ -24,7 +24,6 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 T0 = TopicPartition("t", 0)
 ODD = ("a b", "c#1", "d:2")
-UUID = "knode_7b664118-958e-40d8-b3c5-0aede349b15e"
 ONE_GROUP = (("lag",), ("offsets", "get"), ("verify",), ("groups", "show"), ("owners",))
 # The broker of a scene does not answer, and no test waits for it for long.
 QUICK = ("--timeout", "0.5")
@@ -113,22 +112,6 @@ def test_idle_groups(scene: Scene) -> None:
 
 
 # ---- who uses a group ----------------------------------------------------------------------------
-
-
-def test_a_member_of_another_client(scene: Scene) -> None:
-    """A group of kafka-node has settled, its member owns its partition, and nothing is wrong."""
-    scene.member(UUID, t=1)
-    scene.owner("t", 0, UUID)
-    scene.offset("t", 0, 5)
-    assert run(scene, "verify", "g").exit_code == 0
-    (member,) = rows(scene, "members", "g")
-    assert (member["owned"], member["idle"]) == (1, 0)
-    assert "another client" in run(scene, "members", "g").stderr
-    shown = run(scene, "owners", "g").stdout
-    assert shown.count(UUID) == 2  # OWNER and CONSUMER
-    assert "not registered" not in shown
-    result = run(scene, "doctor", "g", "--no-logs")
-    assert (result.exit_code, "no problem found" in result.stderr) == (0, True)
 
 
 def test_a_dry_run_warns_of_a_recent_commit(scene: Scene) -> None:

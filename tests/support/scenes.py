@@ -110,21 +110,28 @@ def scenes(
 
 
 @contextmanager
-def job(session: KazooClient, path: str, data: bytes) -> Iterator[None]:
-    """A client that commits this offset all the time, and does not register."""
+def repeated(act: Callable[[], object]) -> Iterator[None]:
+    """Call this in a thread, again and again, until the end of the block."""
     ended = threading.Event()
 
-    def commit() -> None:
+    def run() -> None:
         while not ended.wait(0.02):
-            session.set(path, data)
+            act()
 
-    thread = threading.Thread(target=commit)
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def job(session: KazooClient, path: str, data: bytes) -> Iterator[None]:
+    """A client that commits this offset all the time, and does not register."""
+    with repeated(lambda: session.set(path, data)):
+        yield
 
 
 class Clients:
