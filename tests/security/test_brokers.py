@@ -21,11 +21,11 @@ from zkconsumer import (
     ConsumerConnector,
     FetchError,
     Message,
-    SparkSourceError,
     ZooKeeperUnreachableError,
 )
 from zkconsumer.cli import app
 from zkconsumer.consumer.stream import reader_of
+from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka import client_settings
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.task_reader import ReadSettings, read_ranges
