@@ -282,11 +282,11 @@ def test_a_release_after_a_taken_id_that_fails_is_repeated() -> None:
 
 
 def test_the_remedy_names_a_persistent_id_node() -> None:
-    """The remedy for a persistent id znode, which outlives sessions, is to delete it by hand."""
+    """The remedy for a persistent id znode, which outlives sessions, is a command."""
     member = member_in(Phase.REGISTERING)
-    assert "by hand" in one(member.answer(ev.IdTaken(0)), cmd.Notice).remedy
+    assert "doctor --fix" in one(member.answer(ev.IdTaken(0)), cmd.Notice).remedy
     member = member_in(Phase.REGISTERING)
-    assert "by hand" not in one(member.answer(ev.IdTaken(0xC3)), cmd.Notice).remedy
+    assert "doctor --fix" not in one(member.answer(ev.IdTaken(0xC3)), cmd.Notice).remedy
 
 
 def test_an_id_node_that_vanishes_stops_everything() -> None:

@@ -438,7 +438,7 @@ def test_the_end_of_a_blockade_is_reported() -> None:
 
 
 def test_the_remedy_names_a_persistent_owner_node() -> None:
-    """The remedy for a persistent owner znode, which outlives sessions, is to delete it by hand."""
+    """The remedy for a persistent owner znode, which outlives sessions, is a command."""
     member = member_in(Phase.CLAIMING, retries=1, backoff_s=0.5)
     claim = member.last(cmd.Claim)
     held = {T3: Blocker("by hand", 0)}
@@ -447,7 +447,7 @@ def test_the_remedy_names_a_persistent_owner_node() -> None:
     member.load()
     member.verify()
     reported = of(member.wait(1.0), cmd.Notice)
-    assert "deleted by hand" in reported[0].remedy
+    assert "doctor --fix" in reported[0].remedy
 
 
 def test_a_denied_claim_is_reported_and_retried() -> None:

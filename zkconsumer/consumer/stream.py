@@ -463,7 +463,8 @@ class StreamReader(Generic[K, V]):
         return ConsumerTimeoutError(
             f"no message{of} within {timeout_s:g} s",
             where=f"thread {self.thread_id}",
-            remedy=self.waiting_for or "call again; consumer.timeout.ms=-1 waits without a limit",
+            remedy=self.waiting_for
+            or "call again; consumer_timeout_s=None (consumer.timeout.ms=-1) sets no limit",
         )
 
     def closed_error(self) -> ZkConsumerError:

@@ -175,7 +175,7 @@ def report_blocked(state: State, now: float) -> Step:
         NoticeKind.BLOCKED,
         listed(named),
         f"held by {names} for {now - blocked.since:.0f} s",
-        "stop that consumer; a persistent owner znode (session 0x0) must be deleted by hand"
+        "stop that consumer; if its session is 0x0, run `zkconsumer doctor --fix`"
         if persistent
         else "stop that consumer, or wait for its session to end",
     )

@@ -208,7 +208,7 @@ def rival_text(session: int) -> str:
 def rival_remedy(session: int) -> str:
     """Return what to do about that session."""
     if not session:
-        return "delete the id znode by hand; it is persistent, so no session's end deletes it"
+        return "run `zkconsumer doctor --fix`: the id znode is persistent and belongs to no session"
     return "wait for that session to end, or give each consumer its own consumer.id"
 
 
