@@ -23,6 +23,7 @@ from zkconsumer.member import events as ev
 from zkconsumer.member.commands import Notice, NoticeKind
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import replace
+from zkconsumer.member.unreadable import REPORT_S
 from zkconsumer.protocol.model import Position, StoredOffset, TopicPartition
 
 LOGGER = logging.getLogger("test_notices")
@@ -232,8 +233,16 @@ def test_reporting_many_refusals_is_linear() -> None:
     assert streams.walks <= 10
 
 
-def test_reporting_many_malformed_offsets_is_linear() -> None:
-    """Reporting 500 malformed offsets iterates over the stream's partitions a few times."""
+def test_reporting_many_malformed_offsets_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reporting 500 malformed offsets reads the partitions and the notices a few times."""
+    compared = Counter[str]()
+    equal = Notice.__eq__
+
+    def count(one: Notice, other: object) -> bool:
+        compared["notices"] += 1
+        return equal(one, other)
+
+    monkeypatch.setattr(Notice, "__eq__", count)
     member = Member()
     member.register()
     member.read(view(topics={"t": MANY}))
@@ -244,10 +253,16 @@ def test_reporting_many_malformed_offsets_is_linear() -> None:
     loop.state = replace(member.state, owned=owned)
     bad = {tp: StoredOffset(None, 1, error="no offset") for tp in owned.copy()}
     owned.visited = 0
-    assert member.state.op is not None
-    loop.take(ev.Finished(now=member.now, op=member.state.op, outcome=ev.OffsetsLoaded(bad)))
+    for outcome in (ev.OffsetsLoaded(bad), ev.Verified(owned, {})):
+        assert loop.state.op is not None
+        loop.take(ev.Finished(now=member.now, op=loop.state.op, outcome=outcome))
+    assert loop.state.phase is Phase.SETTLED
+    assert not streams.notices, "a client may still write the payload of an offset's znode"
+    member.now += REPORT_S
+    loop.take(None)
     assert streams.notices == {0: MANY}
     assert owned.visited <= 20 * MANY
+    assert compared["notices"] <= 20 * MANY
 
 
 def test_counting_many_resets_is_linear() -> None:

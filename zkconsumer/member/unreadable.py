@@ -87,12 +87,11 @@ def next_report(state: State) -> float | None:
 
 def report(state: State, now: float) -> Step:
     """Report the znodes that are still unreadable."""
-    due = [
-        one.notice for one in state.unreadable if one.report_at is not None and one.report_at <= now
-    ]
-    if not due:
-        return state, ()
-    left = tuple(
-        Unreadable(one.notice, None) if one.notice in due else one for one in state.unreadable
-    )
-    return replace(state, unreadable=left), tuple(due)
+    due: list[Notice] = []
+    left: list[Unreadable] = []
+    for one in state.unreadable:
+        if one.report_at is not None and one.report_at <= now:
+            due.append(one.notice)
+            one = Unreadable(one.notice, None)
+        left.append(one)
+    return (replace(state, unreadable=tuple(left)), tuple(due)) if due else (state, ())
