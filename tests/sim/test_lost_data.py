@@ -11,7 +11,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
 from zkconsumer.sim.world import LAG_ENTRIES, World
-from zkconsumer.zk import lost_data
+from zkconsumer.protocol import lost_data
 
 FAULTS = {Do.LOSE_DATA: 1, Do.LAG: 1, Do.NO_QUORUM: 1, Do.CUT: 1}
 

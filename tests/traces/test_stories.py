@@ -44,6 +44,12 @@ WITHOUT_STORY = {
     "another session has the consumer id",
     "ZooKeeper refuses a right",
     "ZooKeeper cannot be reached, or the chroot is missing",
+    # The member's part is that of "a session expires". The client's part, the refused connections,
+    # has no znodes to show, and JVM members have another client.
+    "ZooKeeper comes back with less data (deleted, restored from a backup, or rebuilt under the"
+    " same name)",
+    "ZooKeeper closes every connection, because `maxClientCnxns` is reached or there is no quorum",
+    "One of several ZooKeeper hosts is unknown",
 }
 
 

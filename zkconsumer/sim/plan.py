@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.zk.lost_data import Refusals
+from zkconsumer.protocol.lost_data import Refusals
 
 
 class Do(Enum):

@@ -29,8 +29,8 @@ from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import USER_ACTIONS, Action, ActiveFaults, Delivered, Do, Link, Plan
 from zkconsumer.sim.zookeeper import NotConnected, ReplicaBehind, SimZooKeeper
-from zkconsumer.zk import lost_data
-from zkconsumer.zk.lost_data import Refusals
+from zkconsumer.protocol import lost_data
+from zkconsumer.protocol.lost_data import Refusals
 
 if TYPE_CHECKING:
     from zkconsumer.sim.tool import Tool
@@ -952,7 +952,7 @@ class World:
             self._refused(who, refused_by)
 
     def _refused(self, who: int, replica: int | None) -> None:
-        """Let a client that a replica refuses try a second session there (`zk.lost_data`)."""
+        """Let a client that a replica refuses try a second session there (`protocol.lost_data`)."""
         link, zookeeper, timeout_s = self.links[who], self.zookeeper, self.plan.session_of(who)
         if replica is None:
             link.refusals = None

@@ -1,7 +1,7 @@
 """What becomes of a client's attempts to connect: why each server fails, and lost data.
 
 `Attempts` records the last failure of each server, for errors and log lines. It also applies the
-rule of `zk.lost_data`: it opens the second session, without kazoo.
+rule of `protocol.lost_data`: it opens the second session, without kazoo.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import Enum
 from kazoo.exceptions import ConnectionDropped
 
 from zkconsumer.protocol.model import session_text
-from zkconsumer.zk.lost_data import Refusals, is_lost
+from zkconsumer.protocol.lost_data import Refusals, is_lost
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class Attempts:
     def has_lost_data(self, *, seen: int, session_id: int) -> bool:
         """Return whether the server of the present attempt has lost this session with its data.
 
-        Call it after the attempt has failed. The rule is that of `zk.lost_data`.
+        Call it after the attempt has failed. The rule is that of `protocol.lost_data`.
 
         Args:
             seen: the last zxid that the client has seen.

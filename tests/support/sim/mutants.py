@@ -53,7 +53,7 @@ from zkconsumer.sim.random_search import Decisions, run
 from zkconsumer.sim.session import SimSession
 from zkconsumer.spark import batch_member
 from zkconsumer.spark.batch_member import ThreadPartitions
-from zkconsumer.zk import lost_data
+from zkconsumer.protocol import lost_data
 
 Patch = tuple[Any, str, Any]
 
