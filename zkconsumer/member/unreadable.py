@@ -90,8 +90,8 @@ def report(state: State, now: float) -> Step:
     due: list[Notice] = []
     left: list[Unreadable] = []
     for one in state.unreadable:
-        if one.report_at is not None and one.report_at <= now:
+        is_due = one.report_at is not None and one.report_at <= now
+        if is_due:
             due.append(one.notice)
-            one = Unreadable(one.notice, None)
-        left.append(one)
+        left.append(Unreadable(one.notice, None) if is_due else one)
     return (replace(state, unreadable=tuple(left)), tuple(due)) if due else (state, ())

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings
-from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.lost_data import Refusals
+from zkconsumer.protocol.model import TopicPartition
 
 
 class Do(Enum):

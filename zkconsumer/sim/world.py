@@ -21,16 +21,15 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import phases
 from zkconsumer.member.events import Event
 from zkconsumer.member.state import Settings, State
-from zkconsumer.protocol import paths, payloads
+from zkconsumer.protocol import lost_data, paths, payloads
 from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.lost_data import Refusals
 from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import USER_ACTIONS, Action, ActiveFaults, Delivered, Do, Link, Plan
 from zkconsumer.sim.zookeeper import NotConnected, ReplicaBehind, SimZooKeeper
-from zkconsumer.protocol import lost_data
-from zkconsumer.protocol.lost_data import Refusals
 
 if TYPE_CHECKING:
     from zkconsumer.sim.tool import Tool

@@ -17,8 +17,8 @@ from enum import Enum
 
 from kazoo.exceptions import ConnectionDropped
 
-from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.lost_data import Refusals, is_lost
+from zkconsumer.protocol.model import session_text
 
 logger = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from zkconsumer.member import (
 from zkconsumer.member import operations as storing
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import start_op
-from zkconsumer.protocol import group_snapshot, paths
+from zkconsumer.protocol import group_snapshot, lost_data, paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose
 from zkconsumer.sim import handover
@@ -53,7 +53,6 @@ from zkconsumer.sim.random_search import Decisions, run
 from zkconsumer.sim.session import SimSession
 from zkconsumer.spark import batch_member
 from zkconsumer.spark.batch_member import ThreadPartitions
-from zkconsumer.protocol import lost_data
 
 Patch = tuple[Any, str, Any]
 
