@@ -524,6 +524,12 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/consumer/test_stream_brokers.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/consumer/test_timeouts.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/docs/test_examples.py", STARTS_PROCESSES),
+    Rule(
+        Lane.ALL,
+        "tests/strangers/test_programs.py",
+        "Installs programs from npm and PyPI, and starts JVMs, which takes minutes. "
+        "tests/strangers/test_writers.py sends the same requests.",
+    ),
     Rule(Lane.NORMAL, "tests/typing", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/docs/test_site.py", "Builds the site, which takes 8 s."),
     Rule(

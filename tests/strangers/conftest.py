@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.members.group import Group, group_on
+from support.wait import LIMIT_S
 from typer.testing import CliRunner, Result
 
 from zkconsumer.cli import app
@@ -54,3 +58,67 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 def tools(group: Group) -> Tools:
     """The tools for this group."""
     return Tools(group.sandbox.zookeeper_connect, group.name)
+
+
+class Stranger:
+    """A program of other people in a process of its own, whose output goes to a file."""
+
+    def __init__(self, command: Sequence[str | Path], directory: Path, **environ: str) -> None:
+        self._log = directory / f"{len(list(directory.iterdir()))}.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(word) for word in command],
+                cwd=directory,
+                env=os.environ | environ,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def lines(self) -> list[str]:
+        """Return the complete lines that the program has written."""
+        return self._log.read_text().rpartition("\n")[0].splitlines()
+
+    def delivered(self) -> list[tuple[int, int]]:
+        """Return the messages that it has printed: partition and offset."""
+        pairs = (line.split() for line in self.lines())
+        return [
+            (int(pair[0]), int(pair[1]))
+            for pair in pairs
+            if len(pair) == 2 and all(map(str.isdecimal, pair))
+        ]
+
+    def leave(self) -> None:
+        """Close its input, after which it leaves the group, and wait for its end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(LIMIT_S) == 0, self.lines()[-20:]
+
+    def terminate(self) -> None:
+        """Send SIGTERM, and wait for the end of the program."""
+        self.process.terminate()
+        self.process.wait(LIMIT_S)
+
+    def end(self) -> None:
+        """End the process at the end of a test, whatever state the process is in."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+Start = Callable[..., Stranger]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts programs, and ends those that still run at the end of the test."""
+    started: list[Stranger] = []
+
+    def run(*command: str | Path, **environ: str) -> Stranger:
+        started.append(Stranger(command, tmp_path, **environ))
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.end()

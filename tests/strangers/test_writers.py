@@ -117,11 +117,7 @@ def test_flink_reads_before_it_commits(group: Group, tools: Tools) -> None:
 
 
 def test_secor(group: Group, tools: Tools) -> None:
-    """Secor commits for its own JVM member, which is no unregistered client.
-
-    If Secor ends between its two requests, the offset znode holds an address, and no tool and no
-    member takes it for an offset.
-    """
+    """Its commits are its JVM member's; an address that it leaves behind is no offset."""
     name = f"{group.name}_secor"
     payload = encode_registration(Registration({group.topic: 1}, timestamp_ms=1))
     path = paths.member(group.name, name)
