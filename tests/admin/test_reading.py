@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import pytest
 from support.scenes import Scene
 
 from zkconsumer.admin.groups import groups, idle_by_design, members, partitions, topics
@@ -12,7 +13,10 @@ from zkconsumer.admin.lag import (
     NO_SUCH_TOPIC,
     NOTHING_COMMITTED,
     GroupLag,
+    PartitionLag,
     Source,
+    StoreWatch,
+    Window,
     group_lags,
 )
 from zkconsumer.kafka.logs import LogRange
@@ -25,7 +29,13 @@ Kafka = dict[TopicPartition, OffsetAndMetadata | str | None]
 Logs = dict[TopicPartition, LogRange | str]
 
 
-def _lag(scene: Scene, *, logs: Logs | None = None, kafka: Kafka | None = None) -> GroupLag:
+def _lag(
+    scene: Scene,
+    *,
+    logs: Logs | None = None,
+    kafka: Kafka | None = None,
+    stores: StoreWatch | None = None,
+) -> GroupLag:
     """Return the lag of group g if the brokers report these logs and these offsets."""
 
     def said(brokers: Sequence[Broker], asked: Collection[TopicPartition]) -> Logs:
@@ -34,7 +44,12 @@ def _lag(scene: Scene, *, logs: Logs | None = None, kafka: Kafka | None = None) 
 
     with ZooKeeperClient(scene.config()) as connection:
         return group_lags(
-            connection, ["g"], limit_s=1, logs=said, kafka=lambda brokers, group, asked: kafka or {}
+            connection,
+            ["g"],
+            limit_s=1,
+            logs=said,
+            kafka=lambda brokers, group, asked: kafka or {},
+            stores=stores,
         )["g"]
 
 
@@ -52,14 +67,15 @@ def test_lag(scene: Scene) -> None:
 
 
 def test_both_stores(scene: Scene) -> None:
-    """An offset in Kafka takes precedence over the offset in ZooKeeper; both are shown."""
-    scene.settled({"g_a": {"t": 1}}, {"t": 4})
+    """If the stores have different offsets, the lag follows the larger one, and both are shown."""
+    scene.settled({"g_a": {"t": 1}}, {"t": 5})
     scene.put(paths.offset("g", TopicPartition("t", 3)), b"-1")
     kafka: Kafka = {
         TopicPartition("t", 0): OffsetAndMetadata(5),
         TopicPartition("t", 1): OffsetAndMetadata(9),
         TopicPartition("t", 2): "Kafka: timed out",
         TopicPartition("t", 3): "Kafka: timed out",
+        TopicPartition("t", 4): OffsetAndMetadata(3),
     }
     found = _lag(scene, kafka=kafka).partitions
     assert [(one.committed, one.source) for one in found] == [
@@ -67,9 +83,34 @@ def test_both_stores(scene: Scene) -> None:
         (9, Source.KAFKA),
         (5, Source.ZOOKEEPER),
         ("Kafka: timed out", None),
+        (5, Source.ZOOKEEPER),
     ]
-    assert [one.in_zookeeper for one in found] == [5, 5, 5, None]
+    assert [one.in_zookeeper for one in found] == [5, 5, 5, None, 5]
+    assert [one.rule for one in found] == ["", "larger", "", "", "larger"]
+    assert [one.committed_ms is None for one in found] == [False, True, False, True, False]
     assert found[3].lag == "Kafka: timed out"
+
+
+@pytest.mark.parametrize("dead", [Source.ZOOKEEPER, Source.KAFKA])
+def test_the_lag_follows_the_store_that_moves(scene: Scene, dead: Source) -> None:
+    """After a second reading the lag follows the store that has moved, even to a lower offset."""
+    scene.topic("t", 1)
+    tp, stores = TopicPartition("t", 0), StoreWatch()
+
+    def read(zookeeper: int, kafka: int) -> PartitionLag:
+        scene.offset("t", 0, zookeeper)
+        found = _lag(scene, kafka={tp: OffsetAndMetadata(kafka)}, stores=stores)
+        return found.partitions[0]
+
+    live = Source.KAFKA if dead is Source.ZOOKEEPER else Source.ZOOKEEPER
+    window = Window()
+    for moving, rule in ((10, "larger"), (20, "moved"), (20, "moved"), (30, "moved")):
+        offsets = (90, moving) if dead is Source.ZOOKEEPER else (moving, 90)
+        one = read(*offsets)
+        assert one.source is (dead if rule == "larger" else live)
+        assert (one.rule, one.lag) == (rule, 10 if rule == "larger" else 100 - moving)
+        window.observe(one, 0.0)
+    assert {commit.offset for commit in window.commits} == {20, 30}
 
 
 def test_an_unknown_value_is_a_reason(scene: Scene) -> None:

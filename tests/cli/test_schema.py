@@ -152,7 +152,7 @@ def test_csv_has_the_fields_of_json(scene: Scene) -> None:
     found = list(csv.DictReader(io.StringIO(run("members", "g", "-o", "csv"))))
     assert [json.loads(row["subscription"]) for row in found] == [{"t": 2}, {"t": 1}]
     lags = list(csv.DictReader(io.StringIO(run("lag", "g", "--timeout", "0.3", "-o", "csv"))))
-    assert set(json.loads(lags[0]["unknown"])) == {"log_start", "log_end", "lag"}
+    assert set(json.loads(lags[0]["unknown"])) == {"kafka", "log_start", "log_end", "lag"}
     chosen = run("lag", "g", "--timeout", "0.3", "-o", "csv", "--columns", "partition,topic")
     assert chosen.splitlines()[1:] == ["0,t,", "1,t,"]
     bare = run("groups", "list", "-o", "csv", "--no-headers", "--sort", "-group")

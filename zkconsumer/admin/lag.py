@@ -95,6 +95,7 @@ class PartitionLag:
             number; or that its znode is empty.
         is_read: whether no message is left, although the lag is not 0: only transaction markers lie
             between the offset and the end of the log. JVM members cannot move over them.
+        moved: the store whose offset has moved last between two readings, if exactly one has.
     """
 
     topic: str
@@ -109,6 +110,7 @@ class PartitionLag:
     consumer: ConsumerId | None = None
     remark: str = ""
     is_read: bool = False
+    moved: Source | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -123,13 +125,15 @@ class PartitionLag:
     def committed(self) -> int | str | None:
         """The committed offset; None if there is none; a string with the reason if it is unknown.
 
-        If Kafka has an offset, the result is Kafka's offset, and otherwise ZooKeeper's, as in
-        `ConsumerGroupCommand` (0.9 to 1.1). If Kafka's offset is unknown, ZooKeeper's is used if
-        there is one.
+        If the stores have different offsets, the result is the offset of the store that has moved
+        between two readings, and otherwise the larger offset, as with `dual.commit.enabled`. Kafka
+        returns no times, so the times of the commits cannot be compared. If Kafka's offset is
+        unknown, ZooKeeper's is used if there is one.
         """
-        if isinstance(self.in_kafka, OffsetAndMetadata):
-            return self.in_kafka.offset
-        return self.in_kafka if self.in_zookeeper is None else self.in_zookeeper
+        kafka = self.in_kafka
+        if isinstance(kafka, OffsetAndMetadata):
+            return self.in_zookeeper if self.source is Source.ZOOKEEPER else kafka.offset
+        return kafka if self.in_zookeeper is None else self.in_zookeeper
 
     @property
     def source(self) -> Source | None:
@@ -137,7 +141,33 @@ class PartitionLag:
         kafka = self.in_kafka.offset if isinstance(self.in_kafka, OffsetAndMetadata) else None
         if kafka is None:
             return Source.ZOOKEEPER if isinstance(self.in_zookeeper, int) else None
-        return Source.BOTH if kafka == self.in_zookeeper else Source.KAFKA
+        if not isinstance(self.in_zookeeper, int):
+            return Source.KAFKA
+        if kafka == self.in_zookeeper:
+            return Source.BOTH
+        larger = Source.KAFKA if kafka > self.in_zookeeper else Source.ZOOKEEPER
+        return self.moved or larger
+
+    @property
+    def rule(self) -> str:
+        """The rule that has chosen between two different offsets: "moved", "larger", or "" if there
+        are no two."""
+        return ("moved" if self.moved else "larger") if self.differing else ""
+
+    @property
+    def differing(self) -> tuple[int, int] | None:
+        """The offsets in ZooKeeper and in Kafka, if both stores have one and they differ."""
+        zookeeper, kafka = self.in_zookeeper, self.in_kafka
+        if not isinstance(zookeeper, int) or not isinstance(kafka, OffsetAndMetadata):
+            return None
+        return None if zookeeper == kafka.offset else (zookeeper, kafka.offset)
+
+    @property
+    def committed_ms(self) -> int | None:
+        """The time of the last commit in ms since 1970, by the server's clock; None if it is
+        unknown, because Kafka returns no times."""
+        is_known = self.source in (Source.ZOOKEEPER, Source.BOTH) and self.written_ms
+        return self.written_ms if is_known else None
 
     @property
     def lag(self) -> int | str:
@@ -157,6 +187,40 @@ class PartitionLag:
     def messages(self) -> int | str:
         """The lag without transaction markers, as far as they are known."""
         return 0 if self.is_read else self.lag
+
+
+class StoreWatch:
+    """Remembers over several readings which of its two stores each group commits to."""
+
+    def __init__(self) -> None:
+        # (group, partition) -> its offset in ZooKeeper and in Kafka, and the store that has moved
+        self._known: dict[tuple[str, TopicPartition], tuple[int, int, Source | None]] = {}
+
+    def keep(self, groups: Iterable[str]) -> None:
+        """Forget all other groups."""
+        kept = set(groups)
+        self._known = {key: one for key, one in self._known.items() if key[0] in kept}
+
+    def checked(self, group: GroupLag) -> GroupLag:
+        """Record a reading; return the group with `PartitionLag.moved`."""
+        partitions = tuple(self._moved(group.name, one) for one in group.partitions)
+        return replace(group, partitions=partitions)
+
+    def _moved(self, group: str, one: PartitionLag) -> PartitionLag:
+        if not isinstance(one.in_kafka, OffsetAndMetadata) or not isinstance(one.in_zookeeper, int):
+            return one
+        zookeeper, kafka = one.in_zookeeper, one.in_kafka.offset
+        first = (zookeeper, kafka, None)
+        old_zookeeper, old_kafka, moved = self._known.get((group, one.tp), first)
+        match (zookeeper != old_zookeeper, kafka != old_kafka):
+            case (True, False):
+                moved = Source.ZOOKEEPER
+            case (False, True):
+                moved = Source.KAFKA
+            case (True, True):
+                moved = None
+        self._known[group, one.tp] = zookeeper, kafka, moved
+        return replace(one, moved=moved)
 
 
 class TailCheck:
@@ -269,6 +333,7 @@ def group_lags(
     logs: AskLogs | None = None,
     kafka: AskKafka | None = None,
     tails: TailCheck | None = None,
+    stores: StoreWatch | None = None,
 ) -> dict[str, GroupLag]:
     """Return group -> its lag; groups that do not exist are left out.
 
@@ -278,14 +343,21 @@ def group_lags(
             or subscribes to.
         logs, kafka: functions that ask the brokers; default `BrokerReading.ends` and
             `BrokerReading.committed`, so brokers that do not answer are asked once for all groups.
-        tails: the check of earlier readings, if the groups are read repeatedly.
+        tails, stores: the memory of earlier readings, if the groups are read repeatedly.
 
     Raises what `ZooKeeperClient.read` raises. If brokers do not answer, the result contains the
     reason.
     """
     images = read_groups(connection, names)
     return lags_of(
-        connection, images, limit_s=limit_s, only=only, logs=logs, kafka=kafka, tails=tails
+        connection,
+        images,
+        limit_s=limit_s,
+        only=only,
+        logs=logs,
+        kafka=kafka,
+        tails=tails,
+        stores=stores,
     )
 
 
@@ -298,6 +370,7 @@ def lags_of(
     logs: AskLogs | None = None,
     kafka: AskKafka | None = None,
     tails: TailCheck | None = None,
+    stores: StoreWatch | None = None,
 ) -> dict[str, GroupLag]:
     """Return group -> its lag, as `group_lags` does, for groups that have already been read."""
     topics = read_topic_payloads(connection, images.values())
@@ -316,7 +389,7 @@ def lags_of(
         for tp in of_group
         if tp.partition in existing.get(tp.topic, ())
     }
-    found = {}
+    found, stores = {}, stores or StoreWatch()
     with closing(KeptLogs(limit_s=limit_s)) as kept:
         reading = kept.reading()
         logs, kafka = logs or reading.ends, kafka or reading.committed
@@ -327,7 +400,7 @@ def lags_of(
                 _lag(image, tp, stored.get(tp), ranges.get(tp) or _missing(tp, existing, faults))
                 for tp in wanted[name]
             )
-            found[name] = GroupLag(image, wants[name], lags)
+            found[name] = stores.checked(GroupLag(image, wants[name], lags))
     return (tails or TailCheck()).checked(brokers, found, limit_s=limit_s)
 
 
@@ -511,6 +584,7 @@ class Window:
     commits: list[Commit] = field(default_factory=list)
     lag: int | None = None
     is_owned: bool = False
+    source: Source | None = None
 
     def add(
         self,
@@ -533,11 +607,14 @@ class Window:
 
     def observe(self, one: PartitionLag, now_s: float) -> None:
         """Record a reading of the partition at `now_s`, in seconds since 1970."""
-        dated = one.source in (Source.ZOOKEEPER, Source.BOTH)
+        if one.source in (Source.ZOOKEEPER, Source.KAFKA):
+            if self.source not in (None, one.source):
+                self.commits.clear()  # the offsets of two stores are not one sequence
+            self.source = one.source
         self.add(
             now_s=now_s,
             offset=one.committed if isinstance(one.committed, int) else None,
-            committed_s=one.written_ms / 1000 if dated else None,
+            committed_s=None if one.committed_ms is None else one.committed_ms / 1000,
             lag=one.messages if isinstance(one.messages, int) else None,
             is_owned=one.is_owned,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
+from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import AllGroups, Common, Groups, Topics, operator, topics_of
 from zkconsumer.cli.output import (
     ROWS,
@@ -59,14 +60,22 @@ def _faint_if_none(value: Cell) -> Color | None:
 
 GROUP = Column("group", drop_order=7)
 STATUS = Column("status", color=_status_color)
+STORES = (
+    Column("zookeeper", align=Align.RIGHT, wide_only=True, drop_order=4),
+    Column("kafka", align=Align.RIGHT, wide_only=True, drop_order=4),
+)
+"""The offsets in both stores. A table shows them if they differ."""
+
 COLUMNS = (
     Column("topic"),
     Column("partition", align=Align.RIGHT),
     Column("offset", align=Align.RIGHT),
     Column("source", drop_order=2),
+    *STORES,
     Column("log_start", align=Align.RIGHT, drop_order=1),
     Column("log_end", align=Align.RIGHT, drop_order=5),
     Column("lag", align=Align.RIGHT, color=_faint_if_none),
+    Column("last_commit", drop_order=3, color=_faint_if_none),
     Column("owner", drop_order=6, color=_faint_if_none),
     Column("session", wide_only=True),
 )
@@ -84,18 +93,37 @@ def unknown(value: Cell) -> Cell:
 def partition_row(group: str, one: PartitionLag) -> dict[str, object]:
     """Return a partition as a row of `COLUMNS` and `GROUP`."""
     log = one.log
+    kafka = one.in_kafka if isinstance(one.in_kafka, tuple) else None
     return {
         "group": group,
         "topic": one.topic,
         "partition": one.partition,
         "offset": unknown(one.committed),
-        "source": one.source.value if one.source else None,
+        "source": source_text(one),
+        "zookeeper": unknown(one.in_zookeeper),
+        "kafka": unknown(one.in_kafka if kafka is None else kafka.offset),
         "log_start": Unknown(log) if isinstance(log, str) else log.start,
         "log_end": Unknown(log) if isinstance(log, str) else log.end,
         "lag": unknown(one.lag),
+        "last_commit": _last_commit(one),
         "owner": Unknown(one.fault) if one.fault else one.owner,
         "session": session_text(one.session) if one.owner is not None else None,
     }
+
+
+def source_text(one: PartitionLag) -> str | None:
+    """Return the store of the offset, with the rule if both stores have one: "kafka (larger)"."""
+    if one.source is None:
+        return None
+    return f"{one.source.value} ({one.rule})" if one.rule else one.source.value
+
+
+def _last_commit(one: PartitionLag) -> Cell:
+    if not isinstance(one.committed, int):
+        return None
+    if one.committed_ms is None:
+        return Unknown("Kafka does not return the time of a commit")
+    return of_time(one.committed_ms)
 
 
 def partition_rows(
@@ -127,17 +155,15 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
     for why in idle_by_design(group.requested_topics):
         yield f"group {group.name}: {why}"
     different = [
-        f"{one.topic}-{one.partition}"
+        f"{one.tp} {one.differing[0]} and {one.differing[1]}"
         for one in group.partitions
-        if isinstance(one.in_zookeeper, int)
-        and one.in_kafka is not None
-        and not isinstance(one.in_kafka, str)
-        and one.in_kafka.offset != one.in_zookeeper
+        if one.differing
     ]
     if different:
         yield (
-            f"group {group.name}: ZooKeeper and Kafka have different offsets of"
-            f" {_some(different)}; Kafka's are shown (`zkconsumer offsets get` shows both)"
+            f"group {group.name}: ZooKeeper and Kafka have different offsets: {_some(different)};"
+            " the lag follows the store whose offset has moved between two readings, and otherwise"
+            " the larger offset"
         )
     unowned = [f"{one.topic}-{one.partition}" for one in group.partitions if one.owner is None]
     if unowned and health.live:
@@ -261,9 +287,12 @@ def lag(
     """Show committed offsets, log ends, and the lag between them. Changes nothing.
 
     If no group is named, all groups are read. --output prometheus writes the metrics of
-    --prometheus once. --output legacy imitates the tool of Kafka 1.1.1. With --watch each partition
-    has a status: OK, WARNING (the lag grows), STALLED (it has an owner but the offset does not
-    advance), STOPPED (it has no owner and no commits), REWOUND (the offset went back). Exit code 1:
+    --prometheus once. --output legacy imitates the tool of Kafka 1.1.1. Each partition has a
+    status: OK, WARNING (the lag grows), STALLED (it has an owner but the offset does not advance),
+    STOPPED (it has no owner and no commits), REWOUND (the offset went back). One reading sees only
+    the last commit in ZooKeeper; --watch also sees changes. If ZooKeeper and Kafka have different
+    offsets, the lag follows the store that has moved between two readings, and otherwise the larger
+    offset; SOURCE names the rule. LAST-COMMIT is unknown for offsets in Kafka. Exit code 1:
     no group that was read owns, subscribes to, or has offsets of a topic or a partition of --topic.
 
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
@@ -302,11 +331,11 @@ class Reader:
         self._connection, self._names, self.only = connection, names, only
         self._limit_s, self._patience_s = limit_s, patience_s
         from zkconsumer.admin.health import Memory
-        from zkconsumer.admin.lag import TailCheck
+        from zkconsumer.admin.lag import StoreWatch, TailCheck
 
         self.missing: list[str] = []
         self._windows: dict[tuple[str, str, int], Window] = {}
-        self._tails = TailCheck()
+        self._tails, self._stores = TailCheck(), StoreWatch()
         self._memory = Memory(patience_s)
         self._healths: dict[str, GroupHealth] = {}
 
@@ -330,6 +359,7 @@ class Reader:
                 limit_s=self._limit_s,
                 only=self.only,
                 tails=self._tails,
+                stores=self._stores,
             )
         self.missing = [name for name in self._names or () if name not in images]
         return list(found.values())
@@ -348,6 +378,7 @@ class Reader:
         groups, now_s = self.read(), time.time()
         self._memory.keep(group.name for group in groups)
         self._tails.keep(group.name for group in groups)
+        self._stores.keep(group.name for group in groups)
         self._healths = {group.name: self._memory.observe(group.image, now_s) for group in groups}
         known, self._windows = self._windows, {}
         for group in groups:
@@ -370,6 +401,7 @@ class Reader:
         """Return the title, the table and the notes of one reading, for `--watch`."""
         groups = self.observe()
         self.check_names()
+        groups.sort(key=lambda group: not _is_beyond(group))
         columns = (*_columns(groups), STATUS)
         rows = list(partition_rows(groups, status_of=self.status))
         words = [word for group in groups for word in group_notes(group, self.health(group))]
@@ -380,21 +412,29 @@ class Reader:
 def _title(groups: Sequence[GroupLag]) -> str:
     lags = [one.messages for group in groups for one in group.partitions]
     known = [lag for lag in lags if isinstance(lag, int) and lag >= 0]
-    names = groups[0].name if len(groups) == 1 else f"{len(groups)} groups"
+    names = f"group {groups[0].name}" if len(groups) == 1 else f"{len(groups)} groups"
     missing = (
         f"; lag of {len(lags) - len(known)} partitions unknown" if len(known) < len(lags) else ""
     )
     return f"{names}: {sum(known)} messages behind{missing}"
 
 
+def _is_beyond(group: GroupLag) -> bool:
+    """Return whether an offset is beyond the end of its log; such a group comes first."""
+    return any(isinstance(one.lag, int) and one.lag < 0 for one in group.partitions)
+
+
 def _columns(groups: Sequence[GroupLag]) -> tuple[Column, ...]:
-    return (GROUP, *COLUMNS) if len(groups) > 1 else ONE_GROUP_COLUMNS
+    columns = (GROUP, *COLUMNS) if len(groups) > 1 else ONE_GROUP_COLUMNS
+    if not any(one.differing for group in groups for one in group.partitions):
+        return columns
+    return tuple(replace(one, wide_only=False) if one in STORES else one for one in columns)
 
 
 def _show(reader: Reader, common: Common, fail_above: int | None) -> None:
     from zkconsumer.cli import Exit
 
-    groups = reader.observe() if common.output is Output.PROMETHEUS else reader.read()
+    groups = reader.observe()
     reader.check_names()
     if common.output is Output.PROMETHEUS:
         from zkconsumer.admin.lag import exposition
@@ -405,8 +445,10 @@ def _show(reader: Reader, common: Common, fail_above: int | None) -> None:
             for line in legacy_lines(group):
                 print(line)
     else:
-        common.write(partition_rows(groups), _columns(groups))
+        groups.sort(key=lambda group: not _is_beyond(group))
+        common.write(partition_rows(groups, status_of=reader.status), (*_columns(groups), STATUS))
         say_all(word for group in groups for word in group_notes(group))
+        say_all(map(_title, ([group] for group in groups)))
     missing = unmatched(groups, reader.only)
     say_all(missing)
     if fail_above is not None:
@@ -432,8 +474,11 @@ def _check(groups: Iterable[GroupLag], fail_above: int) -> None:
 
 
 def _may_be_written(group: GroupLag) -> bool:
-    """Return whether a second reading may show a client that commits without a registration."""
-    return group.image.health.write_age_s(time.time()) is not None
+    """Return whether a second reading may show a client that commits without a registration, or
+    which store the group commits to."""
+    return group.image.health.write_age_s(time.time()) is not None or any(
+        one.rule for one in group.partitions
+    )
 
 
 def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: float) -> None:
@@ -470,9 +515,12 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
     Like the original, it shows only topics that have a directory of owners; members that own no
     partition follow.
     """
+    from zkconsumer.admin.lag import Source
     from zkconsumer.protocol.paths import owners
 
     owned = group.image.listed.get(owners(group.name), ())
+    # The original prefers an offset in Kafka to the offset in ZooKeeper.
+    partitions = [replace(one, moved=Source.KAFKA) for one in group.partitions]
     rows = [
         (
             one.topic,
@@ -482,7 +530,7 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
             _or_dash(one.lag),
             consumer_of(one.owner) if one.owner else "-",
         )
-        for one in group.partitions
+        for one in partitions
         if one.topic in owned
     ]
     busy = {row[5] for row in rows}

@@ -53,6 +53,7 @@ class GroupRow:
         members: members with a session; None if ZooKeeper denies access.
         lag: messages behind in all partitions whose lag is known; None before the first reading.
         unknown: number of partitions whose lag is unknown, or whose offset is beyond the log.
+        beyond: number of partitions whose offset is beyond the end of the log.
         rate: committed messages per second between the last two readings, if there are two.
         status: the worst status of a partition.
         empty: the state of the group if no member is registered (`GroupState`).
@@ -63,6 +64,7 @@ class GroupRow:
     partitions: int | None = None
     lag: int | None = None
     unknown: int = 0
+    beyond: int = 0
     rate: float | None = None
     status: str | None = None
     empty: str = "idle"
@@ -141,6 +143,7 @@ def row_of(group: GroupLag, history: History) -> GroupRow:
         partitions=len(lags),
         lag=sum(known),
         unknown=len(lags) - len(known),
+        beyond=sum(isinstance(lag, int) and lag < 0 for lag in lags),
         rate=sum(rates) if rates else None,
         status=next((one for one in _WORST if one in statuses), None),
     )
@@ -163,10 +166,10 @@ class Feed:
         self._connection = connection
         self._interval_s = interval_s
         from zkconsumer.admin.health import Memory
-        from zkconsumer.admin.lag import PATIENCE_S, TailCheck
+        from zkconsumer.admin.lag import PATIENCE_S, StoreWatch, TailCheck
 
         self._history, self._detailed = History(Memory(PATIENCE_S)), History(Memory(PATIENCE_S))
-        self._tails = TailCheck()
+        self._tails, self._stores = TailCheck(), StoreWatch()
         self._kept: KeptLogs | None = None
         self._stopped, self._woken = threading.Event(), threading.Event()
         self._examined: tuple[str, float, Sequence[Finding]] = ("", 0.0, ())
@@ -230,6 +233,7 @@ class Feed:
         self._history.keep(names)
         self._detailed.keep(names)
         self._tails.keep(names)
+        self._stores.keep(names)
         reading = self._logs(zk).reading()
         on_rows(list(map(_summary_row, summaries)), True)
         # A dict instead of a set, because a dict keeps the order.
@@ -290,6 +294,7 @@ class Feed:
             logs=reading.ends,
             kafka=reading.committed,
             tails=self._tails,
+            stores=self._stores,
         ).get(name)
         if group is None:
             raise unknown_group(name)
@@ -333,13 +338,14 @@ SORTS: Final = ("lag", "state", "name", "members", "rate", "status")
 def ordered(rows: Iterable[GroupRow], *, by: str, reverse: bool, containing: str) -> list[GroupRow]:
     """Return the rows whose names contain a text, sorted; equal rows are sorted by name.
 
-    The default direction puts first what needs attention: the highest lag, the worst status.
+    The default direction puts first what needs attention: an offset beyond the end of its log, the
+    highest lag, the worst status.
     """
 
     def key(row: GroupRow) -> tuple[object, ...]:
         match by:
             case "lag":
-                return row.lag is None, -(row.lag or 0)
+                return not row.beyond, row.lag is None, -(row.lag or 0)
             case "members":
                 return row.members is None, -(row.members or 0)
             case "rate":
