@@ -596,6 +596,7 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/spark/test_pipeline.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/spark/test_pickling.py", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/kafka/columns/test_loops.py", STARTS_PROCESSES),
+    Rule(Lane.NORMAL, "tests/kafka/columns/test_compilation.py", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/spark/test_cluster.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/contract", "Its tests run on real servers."),
     Rule(Lane.QUICK, "tests/zk/contract", "The simulated server needs no process.", ("simulated",)),
@@ -869,6 +870,18 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/brokers/test_idle_topics.py",
+        "The normal lane runs on 0.8.2.2. For 3.9.1, `fetch.engine=auto` chooses librdkafka.",
+        ("3.9.1",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/brokers/test_idle_topics.py::test_members_do_not_wait_for_the_compiler",
+        "The method that asks for messages makes no difference to the compiler.",
+        ("poll_arrow",),
+    ),
+    Rule(
+        Lane.ALL,
         "tests/brokers/test_formats.py::test_the_release_s_own_producer",
         "The normal lane runs the other codecs, and test_every_codec_in_every_format reads all "
         "codecs.",
@@ -959,6 +972,12 @@ RULES: tuple[Rule, ...] = (
         "tests/kafka/columns/test_loops.py::test_the_compiling_process_fills_the_cache",
         "Takes 15 s of CPU time, because it compiles. The normal lane starts the process, and "
         "loads loops that were compiled before.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/kafka/columns/test_compilation.py::test_plain_python_parses_until",
+        "Takes 15 s of CPU time, because it compiles. In the normal lane, "
+        "tests/brokers/test_idle_topics.py reads before the loops are compiled.",
     ),
     Rule(
         Lane.ALL,

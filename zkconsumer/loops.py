@@ -15,17 +15,13 @@ import os
 import platform
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeAlias
-
-Event: TypeAlias = Any
-"""An event of numba, which has no types."""
+from typing import Final
 
 ABANDONED_S: Final = 1800.0
 """Age in seconds from which on the mark of a compiling process is ignored, because compiling takes
@@ -37,10 +33,6 @@ class Loops(Enum):
 
     READER = "the columnar reader"
     DECODER = "the decoder of ZooKeeper's logs"
-
-
-class NotCompiledError(Exception):
-    """The cache lacks a loop."""
 
 
 def load(loops: Loops) -> None:
@@ -66,30 +58,17 @@ def are_loaded(loops: Loops) -> bool:
 
     Raises ImportError if the extra `fast` is missing.
     """
-    with _compiling_nothing():
+    from zkconsumer.kafka.columns.compilation import (  # noqa: PLC0415 - loads numba
+        NotCompiledError,
+        compiling_nothing,
+    )
+
+    with compiling_nothing():
         try:
             load(loops)
         except (NotCompiledError, RuntimeError):
             return False
     return True
-
-
-@contextmanager
-def _compiling_nothing() -> Iterator[None]:
-    """Raise NotCompiledError if this thread begins to compile a function."""
-    from numba.core import event  # noqa: PLC0415 - the import of numba is slow
-
-    thread = threading.get_ident()
-
-    class Refusal(event.Listener):  # type: ignore[misc]  # numba has no types
-        def on_start(self, event: Event) -> None:
-            if threading.get_ident() == thread:
-                raise NotCompiledError
-
-        def on_end(self, event: Event) -> None: ...
-
-    with event.install_listener("numba:compile", Refusal()):
-        yield
 
 
 def cache_directory() -> Path | None:

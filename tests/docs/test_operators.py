@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from zkconsumer.admin.lag import GAUGES
 from zkconsumer.cli import COMMANDS, MEANINGS, Exit, app
 from zkconsumer.cli.sources import Source
-from zkconsumer.kafka.columns.record_sets import fastest_engine
+from zkconsumer.kafka.columns.compilation import fastest_engine
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration

@@ -366,7 +366,7 @@ class _Files:
         from zkconsumer.kafka.engines import engines
 
         if engines(config).columns is not None:
-            from zkconsumer.kafka.columns.record_sets import fastest_engine
+            from zkconsumer.kafka.columns.compilation import fastest_engine
 
             note = threading.Timer(
                 SILENT_S, say, ["compiling the columnar reader, once on this machine"]

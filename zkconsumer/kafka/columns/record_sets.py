@@ -95,7 +95,10 @@ def plain_engine() -> Engine:
 
 @cache
 def compiled_engine() -> Engine:
-    """Return the compiled engine. Raises ImportError without numba."""
+    """Return the compiled engine; the first call on a machine compiles it.
+
+    Raises ImportError without numba, and RuntimeError if numba finds no directory for its cache.
+    """
     import numpy as np  # noqa: PLC0415 - the extra `fast`
 
     def view(kind: type) -> Callable[[Array], Array]:
@@ -109,11 +112,6 @@ def compiled_engine() -> Engine:
         lambda count: np.empty(count, np.int64),
         SlabPool(views, ROWS, BYTES),
     )
-
-
-def fastest_engine() -> Engine:
-    """Return the compiled engine if numba is installed, else the plain one."""
-    return compiled_engine() if parsers.can_compile() else plain_engine()
 
 
 def _zeros(count: int) -> array[int]:

@@ -1,0 +1,53 @@
+"""A program of a user whose numba does not finish compiling: a member reads all messages.
+
+tests/brokers/test_idle_topics.py starts it with an empty cache of compiled loops. It prints one
+JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from typing import Any
+
+from numba.core import event
+
+from zkconsumer import ConsumerConfig, ConsumerConnector
+
+begun, never = threading.Event(), threading.Event()
+
+
+class Held(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Lets no thread compile a function; a thread that only looks into the cache may continue."""
+
+    def on_start(self, event: Any) -> None:
+        begun.set()
+        never.wait()
+
+    def on_end(self, event: Any) -> None: ...
+
+
+def main(connect: str, topic: str, group: str, count: int, way: str) -> None:
+    config = ConsumerConfig(
+        group_id=group,
+        zookeeper_connect=connect,
+        auto_offset_reset="smallest",
+        fetch_engine="columns",
+    )
+    found: list[tuple[int, int]] = []
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        while len(found) < count:
+            if way == "poll":
+                found += [(one.partition, one.offset) for one in stream.poll(timeout_s=0.5)]
+            else:
+                rows = stream.poll_arrow(timeout_s=0.5).to_pylist()
+                found += [(row["partition"], row["offset"]) for row in rows]
+        connector.commit_offsets()
+    sys.stdout.write(json.dumps({"found": sorted(found), "compiling": begun.is_set()}))
+
+
+if __name__ == "__main__":
+    with event.install_listener("numba:run_pass", Held()):
+        main(*sys.argv[1:4], int(sys.argv[4]), sys.argv[5])
