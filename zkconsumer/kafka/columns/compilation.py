@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
@@ -62,6 +62,18 @@ def fastest_engine() -> Engine:
     Without numba, or without a directory for the compiled loops, return the plain one.
     """
     return _fastest().result()
+
+
+def engines_for(chosen: Engine | None) -> Callable[[], Engine]:
+    """Return a function that a reader calls for each response: it returns the chosen engine, or
+    without a choice the ready one.
+
+    Without a choice, this call already loads the loops, or starts to compile them.
+    """
+    if chosen is not None:
+        return lambda: chosen
+    ready_engine()
+    return ready_engine
 
 
 _STARTING: Final = threading.Lock()

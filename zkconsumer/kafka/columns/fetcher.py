@@ -30,7 +30,7 @@ import pyarrow as pa
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import RECEIVE_BYTES, Settings
 from zkconsumer.kafka.columns import fetch_sessions, parsers, requests
-from zkconsumer.kafka.columns.compilation import ready_engine
+from zkconsumer.kafka.columns.compilation import engines_for
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.fetch_sessions import FetchSession
 from zkconsumer.kafka.columns.lookups import (
@@ -201,16 +201,14 @@ class ColumnFetcher:
 
         Args:
             settings: librdkafka's settings, from `client_settings`.
-            engine: the parser of records; None chooses the fastest one that is ready at each
-                response.
+            engine: the parser of records; None chooses the fastest one that is ready.
             with_headers: whether batches have the column `headers`. `consume` sets it to True.
             session_from: number of partitions of one broker that are fetched in a fetch session.
         """
         self.faults: deque[FetchFault] = deque()
         self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
         self._settings = settings
-        self._engine = ready_engine if engine is None else lambda: engine
-        self._engine()  # begin to compile before the first response
+        self._engine = engines_for(engine)
         self._with_headers = with_headers
         self._session_from = session_from
         self._resolver = Resolver(lambda: Lookup(settings), Lookup.ends)
