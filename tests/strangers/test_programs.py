@@ -5,16 +5,42 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from strangers.conftest import MESSAGES, PARTITIONS, Start, Tools
+from support.kafka.logs import contents, java
 from support.members.group import Group
+from support.packages import pip
 from support.wait import eventually
 
+from zkconsumer.protocol import paths
+from zkconsumer.sandbox import Sandbox
+
 KAFKA_NODE = "2.6.1"
+ZK_SHELL = "zk-shell==1.3.4"
+# pykafka imports pkg_resources, which later releases of setuptools do not have.
+PYKAFKA = ("pykafka==2.8.0", "setuptools==65.5.0")
 # Seconds in which npm or pip installs a program on a busy machine.
 INSTALL_S = 280
+
+# The arguments are the broker, ZooKeeper, the topic and the group.
+PYKAFKA_MEMBER = """
+import sys
+from pykafka import KafkaClient
+from pykafka.common import OffsetType
+broker, zookeeper, topic, group = sys.argv[1:]
+client = KafkaClient(hosts=broker, broker_version="0.9.0")
+consumer = client.topics[topic].get_balanced_consumer(
+    group.encode(),
+    zookeeper_connect=zookeeper,
+    auto_offset_reset=OffsetType.EARLIEST,
+)
+for message in consumer:
+    print(message.partition_id, message.offset, flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +91,108 @@ def test_kafka_node(group: Group, tools: Tools, node_modules: Path, start: Start
         return seen | {(message.partition, message.offset) for message in messages}
 
     eventually(lambda: found() == wanted)
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Sandbox]:
+    """A second cluster, into which a mirror writes."""
+    with Sandbox(release="0.10.2.2", tick_time_s=0.1) as servers:
+        yield servers
+
+
+@pytest.mark.parametrize("release", ["0.8.2.2", "1.1.1"])
+def test_mirror_maker(
+    group: Group, tools: Tools, target: Sandbox, *, start: Start, tmp_path: Path, release: str
+) -> None:
+    """A mirror and a member share a group: the member reads what the mirror does not copy."""
+    target.create_topic(group.topic)
+    consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
+    connect = group.sandbox.zookeeper_connect
+    consumer.write_text(
+        f"zookeeper.connect={connect}\ngroup.id={group.name}\nconsumer.id=mirror\n"
+        "zookeeper.session.timeout.ms=6000\nrebalance.backoff.ms=500\n"
+        "auto.offset.reset=smallest\nauto.commit.interval.ms=500\n"
+    )
+    producer.write_text(f"bootstrap.servers={target.bootstrap}\nacks=all\n")
+    member = group.join("a")
+    member.read(PARTITIONS * MESSAGES)
+    mirror = start(
+        *java(release, "kafka.tools.MirrorMaker"),
+        *("--consumer.config", consumer, "--producer.config", producer),
+        *("--whitelist", group.topic, "--num.streams", "1"),
+        *(["--new.producer"] if release == "0.8.2.2" else []),
+    )
+    member.settled(0, 1)
+    eventually(lambda: tools.run("verify", group.name).exit_code == 0)
+    member.connector.commit_offsets()
+    assert tools.listed() == (2, "live")
+    assert [one["owned"] for one in tools.rows("members", group.name)] == [2, 2]
+    assert tools.findings() == []
+    sent = {tp: [f"{tp} {n}" for n in range(5)] for tp in range(PARTITIONS)}
+    for partition, values in sent.items():
+        group.sandbox.produce(group.topic, values, partition=partition)
+    eventually(lambda: len(contents(target, group.topic)) >= 10)
+    mirror.terminate()
+    member.settled(0, 1, 2, 3)
+    copied = {(one.value() or b"").decode() for one in contents(target, group.topic)}
+    assert copied == {*sent[2], *sent[3]}
+
+    def read() -> set[str]:
+        messages = member.readers[0].messages[PARTITIONS * MESSAGES :]
+        return {(one.value or b"").decode() for one in messages}
+
+    eventually(lambda: {*sent[0], *sent[1]} <= read())
+
+
+# ---- programs from PyPI, each in an environment of its own ---------------------------------------
+
+
+def environment(directory: Path, *requirements: str) -> Path:
+    """Install a program into an environment of its own, and return the folder of its commands."""
+    venv.create(directory, with_pip=False, symlinks=True)
+    pip("--python", str(directory / "bin" / "python"), "install", *requirements)
+    return directory / "bin"
+
+
+def test_pykafka(group: Group, tools: Tools, start: Start, tmp_path: Path) -> None:
+    """pykafka cannot share a group: both clients read all messages, and the doctor says why."""
+    python = environment(tmp_path / "pykafka", *PYKAFKA) / "python"
+    member = group.join("a")
+    member.settled(0, 1, 2, 3)
+    where = (group.sandbox.bootstrap, group.sandbox.zookeeper_connect, group.topic, group.name)
+    other = start(python, "-c", PYKAFKA_MEMBER, *where)
+    eventually(lambda: len(set(other.delivered())) == PARTITIONS * MESSAGES)
+    member.read(PARTITIONS * MESSAGES)
+    member.settled(0, 1, 2, 3)
+    assert len(member.status.malformed_peers) == 1
+    codes = {one["code"] for one in tools.findings()}
+    assert codes == {"malformed-registration", "foreign-topic-name"}
+    assert tools.listed() == (2, "live")
+
+
+def test_zk_shell(group: Group, tools: Tools, tmp_path: Path) -> None:
+    """Offsets that zk-shell sets, copies and deletes are read as it wrote them."""
+    shell = environment(tmp_path / "zk-shell", ZK_SHELL) / "zk-shell"
+
+    def run(command: str) -> None:
+        words = [str(shell), group.sandbox.zookeeper_connect, "--run-once", command]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+    for partition in range(PARTITIONS):
+        group.write(partition, b"2")
+    run(f"set {group.offset(0)} '7'")
+    assert [one["lag"] for one in tools.rows("lag", group.name)] == [3, 8, 8, 8]
+    assert [one["code"] for one in tools.findings()] == ["no-members"]
+    member = group.join("a")
+    member.read(27)
+    member.connector.commit_offsets()
+    copy = f"{paths.group(group.name)}-copy"
+    run(f"cp {paths.group(group.name)} {copy} true")
+    copied = Tools(group.sandbox.zookeeper_connect, f"{group.name}-copy")
+    assert copied.listed() == (0, "idle")
+    run(f"rmr {copy}")
+    run(f"rmr {paths.group(group.name)}/offsets")
+    group.sandbox.produce(group.topic, 3, partition=0)
+    member.read(30)
+    assert member.readers[0].offsets(0) == [*range(7, 13)]

@@ -173,20 +173,18 @@ def _entries(segment: Path) -> Iterable[StoredFormat]:
         at += 12 + size
 
 
+def java(release: str, main_class: str) -> list[str]:
+    """Return the command that runs a program of a Kafka release, without arguments."""
+    class_path = os.pathsep.join(map(str, jars.resolve(f"kafka-{release}")))
+    options = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", class_path)
+    return [str(find_java().executable), *options, main_class]
+
+
 @contextmanager
 def tool(release: str, main_class: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a tool of a Kafka release with pipes; the end of the block closes the tool's input."""
-    class_path = os.pathsep.join(map(str, jars.resolve(f"kafka-{release}")))
     process = subprocess.Popen(
-        [
-            str(find_java().executable),
-            "-Xmx128m",
-            "-XX:TieredStopAtLevel=1",
-            "-cp",
-            class_path,
-            main_class,
-            *arguments,
-        ],
+        [*java(release, main_class), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
