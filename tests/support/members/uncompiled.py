@@ -49,5 +49,6 @@ def main(connect: str, topic: str, group: str, count: int, way: str) -> None:
 
 
 if __name__ == "__main__":
+    server, read, name, least, asked = sys.argv[1:]
     with event.install_listener("numba:run_pass", Held()):
-        main(*sys.argv[1:4], int(sys.argv[4]), sys.argv[5])
+        main(server, read, name, int(least), asked)
