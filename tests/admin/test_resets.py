@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from zkconsumer.admin.offset_plans import (
@@ -142,3 +144,15 @@ def test_offsets() -> None:
     for text in ("", "-1", "1.0", "9223372036854775808", "1" * 5000, "٣"):
         with pytest.raises(ConfigError, match="is not an offset"):
             parse_offset(text, where="x")
+
+
+def test_times_as_people_type_them() -> None:
+    """A time of day is the last one that has passed; a duration is that long ago; zone UTC."""
+    day_ms = 86_400_000
+    now_ms = time.time() * 1000
+    clock = parse_instant("21:15")
+    assert now_ms - day_ms - 60_000 < clock <= time.time() * 1000
+    assert clock % day_ms == (21 * 60 + 15) * 60_000
+    today, yesterday = parse_instant("today 03:00"), parse_instant("yesterday 03:00")
+    assert (today - yesterday, yesterday % day_ms) == (day_ms, 3 * 3_600_000)
+    assert abs(now_ms - 5_400_000 - parse_instant("1h30m")) < 60_000

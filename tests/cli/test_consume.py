@@ -8,15 +8,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from cli.conftest import Run, Spawn
+from confluent_kafka import Producer
 from kazoo.client import KazooClient
+from support.wait import LIMIT_S
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import session
 from zkconsumer.zk.observer import Observer
 
 PARTITIONS = 4
@@ -216,3 +220,36 @@ def test_a_reader_that_sleeps(
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert committed(sandbox, topic) == 0
+
+
+def test_messages_by_their_place(sandbox: Sandbox, topic: str, run: Run) -> None:
+    """--offset writes messages from an offset or before the end; no group exists afterwards."""
+    with closing(Producer({"bootstrap.servers": sandbox.bootstrap})) as producer:
+        for number in range(5):
+            headers: list[tuple[str, str | bytes | None]] = [("trace", b"\xff"), ("n", str(number))]
+            producer.produce(topic, f'{{"n":{number}}}', partition=3, headers=headers)
+        assert producer.flush(LIMIT_S) == 0
+
+    def consume(offset: str, *words: str) -> tuple[int, str, str]:
+        at = ("--zookeeper", sandbox.zookeeper_connect, "--topic", f"{topic}:3")
+        return run("consume", *at, "--offset", offset, *words)
+
+    code, out, err = consume("2", "--max-messages", "1")
+    assert (code, out) == (0, '{"n":2}\n')
+    assert said(err) == ["zkconsumer: 1 messages; no group was joined, and nothing was committed"]
+    assert consume("-2", "--max-messages", "2", "-o", "hex")[1].splitlines() == [
+        f'{{"n":{number}}}'.encode().hex() for number in (3, 4)
+    ]
+    (line,) = consume("@2020-01-31T03:00", "--max-messages", "1", "-o", "json")[1].splitlines()
+    row = json.loads(line)
+    assert (row["topic"], row["partition"], row["offset"]) == (topic, 3, 0)
+    assert row["value"] == {"n": 0}
+    assert row["headers"] == [
+        {"name": "trace", "value_base64": "/w=="},
+        {"name": "n", "value": "0"},
+    ]
+    code, out, err = consume("42")
+    assert (code, out) == (2, "")
+    assert "the offset 42 is not in the log, which has the offsets 0 to 4" in err
+    with session(sandbox.zookeeper_connect) as client:
+        assert client.exists(paths.group("zkconsumer")) is None

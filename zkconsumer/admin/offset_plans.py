@@ -22,7 +22,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from datetime import time as Time
 from enum import Enum
 from typing import Final
 
@@ -174,6 +175,8 @@ _DURATION = re.compile(
     r"(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})(?:\.(\d{1,9}))?S)?)?",
     re.ASCII,
 )
+_TIME_OF_DAY = re.compile(r"(?:(today|yesterday) )?(\d\d:\d\d(?::\d\d)?)", re.ASCII)
+
 _SHORT_DURATION = re.compile(
     r"(?:(\d{1,9})w)?(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?:in)?)?"
     r"(?:(\d{1,9})(?:\.(\d{1,9}))?s)?",
@@ -200,17 +203,20 @@ def parse_duration(text: str, *, where: str = "duration") -> float:
 
 
 def parse_instant(text: str, *, where: str = "time") -> int:
-    """Return the milliseconds since 1970 of an ISO 8601 date and time; the default zone is UTC.
+    """Return the milliseconds since 1970 of an ISO 8601 date and time, or of a time as people type
+    it: 21:15 (the last one that has passed), today 03:00, yesterday 03:00, or 1h (an hour ago).
 
-    Kafka's tool uses the zone of its machine as the default. Raises ConfigError with `where`.
+    The default zone is UTC; Kafka's tool uses the zone of its machine. Raises ConfigError with
+    `where`.
     """
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
+        found = _typed(text, datetime.now(UTC)) or datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
         raise ConfigError(
             f"{text[:80]!r} is not a date and time",
             where=where,
-            remedy="use ISO 8601, such as 2026-01-31T13:00:00.000 (UTC) or ...T13:00:00+01:00",
+            remedy="use ISO 8601, such as 2026-01-31T13:00:00.000 (UTC) or ...T13:00:00+01:00, or"
+            " 21:15, yesterday 03:00, or 1h (an hour ago)",
         ) from error
     aware = found if found.tzinfo else found.replace(tzinfo=UTC)
     millis = round(aware.timestamp() * 1000)
@@ -221,6 +227,20 @@ def parse_instant(text: str, *, where: str = "time") -> int:
             remedy="reset to the start of the log instead",
         )
     return millis
+
+
+def _typed(text: str, now: datetime) -> datetime | None:
+    """Return a time as people type it, in UTC; None for any other text."""
+    if match := _SHORT_DURATION.fullmatch(text):
+        return now - timedelta(seconds=parse_duration(text)) if any(match.groups()) else None
+    match = _TIME_OF_DAY.fullmatch(text)
+    if match is None:
+        return None
+    day, clock = match.groups()
+    found = datetime.combine(now.date(), Time.fromisoformat(clock), tzinfo=UTC)
+    if day == "yesterday" or (day is None and found > now):
+        return found - timedelta(days=1)
+    return found
 
 
 def parse_offset(text: str, *, where: str) -> int:

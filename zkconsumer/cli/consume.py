@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 import typer
 
-from zkconsumer.cli.message_lines import json_lines, raw_lines
-from zkconsumer.cli.options import Connection, OneGroup, Topics, operator, whole_topics
+from zkconsumer.cli.message_lines import Lines, hex_lines, json_lines, parsed_lines, raw_lines
+from zkconsumer.cli.options import Connection, OneGroup, Topics, operator, topics_of, whole_topics
 from zkconsumer.cli.output import Progress, say
 from zkconsumer.errors import ConfigError, MalformedZnodeError, RebalanceBlockedError
 
@@ -66,9 +66,19 @@ class Output(Enum):
     """Output format of a message."""
 
     RAW = "raw"  # the value's bytes and a newline
+    HEX = "hex"  # the value's bytes in hexadecimal
     JSONL = "jsonl"  # one object per line
+    JSON = "json"  # one object per line, in which a value that is JSON is not a string
     PARQUET = "parquet"  # only with --to
     ARROW = "arrow"  # Arrow's IPC files; only with --to
+
+
+_LINES: Mapping[Output, Lines] = {
+    Output.RAW: raw_lines,
+    Output.HEX: hex_lines,
+    Output.JSONL: json_lines,
+    Output.JSON: parsed_lines,
+}
 
 
 class Ended(Enum):
@@ -92,6 +102,54 @@ FromBeginning = Annotated[
 ]
 
 
+From = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|-N|@TIME",
+        help="Read --topic from this offset, from the last N messages, or from this time,"
+        " without a group.",
+    ),
+]
+
+To = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIRECTORY",
+        help="Write files into DIRECTORY, and commit when a file is complete and synced.",
+    ),
+]
+
+Format = Annotated[
+    Output,
+    typer.Option(
+        "--output",
+        "-o",
+        help="raw and hex write the values; jsonl writes one object per message; in json, a"
+        " value that is JSON is not a string; parquet and arrow need --to.",
+    ),
+]
+
+FileSeconds = Annotated[
+    float,
+    typer.Option(
+        "--file-seconds",
+        min=0.1,
+        metavar="S",
+        help="With --to: complete a file S seconds after its first message.",
+    ),
+]
+
+FileMb = Annotated[
+    int,
+    typer.Option("--file-mb", min=1, metavar="MB", help="With --to: the size of a file."),
+]
+
+TraceFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the member's trace to FILE (trace.file)."),
+]
+
+
 @app.command()
 @operator()
 def consume(
@@ -107,51 +165,46 @@ def consume(
         int, typer.Option(min=1, help="Number of streams; each has its own thread.")
     ] = 1,
     from_beginning: FromBeginning = False,
+    offset: From = None,
     max_messages: Annotated[
         int | None, typer.Option(min=1, help="Stop after this number of messages.")
     ] = None,
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output",
-            "-o",
-            help="raw writes the values; jsonl writes one object per message; parquet and arrow"
-            " need --to.",
-        ),
-    ] = Output.RAW,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIRECTORY",
-            help="Write files into DIRECTORY, and commit when a file is complete and synced.",
-        ),
-    ] = None,
-    file_mb: Annotated[
-        int,
-        typer.Option("--file-mb", min=1, metavar="MB", help="With --to: the size of a file."),
-    ] = 256,
-    file_seconds: Annotated[
-        float,
-        typer.Option(
-            "--file-seconds",
-            min=0.1,
-            metavar="S",
-            help="With --to: complete a file S seconds after its first message.",
-        ),
-    ] = 60.0,
+    output: Format = Output.RAW,
+    to: To = None,
+    file_mb: FileMb = 256,
+    file_seconds: FileSeconds = 60.0,
     idle_timeout: Annotated[
         float | None,
         typer.Option(min=0, metavar="S", help="Stop after S seconds without a message."),
     ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the member's trace to FILE (trace.file)."),
-    ] = None,
+    trace: TraceFile = None,
 ) -> None:
     """Write the messages of topics to standard output or to files, as a member of a group.
 
+    With --offset, the command joins no group and commits nothing, whatever group the settings name:
+    it reads the partitions of --topic, for example one message of orders-3 with --topic orders:3
+    --offset 42 --max-messages 1.
+
     Example: zkconsumer consume -z zk1:2181/kafka --group billing --topic orders --from-beginning
     """
+    if offset is not None:
+        _without_group(
+            connection,
+            topic,
+            offset,
+            output=output,
+            member={
+                "--whitelist": whitelist,
+                "--blacklist": blacklist,
+                "--to": to,
+                "--trace": trace,
+                "--from-beginning": from_beginning,
+                "--threads": threads > 1,
+            },
+            max_messages=max_messages,
+            idle_timeout_s=idle_timeout,
+        )
+        return
     wanted = _wanted(topic, whitelist, blacklist)
     _check_format(output, to)
     more: dict[str, object] = {}
@@ -165,7 +218,7 @@ def consume(
     topics = len(wanted) if isinstance(wanted, list) else 1
     run = Run(
         budget=Budget(max_messages, threads=threads * topics),
-        sink=_Lines(raw_lines if output is Output.RAW else json_lines)
+        sink=_Lines(_LINES[output])
         if to is None
         else _Files(to, output.value, file_mb << 20, file_seconds),
         idle_limit_s=settings.consumer_timeout_s if idle_timeout is None else idle_timeout,
@@ -173,6 +226,43 @@ def consume(
     ended = run.run(settings, wanted, threads)
     if ended is Ended.INTERRUPTED:
         raise typer.Exit(128 + signal.SIGINT)
+
+
+def _without_group(
+    connection: Connection,
+    topic: list[str] | None,
+    offset: str,
+    *,
+    output: Output,
+    member: Mapping[str, object],
+    max_messages: int | None,
+    idle_timeout_s: float | None,
+) -> None:
+    """Consume from --offset; `member` has the options that need a group. Raises ConfigError."""
+    from zkconsumer.cli.consume_from import consume_from, parse_start
+
+    if given := [name for name, value in member.items() if value]:
+        raise ConfigError(
+            f"--offset excludes {', '.join(given)}",
+            where="consume",
+            remedy="leave it out, or consume as a member of a group without --offset",
+        )
+    wanted = topics_of(topic)
+    if not wanted:
+        raise ConfigError(
+            "no topic is named", where="--offset", remedy="give --topic TOPIC:PARTITION"
+        )
+    _check_format(output, None)
+    start = parse_start(offset)
+    with connection.connect() as zk:
+        consume_from(
+            zk,
+            wanted,
+            start,
+            lines=_LINES[output],
+            max_messages=max_messages,
+            idle_timeout_s=idle_timeout_s,
+        )
 
 
 def _check_format(output: Output, to: Path | None) -> None:
@@ -183,9 +273,11 @@ def _check_format(output: Output, to: Path | None) -> None:
             where="--output",
             remedy="name a directory with --to DIRECTORY, or use --output raw or jsonl",
         )
-    if to is not None and output is Output.RAW:
+    if to is not None and output in (Output.RAW, Output.HEX, Output.JSON):
         raise ConfigError(
-            "raw values are not written to files: a reader could not separate them",
+            f"{output.value} values are not written to files: a reader could not separate them"
+            if output is not Output.JSON
+            else "the format json is not written to files",
             where="--to",
             remedy="use --output parquet, arrow or jsonl",
         )

@@ -4,27 +4,55 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from zkconsumer.consumer.messages import Message
+Shown: TypeAlias = Any
+"""A `Message[bytes, bytes]`, or another object with its fields."""
+
+Lines = Callable[[Iterable[Shown]], bytes]
+"""A function from messages to the text that the command writes."""
 
 
-def raw_lines(messages: Iterable[Message[bytes, bytes]]) -> bytes:
+def raw_lines(messages: Iterable[Shown]) -> bytes:
     """Return the values, each with a newline."""
     # The JVM's DefaultMessageFormatter writes "null" for a message without a value, too.
     return b"".join((b"null" if one.value is None else one.value) + b"\n" for one in messages)
 
 
-def json_lines(messages: Iterable[Message[bytes, bytes]]) -> bytes:
-    """Return one JSON object for each message."""
+def hex_lines(messages: Iterable[Shown]) -> bytes:
+    """Return the values in hexadecimal, each with a newline; "null" for a missing value."""
     return b"".join(
-        _json_line((one.topic, one.partition, one.offset, one.timestamp), one.key, one.value)
-        for one in messages
+        (b"null" if one.value is None else one.value.hex().encode()) + b"\n" for one in messages
     )
+
+
+def json_lines(messages: Iterable[Shown]) -> bytes:
+    """Return one JSON object for each message; `headers` only if the message has headers."""
+    return b"".join(
+        _json_line(_place(one), one.key, _text("value", one.value), one.headers) for one in messages
+    )
+
+
+def parsed_lines(messages: Iterable[Shown]) -> bytes:
+    """Return what `json_lines` returns, with the values that are JSON as JSON."""
+    return b"".join(
+        _json_line(_place(one), one.key, _parsed(one.value), one.headers) for one in messages
+    )
+
+
+def _place(one: Shown) -> tuple[str, int, int, int | None]:
+    return one.topic, one.partition, one.offset, one.timestamp
+
+
+def _parsed(value: bytes | None) -> dict[str, object]:
+    try:
+        return {"value": None if value is None else json.loads(value)}
+    except ValueError:
+        return {**_text("value", value)}
 
 
 def json_lines_of_columns(batch: pyarrow.RecordBatch) -> bytes:
@@ -38,17 +66,22 @@ def json_lines_of_columns(batch: pyarrow.RecordBatch) -> bytes:
     )
     places = zip(topics, partitions, offsets, times, strict=True)
     rows = zip(places, batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
-    return b"".join(_json_line(*row) for row in rows)
+    return b"".join(_json_line(place, key, _text("value", value)) for place, key, value in rows)
 
 
 def _json_line(
-    place: tuple[str, int, int, int | None], key: bytes | None, value: bytes | None
+    place: tuple[str, int, int, int | None],
+    key: bytes | None,
+    value: Mapping[str, object],
+    headers: Iterable[tuple[str, bytes | None]] = (),
 ) -> bytes:
-    document = {
+    document: dict[str, object] = {
         **dict(zip(("topic", "partition", "offset", "timestamp"), place, strict=True)),
         **_text("key", key),
-        **_text("value", value),
+        **value,
     }
+    if headers:
+        document["headers"] = [{"name": name, **_text("value", data)} for name, data in headers]
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 

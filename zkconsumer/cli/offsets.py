@@ -249,8 +249,8 @@ ToDatetime = Annotated[
     str | None,
     typer.Option(
         metavar="ISO8601",
-        help="Set every partition to its first message at or after this time; UTC unless it has a"
-        " zone.",
+        help="Set every partition to its first message at or after this time, such as"
+        " 2026-01-31T13:00, 21:15, or 'yesterday 03:00'; UTC unless it has a zone.",
     ),
 ]
 ByDuration = Annotated[

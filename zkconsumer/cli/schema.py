@@ -146,6 +146,10 @@ def _tables() -> dict[str, Schema]:
 
 def _documents() -> dict[str, Schema]:
     partition = {"topic": TEXT, "partition": NUMBER}
+    header = record(
+        {"name": TEXT, "value": null_or(TEXT), "value_base64": TEXT},
+        optional=("value", "value_base64"),
+    )
     owner = null_or(TEXT)
     return {
         "owners": record(
@@ -179,8 +183,9 @@ def _documents() -> dict[str, Schema]:
         "consume": record(
             partition
             | {"offset": NUMBER, "timestamp": null_or(NUMBER)}
-            | {"key": owner, "key_base64": TEXT, "value": owner, "value_base64": TEXT},
-            optional=("key", "key_base64", "value", "value_base64"),
+            | {"key": owner, "key_base64": TEXT, "value": owner, "value_base64": TEXT}
+            | {"headers": each(header)},
+            optional=("key", "key_base64", "value", "value_base64", "headers"),
         ),
     }
 
