@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from strangers.conftest import MESSAGES, PARTITIONS, Start, Tools
-from support.kafka.logs import contents, java
+from support.kafka.logs import TOOL_S, contents, java, tool
 from support.members.group import Group
 from support.packages import pip
 from support.wait import eventually
@@ -196,3 +196,22 @@ def test_zk_shell(group: Group, tools: Tools, tmp_path: Path) -> None:
     group.sandbox.produce(group.topic, 3, partition=0)
     member.read(30)
     assert member.readers[0].offsets(0) == [*range(7, 13)]
+
+
+# ---- Kafka's own tools ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ["0.8.2.2", "0.10.2.2"])
+def test_consumer_offset_checker(group: Group, tools: Tools, release: str) -> None:
+    """Kafka's tool prints the offsets, lags and owners of a member that `lag` prints."""
+    member = group.join("a")
+    member.read(PARTITIONS * MESSAGES)
+    member.connector.commit_offsets()
+    group.sandbox.produce(group.topic, 3, partition=1)
+    where = ("--zookeeper", group.sandbox.zookeeper_connect, "--group", group.name)
+    with tool(release, "kafka.tools.ConsumerOffsetChecker", *where) as process:
+        theirs = process.communicate(timeout=TOOL_S)[0]
+    rows = [line.split()[2:] for line in theirs.splitlines() if line.startswith(group.name)]
+    columns = ("partition", "offset", "log_end", "lag", "owner")
+    ours = [[str(one[name]) for name in columns] for one in tools.rows("lag", group.name)]
+    assert ours == rows
