@@ -173,7 +173,7 @@ def _remedy_with_plan(one: Finding) -> str:
 def _findings(found: list[Finding]) -> Reading:
     problems = sum(one.is_problem for one in found)
     table = Table([_row(one, remedy_of(one)) for one in found], COLUMNS)
-    return _counted(problems, "problem"), table, []
+    return _counted(problems, "problem") if problems else "no problem found", table, []
 
 
 def _counted(count: int, word: str) -> str:

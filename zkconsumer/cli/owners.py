@@ -169,8 +169,16 @@ def _change_line(change: Change) -> str:
     now = datetime.now().strftime("%H:%M:%S.%f")[:-3]
     if not change.key:
         return f"{now}  {change.what.name.lower()} {change.after or ''}".rstrip()
-    before, after = ("-" if one is None else _value(one) for one in (change.before, change.after))
+    before, after = ("-" if one is None else _text(one) for one in (change.before, change.after))
     return safe(f"{now}  {change.key} {change.what.name.lower()}: {before} -> {after}")
+
+
+def _text(value: Json) -> str:
+    """Return a value as text; a member's topics with their numbers of streams."""
+    shown = _value(value)
+    if isinstance(shown, dict):
+        return ", ".join(f"{topic}: {streams}" for topic, streams in sorted(shown.items()))
+    return str(shown)
 
 
 def _change_json(change: Change) -> str:
