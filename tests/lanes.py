@@ -624,6 +624,8 @@ RULES: tuple[Rule, ...] = (
             "[pause and release]",
             "[seek and release]",
             "[seek ahead]",
+            "[hand over before a marker]",
+            "[release before a marker]",
             "[hand over and back, iterating]",
             "[hand over and back, polling]",
             "[release while iterating]",

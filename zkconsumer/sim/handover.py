@@ -36,7 +36,7 @@ from zkconsumer.consumer import stream_partitions as production
 from zkconsumer.consumer.stream_fetcher import IDLE_S
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant
 from zkconsumer.errors import ConnectorClosedError, FetchError
-from zkconsumer.kafka.fetcher import AutoOffsetReset
+from zkconsumer.kafka.fetcher import AutoOffsetReset, FetchFault, FetchFaultKind
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import CountedLog, MemoryFetcher
 
@@ -450,6 +450,7 @@ class Case:
         others: the calls of each other thread; the first thread is the coordinator.
         messages: the number of messages of each partition.
         granted: the partitions that are granted, at offset `start`, before the threads begin.
+        markers: the number of transaction markers after the last message of each partition.
     """
 
     name: str
@@ -458,6 +459,7 @@ class Case:
     messages: tuple[int, int] = (2, 1)
     granted: tuple[int, ...] = (0, 1)
     start: int = 0
+    markers: int = 0
 
 
 @dataclass(frozen=True)
@@ -518,7 +520,12 @@ class _Judge:
         forbidden: the stopped partitions at the start of the user's current call.
         read: the highest position that `positions` has returned, by kind.
         claimed: positions of delivered messages that the user's current call must still return.
+        messages: the number of messages of each partition.
+        markers: the number of transaction markers after them.
     """
+
+    messages: dict[TopicPartition, int]
+    markers: int
 
     unfinished: dict[Key, list[int]] = field(default_factory=dict)
     next: dict[Key, int] = field(default_factory=dict)
@@ -587,7 +594,7 @@ class _Judge:
 
     def _settle_claims(self) -> None:
         for key, offset in self.claimed.items():
-            if offset > self.next[key]:
+            if offset > self.over_markers(key, self.next[key]):
                 raise HandOverViolation(f"the delivered position of {key} was {offset}, too high")
         self.claimed.clear()
 
@@ -598,6 +605,10 @@ class _Judge:
         found = {key: min(self.unfinished.get(key) or [at]) for key, at in self.next.items()}
         return {key: max(at, self.seeks.get(key, (0,))[0]) for key, at in found.items()}
 
+    def over_markers(self, key: Key, position: int) -> int:
+        """Return the highest position that covers no more messages than `position`."""
+        return position + self.markers if position == self.messages[key[0]] else position
+
     def positions(
         self, which: CommitScope, reported: dict[Key, int], found: dict[Key, int]
     ) -> None:
@@ -607,7 +618,8 @@ class _Judge:
         bounds = self.bounds()
         for key, offset in found.items():
             if which is CommitScope.FINISHED:
-                if offset > max(bounds[key], self.finished.get(key, 0)):
+                covered = max(bounds[key], self.finished.get(key, 0))
+                if offset > self.over_markers(key, covered):
                     raise HandOverViolation(f"the position of {key} is {offset}, not finished")
             elif key not in self.seeks:
                 self.claimed[key] = max(self.claimed.get(key, 0), offset)
@@ -623,9 +635,7 @@ class _Judge:
 
     # ---- the end ---------------------------------------------------------------------------------
 
-    def schedule_ends(
-        self, user_waits: bool, attention: bool, messages: dict[TopicPartition, int]
-    ) -> None:
+    def schedule_ends(self, user_waits: bool, attention: bool) -> None:
         """Check the state at the end of a schedule, when no thread can continue."""
         if not user_waits:
             self._settle_claims()
@@ -649,7 +659,7 @@ class _Judge:
                 key
                 for key, at in self.bounds().items()
                 if key not in stopped
-                and at < messages[key[0]]
+                and at < self.messages[key[0]]
                 and not any(key in done.partitions for done in self.asked)
             ]
         )
@@ -658,20 +668,34 @@ class _Judge:
 
 
 class _Fetcher(MemoryFetcher):
-    """A fetcher whose `consume` restarts the history of reads of the calling thread.
+    """A fetcher whose `consume` restarts the history of reads of the calling thread, and that
+    reports the end of a log with markers, as the clients of read_committed streams do.
 
     Later decisions do not depend on what `StreamFetcher.fetch` and `Stream._wait_for_messages`
     read before the call of `consume`.
     """
 
-    def __init__(self, log: CountedLog, scheduler: Scheduler) -> None:
+    def __init__(self, log: CountedLog, scheduler: Scheduler, markers: int) -> None:
         super().__init__(log, lambda *_: scheduler.wait_for_others())
-        self._scheduler = scheduler
+        self._scheduler, self._markers = scheduler, markers
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Observed]:
         self._scheduler.current.history = 0
         self._scheduler.observed(timeout_s)
-        return super().consume(max_messages, timeout_s)
+        self._report_ends()
+        found = super().consume(max_messages, timeout_s)
+        self._report_ends()
+        return found
+
+    def _report_ends(self) -> None:
+        """Move over the markers at the ends of the logs, and report these ends."""
+        for tp, offset in self.positions.items() if self._markers else ():
+            if offset == self._log.end(tp):
+                self.positions[tp] = end = offset + self._markers
+                self.faults.append(FetchFault(FetchFaultKind.END, tp, "the end of the log", end))
+
+    def _is_out_of_range(self, tp: TopicPartition, offset: int) -> bool:
+        return super()._is_out_of_range(tp, min(offset, self._log.end(tp)))
 
 
 class _Schedule:
@@ -679,16 +703,16 @@ class _Schedule:
 
     def __init__(self, code: InstrumentedModules, case: Case, choose: Choose) -> None:
         self.case = case
-        self.judge = _Judge()
+        messages = {
+            TopicPartition(TOPIC, number): count for number, count in enumerate(case.messages)
+        }
+        self.judge = _Judge(messages, case.markers)
         self.scheduler = Scheduler(choose)
         self.code = code
         code.scheduler = self.scheduler
-        self.messages = {
-            TopicPartition(TOPIC, number): count for number, count in enumerate(case.messages)
-        }
         self.gate = code.partitions.LeaseGate(clock=lambda: 0.0)
         self.gate.open(1.0)
-        self.fetcher = _Fetcher(CountedLog(self.messages, {}), self.scheduler)
+        self.fetcher = _Fetcher(CountedLog(messages, {}), self.scheduler, case.markers)
         self.stream = code.stream.StreamReader(
             topic=TOPIC,
             thread_id="g_0-0",
@@ -718,7 +742,7 @@ class _Schedule:
         if not scheduler.pruned:
             partitions = self.stream._partitions
             user_waits = not scheduler.threads[0].finished
-            self.judge.schedule_ends(user_waits, partitions.has_changed, self.messages)
+            self.judge.schedule_ends(user_waits, partitions.has_changed)
         self.code.scheduler = None
 
     def _script(self, ops: tuple[Op, ...]) -> None:
@@ -769,6 +793,8 @@ class _Schedule:
                 fetcher.states,
                 fetcher.buffer,
                 self.fetcher.positions,
+                [(one.tp, one.offset) for one in self.fetcher.faults],
+                fetcher._ends_after_buffer,
             )
         ]
         not_fetched = [(tp, one.reason) for tp, one in fetcher.not_fetched.items()]
@@ -842,8 +868,9 @@ class _Schedule:
         self._forget(key)
         offset = self.positions(CommitScope.FINISHED)[key]
         self._forget(key, offset)
-        if offset != self.judge.next[key]:
-            raise HandOverViolation(f"released, {key} is at {offset}, not {self.judge.next[key]}")
+        due = self.judge.next[key]
+        if not due <= offset <= self.judge.over_markers(key, due):
+            raise HandOverViolation(f"released, {key} is at {offset}, not {due}")
         self.withdraw(number)
         self.grant(number, offset)
 
@@ -981,6 +1008,10 @@ CASES: Final = (
     Case("release of both partitions", _next(2), ((("ask_release", 0, 1),),)),
     Case("withdraw", _next(2), ((("withdraw", 0, 1),),)),
     Case("release of an unfinished message", _next(2), ((("ask_release", 0),),), (1, 1)),
+    Case(
+        "release before a marker", _next(2), ((("ask_release", 0), _FINISHED),), (1, 0), markers=1
+    ),
+    Case("hand over before a marker", _next(2), ((("hand_over", 0),),), (1, 0), markers=1),
     Case("release while polling", (("poll", 10, 0.0),) * 2, ((("ask_release", 0), _FINISHED),)),
     Case("hand over and back, iterating", _next(2), ((("hand_over", 0),),), (2, 0)),
     Case("hand over and back, polling", (("poll", 1, 1.0),) * 2, ((("hand_over", 0),),)),

@@ -1090,6 +1090,17 @@ HAND_OVER = (
         (("if not state.granted}  # CONFIRM", "if False}"),),
     ),
     HandOverMutant(
+        "revoked positions over markers",
+        "the position of a revoked partition moves over the marker after a dropped message",
+        "release before a marker",
+        (
+            (
+                "at is not None and at < end and self.states[tp].granted:",
+                "at is not None and at < end:",
+            ),
+        ),
+    ),
+    HandOverMutant(
         "INSPECT before REVOKE",
         "the coordinator reads `unfinished` before it revokes",
         "release while iterating",
