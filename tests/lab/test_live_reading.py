@@ -10,7 +10,7 @@ from support.wait import eventually
 
 from zkconsumer.admin.api import Admin
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.kafka import logs
+from zkconsumer.kafka.logs import LogClient
 from zkconsumer.lab import live
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -39,7 +39,7 @@ def test_the_live_lab_keeps_its_clients(
         monkeypatch.setattr(where, name, counted)
 
     count(ZooKeeperSession, "start")
-    count(logs, "_new")
+    count(LogClient, "__init__")
     count(Admin, "lag")
     count(Admin, "doctor")
     monkeypatch.setattr(live, "POLL_S", 0.05)
@@ -47,4 +47,4 @@ def test_the_live_lab_keeps_its_clients(
     with live.LiveGroup(config, group):
         eventually(lambda: counts["doctor"] >= 3)
     assert counts["start"] == 2  # the observer's session and the reader's
-    assert counts["_new"] == 1
+    assert counts["__init__"] == 1

@@ -417,7 +417,7 @@ def test_available_now_reads_existing_messages(
     end = one.first(ReadMaxRows(6))
     while (more := one.reader.latestOffset(end, ReadMaxRows(6))) is not end:
         end = more
-    assert [(name, n, at) for name, n, _, at in from_offset(end)] == [(topic, 0, 6), (topic, 1, 4)]
+    assert [(*one.tp, one.end) for one in from_offset(end)] == [(topic, 0, 6), (topic, 1, 4)]
 
 
 def test_an_idle_query_costs_little(driven: Callable[..., Driven], topic: str) -> None:
@@ -503,11 +503,11 @@ def test_a_group_with_members_causes_a_warning(
         }
     ).config
     with session(sandbox.zookeeper_connect) as zk:
-        zk.create(paths.member(group, f"{group}_other"), b"{}", makepath=True)
-    mirror = OffsetMirror(config)
-    with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
-        mirror.commit({TopicPartition(topic, 0): 5})
-    mirror.close()
+        zk.create(paths.member(group, f"{group}_other"), b"{}", ephemeral=True, makepath=True)
+        mirror = OffsetMirror(config)
+        with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
+            mirror.commit({TopicPartition(topic, 0): 5})
+        mirror.close()
     assert any(f"group {group} has members" in line for line in caplog.messages)
     assert stored(sandbox, group, topic) == [b"5", None]
 
@@ -529,7 +529,7 @@ def test_a_refused_offset_write_stops_no_query(
     with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
         end = one.after(one.after(first, ReadMaxRows(4)))
         one.reader.stop()
-    assert [at for *_, at in from_offset(end)] == [6, 4]
+    assert [one.end for one in from_offset(end)] == [6, 4]
     assert sum("mirroring offsets failed" in line for line in caplog.messages) == 1
 
 
@@ -553,7 +553,7 @@ def test_a_mirror_holds_no_batch(
                 started = time.monotonic()
                 end = one.after(end, ReadMaxRows(1))
                 taken.append(time.monotonic() - started)
-            assert [at for *_, at in from_offset(end)] == [22, 0]
+            assert [one.end for one in from_offset(end)] == [22, 0]
             # If each batch waited, the batches would take the 6 s of
             # `zookeeper.connection.timeout.ms`.
             assert sum(taken) < 6
