@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from zkconsumer.cli import app
 from zkconsumer.cli.output import Progress
-from zkconsumer.kafka import logs
+from zkconsumer.kafka import log_answers
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
@@ -116,7 +116,9 @@ def test_ctrl_c(
     ask: Ask, group: Group, monkeypatch: pytest.MonkeyPatch, reading: int, said: str
 ) -> None:
     """Ctrl-C reports how many offsets were read, and whether changes were made."""
-    monkeypatch.setattr(logs, "PARTITIONS_PER_REQUEST", 1)  # Each request carries one offset.
+    monkeypatch.setattr(
+        log_answers, "PARTITIONS_PER_REQUEST", 1
+    )  # Each request carries one offset.
     advanced, calls = Progress.advanced, itertools.count(1)
 
     def interrupted(self: Progress, done: int, total: int) -> None:

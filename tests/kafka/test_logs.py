@@ -16,7 +16,7 @@ from support.kafka.offsets import commit_as_another_client, store_of
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import BrokersUnreachableError
-from zkconsumer.kafka import logs
+from zkconsumer.kafka import log_answers
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.columns.lookups import Lookup
 from zkconsumer.kafka.fetcher import AutoOffsetReset
@@ -64,7 +64,7 @@ def test_log_ends(
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 30)
     sandbox_end = 30
-    monkeypatch.setattr(logs, "PARTITIONS_PER_REQUEST", 2)
+    monkeypatch.setattr(log_answers, "PARTITIONS_PER_REQUEST", 2)
     wanted = [TopicPartition(topic, n) for n in range(4)] + [TopicPartition(missing, 0)]
     found = log_ends(brokers, wanted, limit_s=LIMIT_S)
     assert list(found) == wanted
