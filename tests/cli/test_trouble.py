@@ -80,3 +80,33 @@ def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
         client.delete(path)
         client.stop()
         client.close()
+
+
+def test_a_topic_that_becomes_malformed(sandbox: Sandbox, spawn: Spawn, unique: Unique) -> None:
+    """A command that owns partitions reports the znode, and continues to write their messages."""
+    topic = unique("becomes")
+    path = f"/brokers/topics/{topic}"
+    sandbox.create_topic(topic, partitions=1)
+    connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
+    # The second thread owns nothing, so its stream raises the error.
+    process = spawn(
+        "consume", *connect, "--threads", "2", "--from-beginning", "--max-messages", "20"
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    client = KazooClient(sandbox.zookeeper_connect)
+    client.start(60)
+    try:
+        sandbox.produce(topic, 10)
+        assert all(process.stdout.readline() for _ in range(10))
+        sound = client.get(path)[0]
+        client.set(path, b"[]")
+        said = iter(process.stderr.readline, b"")
+        assert any(line.startswith(f"zkconsumer: {topic}: a topic is".encode()) for line in said)
+        client.set(path, sound)
+        sandbox.produce(topic, 10)
+        assert len(process.stdout.read().splitlines()) == 10
+        assert process.wait(timeout=60) == 0
+    finally:
+        client.stop()
+        client.close()

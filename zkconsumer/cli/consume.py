@@ -558,7 +558,7 @@ class Run:
                 streams = connector.create_message_streams_by_filter(wanted, threads)
             self._last_message_s = time.monotonic()
             workers = [
-                threading.Thread(target=self._work, args=(stream,), daemon=True)
+                threading.Thread(target=self._work, args=(stream, connector), daemon=True)
                 for stream in streams
             ]
             try:
@@ -607,16 +607,20 @@ class Run:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _work(self, stream: Stream[bytes, bytes]) -> None:
+    def _work(self, stream: Stream[bytes, bytes], connector: ConsumerConnector) -> None:
         try:
-            while not self._stopping and self._turn(stream):
+            while not self._stopping and self._turn(stream, connector):
                 pass
             self._inbox.put(Ended.DONE)
         except BaseException as error:  # noqa: BLE001 - a thread boundary: the main thread raises it
             self._inbox.put(error)
 
-    def _turn(self, stream: Stream[bytes, bytes]) -> bool:
-        """Poll, write and flush once; return False when the thread should end."""
+    def _turn(self, stream: Stream[bytes, bytes], connector: ConsumerConnector) -> bool:
+        """Poll, write and flush once; return False when the thread should end.
+
+        Raises MalformedZnodeError if the command has no partition, because a topic's znode cannot
+        be read.
+        """
         taken = self._budget.take(self._sink.most)
         if not taken:
             return False
@@ -624,6 +628,8 @@ class Run:
         try:
             used = self._sink.turn(stream, taken)
         except (RebalanceBlockedError, MalformedZnodeError) as error:
+            if isinstance(error, MalformedZnodeError) and not connector.assignment():
+                raise
             # The member tries again by itself, and the other partitions are delivered.
             typer.echo(f"zkconsumer: {error}", err=True)
         finally:
