@@ -299,6 +299,18 @@ def test_without_brokers_there_are_few_reports_and_a_reason(make: Make, closing:
     assert all(isinstance(answer, str) and answer for answer in answers.values())
 
 
+@real
+def test_a_look_up_without_brokers_is_a_fault_of_no_partition(make: Make, closing: Closing) -> None:
+    """Also without an assignment, the owner sees that no broker answers."""
+    fetcher = closing(make(settings_for("127.0.0.1:1")))
+    nowhere = TopicPartition("nowhere", 0)
+    answer = fetcher.resolve([nowhere], AutoOffsetReset.SMALLEST)
+    eventually(lambda: fetcher.consume(10, 0.05) or fetcher.faults)
+    fault = fetcher.faults[0]
+    assert (fault.kind, fault.tp) == (FetchFaultKind.RETRIED, None)
+    assert isinstance(answer.result(LIMIT_S)[nowhere], str)
+
+
 def test_an_unused_fetcher_is_destroyed_at_once() -> None:
     """A fetcher is in no reference cycle, so dropping the last reference destroys it."""
     fetcher = KafkaFetcher(settings_for("127.0.0.1:1"))

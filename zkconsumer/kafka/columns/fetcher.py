@@ -211,7 +211,12 @@ class ColumnFetcher:
         self._engine = engines_for(engine)
         self._with_headers = with_headers
         self._session_from = session_from
-        self._resolver = Resolver(lambda: Lookup(settings), Lookup.ends)
+        # The reasons of look-ups of offsets that no broker answered. The resolver's thread adds
+        # them, and `_advance` reports them, so that the owner reads the brokers' addresses again
+        # also if no partition is assigned.
+        self._unanswered: deque[str] = deque()
+        unanswered = self._unanswered.append
+        self._resolver = Resolver(lambda: Lookup(settings, unanswered), Lookup.ends)
         self._partition_bytes = int(settings["fetch.message.max.bytes"])
         self._limits = FetchLimits(
             wait_ms=int(settings["fetch.wait.max.ms"]),
@@ -382,6 +387,8 @@ class ColumnFetcher:
     def _advance(self) -> None:
         """Apply the results of other threads, and send the requests that can be sent."""
         now = time.monotonic()
+        while self._unanswered:
+            self._passing(None, self._unanswered.popleft())
         self._take_metadata(now)
         active = [one for one in self._partitions.values() if not one.stopped]
         missing = [one.tp for one in active if one.tp not in self._leaders]

@@ -125,8 +125,11 @@ def _fetched(version: int, response: requests.Reader) -> list[tuple[TopicPartiti
 class Lookup:
     """A client for look-ups, for one thread at a time; it keeps its connections."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: Settings, unanswered: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """`ends` calls `unanswered` with the reason if no broker answers."""
+        self._settings, self._unanswered = settings, unanswered
         self._addresses = addresses_of(settings)
         self._isolation = isolation_of(settings)
         self._connections: dict[tuple[str, int], Connection] = {}
@@ -292,6 +295,7 @@ class Lookup:
                 raise FetchError(
                     text, where=", ".join(map(str, tps[:10])), remedy="retry"
                 ) from error
+            self._unanswered(str(error))
             return dict.fromkeys(tps, str(error))
         answers: Answers = dict.fromkeys(tps, "no leader is known to the brokers")
         for leader in sorted(set(known.leaders.values())):
