@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
+from zkconsumer.zk.attempts import Attempts, Fault
 from zkconsumer.zk.client import ZooKeeperClient
 
 UNKNOWN = "zookeeper.invalid:2181"
@@ -110,3 +113,18 @@ def test_a_server_with_too_many_connections(tmp_path: Path) -> None:
         finally:
             holder.stop()
             holder.close()
+
+
+def test_a_connection_that_breaks_before_the_request_is_closed_by_the_server() -> None:
+    """A server that closes the connection at once may break it before the request is sent."""
+    attempts = Attempts(
+        open_socket=lambda address: socket.socket(), timeout_s=lambda: 6.0, unresolved=lambda: None
+    )
+    attempts.begin("zk1", ("127.0.0.1", 2181))
+    with pytest.raises(ConnectionDropped) as caught:
+        try:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        except OSError:
+            raise ConnectionDropped("socket connection error")  # noqa: B904 - as kazoo raises it
+    attempts.failed(caught.value)
+    assert [one.fault for one in attempts.faults().values()] == [Fault.CLOSES]

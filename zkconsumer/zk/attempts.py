@@ -132,6 +132,9 @@ class Attempts:
     def failed(self, error: Exception) -> None:
         """Record why the present attempt has failed, from the exception that ended it."""
         stage, self.stage = self.stage, Stage.OPENING
+        # A server that closes the connection at once can break it before the request is sent.
+        if stage is Stage.OPENING and isinstance(error.__context__, BrokenPipeError):
+            stage = Stage.GREETING
         if isinstance(error, NotZooKeeperError):
             fault = Fault.STRANGE
         elif stage is not Stage.GREETING:
