@@ -55,6 +55,16 @@ def transact(sandbox: Sandbox, topic: str, *ends: str, partition: int = 0) -> No
             one.commit_transaction(REQUEST_S)
         else:
             one.abort_transaction(REQUEST_S)
+    _await_markers(sandbox, f"{topic}-{partition}")
+
+
+def _await_markers(sandbox: Sandbox, transactional_id: str) -> None:
+    """Wait until the log has the marker of the last transaction.
+
+    The coordinator confirms the end of a transaction before it writes the marker. It refuses the
+    next producer with this id until the marker is written.
+    """
+    producer(sandbox, transactional_id=transactional_id).init_transactions(REQUEST_S)
 
 
 @contextmanager
@@ -70,6 +80,7 @@ def open_transaction(
     assert one.flush(REQUEST_S) == 0
     yield
     one.abort_transaction(REQUEST_S)
+    _await_markers(sandbox, f"{topic}-open")
 
 
 def write(
