@@ -186,6 +186,17 @@ class _Broker:
         self.pause_s = 0.0
 
 
+def _limits_of(settings: Settings) -> FetchLimits:
+    """Return the limits of each fetch request."""
+    most = int(settings["fetch.message.max.bytes"]), int(settings.get("fetch.max.bytes", 0))
+    return FetchLimits(
+        wait_ms=int(settings["fetch.wait.max.ms"]),
+        min_bytes=int(settings["fetch.min.bytes"]),
+        max_bytes=max(most),
+        isolation=isolation_of(settings),
+    )
+
+
 class ColumnFetcher:
     """The `Fetcher` that reads columns; `fetch` returns them, and `consume` single messages."""
 
@@ -211,19 +222,13 @@ class ColumnFetcher:
         self._engine = engines_for(engine)
         self._with_headers = with_headers
         self._session_from = session_from
-        # The reasons of look-ups of offsets that no broker answered. The resolver's thread adds
-        # them, and `_advance` reports them, so that the owner reads the brokers' addresses again
-        # also if no partition is assigned.
+        # Why no broker answered a look-up of offsets. The resolver's thread adds the reasons, and
+        # `_advance` reports them: the owner must read the addresses again even if it reads nothing.
         self._unanswered: deque[str] = deque()
         unanswered = self._unanswered.append
         self._resolver = Resolver(lambda: Lookup(settings, unanswered), Lookup.ends)
         self._partition_bytes = int(settings["fetch.message.max.bytes"])
-        self._limits = FetchLimits(
-            wait_ms=int(settings["fetch.wait.max.ms"]),
-            min_bytes=int(settings["fetch.min.bytes"]),
-            max_bytes=max(self._partition_bytes, int(settings.get("fetch.max.bytes", 0))),
-            isolation=isolation_of(settings),
-        )
+        self._limits = _limits_of(settings)
         ahead = 1024 * int(settings.get("queued.max.messages.kbytes", 0))
         self._ahead_bytes = min(ahead, self._limits.max_bytes)
         self._silent_s = float(settings.get("socket.timeout.ms", 30_000)) / 1000 + self.wait_s
