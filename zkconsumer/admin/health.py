@@ -141,6 +141,10 @@ OnWait = Callable[[Mapping[str, GroupHealth], float], None]
 _TICK_S: Final = 0.5
 """Seconds between two reports of the remaining time."""
 
+_FIRST_LOOK_S: Final = 1.0
+"""Seconds until the first look of a `Watch` that waits. Each later one comes after twice the time,
+because a reading of a group with many partitions is long."""
+
 
 class Watch:
     """Watches groups between two readings, to find clients that commit without a registration.
@@ -196,19 +200,25 @@ class Watch:
         return read_again(self._connection, known) if known else {}
 
     def writers(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
-        """Return the groups with unregistered writers; wait until the second reading is due.
+        """Return the groups with unregistered writers; wait until the last reading is due.
 
-        There is no wait if no group is suspect, or if a reading at once shows a writer.
+        The groups are read now and then while this waits, and the first writer ends the wait.
+        There is no wait if no group is suspect.
         """
         wanted = self.suspects(groups)
         found = self._writers(wanted)
         if found or not wanted:
             return found
-        while (left_s := self._due_at - time.monotonic()) > 0:
+        step_s, look_at = _FIRST_LOOK_S, time.monotonic() + _FIRST_LOOK_S
+        while not found and (left_s := self._due_at - time.monotonic()) > 0:
             self.has_waited = True
             self._on_wait(wanted, left_s)
             time.sleep(min(_TICK_S, left_s))
-        return self._writers(wanted) if self.has_waited else {}
+            if time.monotonic() >= min(look_at, self._due_at):
+                found = self._writers(wanted)
+                step_s *= 2
+                look_at = time.monotonic() + step_s
+        return found
 
     def _writers(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
         return {name: one for name, one in self.so_far(groups).items() if one.writers}

@@ -159,14 +159,17 @@ def with_kafka_notes(connection: ZooKeeperClient, plan: Plan, *groups: str) -> P
 
 
 def source_notes(watch: Watch, source: str) -> Iterable[str]:
-    """Yield notes on the users of a group whose offsets are copied while they commit."""
+    """Yield notes on the users of a group whose offsets are copied while they may commit."""
     from zkconsumer.admin.health import written
 
-    for one in watch.so_far([source]).values():
+    then = "the copy has the offsets of this moment"
+    for name, one in watch.so_far([source]).items():
         if one.live:
-            yield f"group {source} has live members: the copy has the offsets of this moment"
+            yield f"group {name} has live members: {then}"
         elif one.writers:
-            yield f"group {source}: {written(one)}; the copy has the offsets of this moment"
+            yield f"group {name}: {written(one)}; {then}"
+        else:
+            yield from (f"{line}; {then}" for line in _suspicions(watch.suspects([name])))
 
 
 def carry_out(
