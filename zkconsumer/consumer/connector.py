@@ -845,11 +845,11 @@ class ConsumerConnector:
         config = self.config
         wait_s = max(config.zookeeper_session_timeout_s, config.release_grace_s)
         limit_s = wait_s + SHUTDOWN_MARGIN_S
-        coordinator.join(limit_s)
+        has_ended = coordinator.wait_for_end(limit_s)
         # `on_revoked` may commit until the coordinator has ended.
         self._closed = True
         self._exports.end()
-        if coordinator.is_alive():
+        if not has_ended:
             text = (
                 "%s has not ended within %g s; ZooKeeper deletes its znodes when its session "
                 "expires"

@@ -14,6 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from typing import Final
 
 from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
@@ -73,6 +74,10 @@ class Inbox:
 
     def __len__(self) -> int:
         return len(self._first) + len(self._others)
+
+
+_JOIN_S: Final = 0.1
+"""Longest single `join` of `Coordinator.wait_for_end`, in seconds."""
 
 
 class Coordinator(threading.Thread):
@@ -213,6 +218,19 @@ class Coordinator(threading.Thread):
 
     def leave(self, purpose: Purpose) -> None:
         self.post(LeaveRequested(purpose))
+
+    def wait_for_end(self, limit_s: float) -> bool:
+        """Return whether the member has ended, and wait for at most `limit_s` seconds.
+
+        A signal handler may call this while the thread that it interrupts is in this method.
+        `Thread.join` cannot be called so: the inner call waits for a lock that the outer one holds.
+        """
+        deadline = time.monotonic() + limit_s
+        while not self._ended and (left_s := deadline - time.monotonic()) > 0:
+            self.join(min(_JOIN_S, left_s))
+        if self._ended:
+            self.join(_JOIN_S)  # the thread's last lines
+        return self._ended
 
     # ---- the thread ------------------------------------------------------------------------------
 
