@@ -141,7 +141,7 @@ def fault(item: pytest.Item, servers: Collection[str]) -> str | None:
 
 
 # How long each lane explores new seeds of the simulator, in seconds.
-FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 30.0, Lane.ALL: 120.0}
+FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 15.0, Lane.ALL: 120.0}
 
 STARTS_SERVERS = "Its tests start servers themselves."
 STARTS_PROCESSES = "Its tests start a process each, which takes a second."
@@ -202,7 +202,7 @@ SINGLE_TESTS = (
         "tests/protocol/test_java_regex.py::test_hostile_patterns_cost_little",
     ),
     *_later(
-        "Takes 5 s. The normal lane runs the same simulator with fresh seeds for 30 s.",
+        "Takes 5 s. The normal lane runs the same simulator with fresh seeds for 15 s.",
         "tests/sim/test_random_search.py::test_no_invariant_is_broken_by_drawn_decisions",
     ),
     *_later(
@@ -497,6 +497,119 @@ SINGLE_TESTS = (
         "Takes 6 s. tests/brokers/test_tools.py::test_moving_by_time also uses old brokers.",
         "tests/cli/test_offsets.py::test_by_time_on_old_brokers",
     ),
+    *_later(
+        "Takes 17 s, because a topic with transactions is exported. "
+        "tests/admin/test_transaction_markers.py and tests/kafka/columns read the same markers.",
+        "tests/cli/test_export.py::test_the_position_after_a_marker_is_committed",
+    ),
+    *_later(
+        "Takes 27 s, because it runs each call of a page. tests/admin tests the functions.",
+        "tests/docs/test_operators.py::test_the_calls",
+    ),
+    *_later(
+        "Takes 17 s. The normal lane runs the file's other tests on the same server, and "
+        "tests/zk/contract sends the requests one by one.",
+        "tests/zkreleases/test_groups.py::test_no_request_is_sent_that_the_server_lacks",
+    ),
+    *_later(
+        "Takes 20 s. tests/spark/test_group.py shares partitions between two queries, and "
+        "tests/mixed between JVM members and zkconsumer members.",
+        "tests/spark/test_group_faults.py::test_beside_jvm_and_python_members",
+    ),
+    *_later(
+        "Takes 10 to 15 s, because it waits for a broker's quota, or for a leader that dies. "
+        "tests/integration/test_restarts.py kills a broker in the normal lane.",
+        "tests/kafka/test_fetcher.py::test_a_quota_is_obeyed",
+        "tests/consumer/test_stream_brokers.py::test_a_leader_that_dies_hands_over_to_the_other",
+    ),
+    *_later(
+        "Takes 14 s. tests/kafka/columns/test_compilation.py tests which loops run meanwhile, and "
+        "the quick lane reads with the loops that are not compiled.",
+        "tests/brokers/test_idle_topics.py::test_members_do_not_wait_for_the_compiler",
+    ),
+    *_later(
+        "Takes 13 s. The simulator lets members join and leave in each run.",
+        "tests/faults/test_users.py::test_many_members_join_and_leave",
+    ),
+    *_later(
+        "Takes 12 s, because several JVM members start. test_jvm_and_zkconsumer_members_in_turn "
+        "shares a group's offsets in Kafka, too.",
+        "tests/mixed/test_kafka_offsets.py::test_a_group_moves_to_kafka_member_by_member",
+    ),
+    *_later(
+        "Takes 11 s. tests/spark/test_direct.py::test_deleted_messages_are_data_loss deletes "
+        "messages, too.",
+        "tests/spark/test_batch.py::test_what_is_lost_before_and_after_the_plan",
+    ),
+    *_later(
+        "Takes 11 s. tests/lab/test_live.py follows a group in the normal lane.",
+        "tests/lab/test_live_reading.py::test_the_live_lab_keeps_its_clients",
+    ),
+    *_later(
+        "Takes 10 s, because a member freezes. Other tests of the file judge recorded runs.",
+        "tests/integration/test_replay.py::test_a_freeze_that_is_not_recorded",
+    ),
+    *_later(
+        "Takes 9 s, because it runs the demonstration again. test_a_run runs all of it, and "
+        "tests/sandbox/test_no_process_left.py kills the owner of servers.",
+        "tests/cli/test_demo.py::test_sigkill",
+    ),
+    *_later(
+        "Takes 8 s. The normal lane reads a topic with one process of the four that the page has.",
+        "tests/docs/test_examples.py::test_processes",
+        "tests/docs/test_examples.py::test_multi_threaded_interrupted",
+    ),
+    *_later(
+        "Takes 6 s, because it starts members until memory would have grown.",
+        "tests/consumer/test_metrics.py::test_metrics_leak",
+    ),
+    *_later(
+        "Takes 7 s, because an ensemble loses its quorum for longer than a session. The "
+        "simulator does this in each run.",
+        "tests/sim/test_replicas_like_real.py::"
+        "test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout",
+    ),
+    *_later(
+        "Takes 6 s, as the case [1] of the same test, which runs in the normal lane.",
+        "tests/sim/test_random_search.py::test_a_seed_is_one_run_in_every_process[2]",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/integration/test_expiry.py::test_expiry",
+        "Each case takes 2 to 7 s. The normal lane ends the session in the phases in which a "
+        "member owns partitions, or is about to; the simulator ends it in each phase.",
+        (
+            "[leaving-",
+            "[reading-",
+            "[recovering-",
+            "[registering-",
+            "[stopping-",
+            "[verifying-",
+        ),
+    ),
+    *(
+        Rule(
+            Lane.ALL,
+            f"tests/brokers/test_formats.py::{test}",
+            "Each case takes 3 to 9 s. The normal lane reads each codec in each format, and runs "
+            "these tests on the oldest broker.",
+            ("[3.9.1",),
+        )
+        for test in (
+            "test_the_release_s_own_producer",
+            "test_compacted_topics",
+            "test_gzip_in_a_group",
+        )
+    ),
+    *_later(
+        "The case [0.8.2.2] runs in the normal lane.",
+        "tests/brokers/test_tools.py::test_moving_by_time[3.9.1]",
+    ),
+    *_later(
+        "Takes 20 s, because it checks menus and dialogs by axe-core. "
+        "tests/lab/test_page.py::test_every_dialog_and_both_themes opens them in the normal lane.",
+        "tests/lab/test_accessibility.py::test_panels_menus_and_dialogs",
+    ),
 )
 
 RULES: tuple[Rule, ...] = (
@@ -531,11 +644,11 @@ RULES: tuple[Rule, ...] = (
         "tests/strangers/test_writers.py sends the same requests.",
     ),
     Rule(Lane.NORMAL, "tests/typing", STARTS_PROCESSES),
-    Rule(Lane.NORMAL, "tests/docs/test_site.py", "Builds the site, which takes 8 s."),
     Rule(
         Lane.ALL,
-        "tests/docs/test_site.py::test_the_search_needs_no_server",
-        "Starts a browser. Another test of the file checks the index of the search.",
+        "tests/docs/test_site.py",
+        "Takes 25 s, because it builds the site with the lab. tests/docs/test_readme.py checks the "
+        "links of the pages, and tests/lab/test_site.py the lab.",
     ),
     Rule(
         Lane.ALL,
@@ -606,7 +719,7 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/sim/test_random_search.py::test_no_invariant_is_broken[",
         "The quick lane runs the first forty seeds, and each run of the normal lane explores fresh "
-        "seeds for 30 s.",
+        "seeds for 15 s.",
         but=("[0]",),
     ),
     Rule(

@@ -80,6 +80,8 @@ def test_the_remedy_moves_offsets_into_the_log(group: Group, tmp_path: Path) -> 
         group.sandbox.zookeeper_connect,
         "--timeout",
         str(LIMIT_S),
+        "--patience",
+        "1",
     ]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.stderr

@@ -54,13 +54,14 @@ def _imports(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
-def _docstrings(path: Path) -> set[int]:
+@cache
+def _docstrings(path: Path) -> frozenset[int]:
     """Return the ids of the constants that are documentation: strings that stand as statements."""
-    return {
+    return frozenset(
         id(node.value)
         for node in _nodes(path)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
+    )
 
 
 @dataclass(frozen=True, slots=True)
