@@ -195,7 +195,7 @@ def test_the_package_shows_its_public_names_only() -> None:
 
 
 def test_a_stream_shows_its_users_names_only(group: Group) -> None:
-    """A stream has six public names; the coordinator's side is another object."""
+    """A stream has six public names; the member's side is another object."""
     one = group.join()
     names = {name for name in dir(one.readers[0].stream) if not name.startswith("_")}
     assert names == {"number", "poll", "poll_arrow", "thread_id", "topic", "waiting_for"}

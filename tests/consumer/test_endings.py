@@ -24,12 +24,12 @@ def settled(group: Group, **settings: object) -> MemberUnderTest:
 
 def close_quietly(one: MemberUnderTest) -> None:
     """Close the readers of a failed member; its shutdown would raise at the end of the test."""
-    with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+    with pytest.raises(ZkConsumerError, match="thread stopped"):
         one.connector.shutdown()
 
 
 def test_a_crash_ends_every_stream_with_its_error(group: Group) -> None:
-    """When the coordinator fails, a loop ends even if it catches each error and continues."""
+    """When the member's thread fails, a loop ends even if it catches each error and continues."""
     one = settled(group)
     crash(one.connector)
     (reader,) = one.readers
@@ -38,10 +38,10 @@ def test_a_crash_ends_every_stream_with_its_error(group: Group) -> None:
     (error,) = reader.errors
     assert "TypeError" in error.what and error.where == one.connector.consumer_id and error.remedy
     for _ in range(2):
-        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+        with pytest.raises(ZkConsumerError, match="thread stopped"):
             reader.stream.poll(timeout_s=0.0)
     assert next(iter(reader.stream), None) is None
-    assert "coordinator stopped" in reader.stream.waiting_for
+    assert "thread stopped" in reader.stream.waiting_for
     close_quietly(one)
 
 
@@ -51,9 +51,9 @@ def test_a_crash_reaches_calls_and_status(group: Group) -> None:
     crash(one.connector)
     eventually(lambda: one.status.error)
     assert one.status.phase == "closed"
-    assert str(one.status.error).startswith("the coordinator stopped: TypeError")
+    assert str(one.status.error).startswith("the member's thread stopped: TypeError")
     for call in (one.connector.commit_offsets, lambda: one.connector.seek(group.tp(0), 0)):
-        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+        with pytest.raises(ZkConsumerError, match="thread stopped"):
             call()
     close_quietly(one)
     one.connector.shutdown()
@@ -76,28 +76,28 @@ def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
         assert core is not None
         crash(core)
         await soon(lambda: connector.status().error is not None)
-        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+        with pytest.raises(ZkConsumerError, match="thread stopped"):
             await anext(stream)
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
-        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+        with pytest.raises(ZkConsumerError, match="thread stopped"):
             await stream.poll()
-        with pytest.raises(ZkConsumerError, match="coordinator stopped"):
+        with pytest.raises(ZkConsumerError, match="thread stopped"):
             await connector.shutdown()
 
     asyncio.run(asyncio.wait_for(main(), LIMIT_S))
 
 
-@pytest.mark.parametrize("name", ["zkconsumer.consumer.journal", "zkconsumer.consumer.coordinator"])
+@pytest.mark.parametrize("module", ["journal", "member_thread"])
 def test_a_log_filter_that_raises_ends_no_member(
-    group: Group, name: str, capsys: pytest.CaptureFixture[str]
+    group: Group, module: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If a log filter raises an error for every line, it is reported once; the member continues."""
 
     def refuse(record: logging.LogRecord) -> bool:
         raise ValueError(f"the filter does not like {record.msg}")
 
-    log = logging.getLogger(name)
+    log = logging.getLogger(f"zkconsumer.consumer.{module}")
     before = log.level
     log.setLevel(logging.DEBUG)
     log.addFilter(refuse)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from support.members.machine import ME, Member, view
 
-from zkconsumer.consumer.coordinator import Inbox
 from zkconsumer.consumer.executor import Executor
 from zkconsumer.consumer.jvm_log_lines import SafeLogger
 from zkconsumer.consumer.loop import Key, MemberLoop
+from zkconsumer.consumer.member_thread import Inbox
 from zkconsumer.consumer.metrics import MemberCounters
 from zkconsumer.consumer.status import LOG_AGAIN_S, TROUBLE_S, NoticeLog, TroubleLog, error_for
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport

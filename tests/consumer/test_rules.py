@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 from kazoo.exceptions import NotEmptyError
-from support.internals import coordinator_of
+from support.internals import thread_of
 from support.members.group import Group
 from support.wait import LIMIT_S, eventually
 
@@ -499,11 +499,11 @@ def test_an_exception_does_not_take_back_an_explicit_commit(group: Group) -> Non
 
 
 def test_a_commit_during_a_shutdown_is_answered(group: Group) -> None:
-    """A commit after the coordinator has ended raises ConnectorClosedError, and does not hang."""
+    """A commit after the member has ended raises ConnectorClosedError, and does not hang."""
     one = group.join()
-    coordinator = coordinator_of(one.connector)
+    thread = thread_of(one.connector)
     one.close()
-    coordinator.join(LIMIT_S)
-    late = coordinator.commit(CommitRequested(None))
+    thread.join(LIMIT_S)
+    late = thread.commit(CommitRequested(None))
     with pytest.raises(ConnectorClosedError):
         late.result(LIMIT_S)

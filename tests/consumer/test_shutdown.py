@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from support.wait import LIMIT_S, eventually
 from support.zk.proxies import Proxy, Wire
 
 from zkconsumer.consumer import group_member
-from zkconsumer.consumer.listener import ListenerThread, merged, without_unseen
+from zkconsumer.consumer.listener import Callbacks, ListenerThread, merged, without_unseen
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError
 from zkconsumer.kafka import librdkafka
 from zkconsumer.kafka.librdkafka import KafkaFetcher
@@ -221,6 +222,7 @@ def test_a_listener_that_hangs_has_a_bounded_queue() -> None:
 
     ended: list[Any] = []
     thread = ListenerThread(Hanging(), "g_m", post=ended.append, clock=time.monotonic)
+    thread.start()
     thread.call(_call(1, Callback.RELEASING))
     assert entered.wait(LIMIT_S)
     dropped = 0
@@ -232,3 +234,19 @@ def test_a_listener_that_hangs_has_a_bounded_queue() -> None:
     thread.close()
     assert calls == [("released", 0), ("released", 500), ("assigned", 1)]
     assert ([one.op for one in ended], dropped) == ([1, 1000, 1001], 998)
+
+
+def test_a_callback_that_exits_is_reported_and_the_next_callback_is_called() -> None:
+    """If a callback calls sys.exit, the member gets the error, and later callbacks still run."""
+    revoked: list[list[TopicPartition]] = []
+    ended: list[Any] = []
+    callbacks = Callbacks(on_assigned=lambda _: sys.exit("no disk"), on_revoked=revoked.append)
+    thread = ListenerThread(None, "g_m", callbacks=callbacks, post=ended.append, clock=time.time)
+    thread.start()
+    thread.call(_call(0, Callback.ASSIGNED, 1))
+    eventually(lambda: len(ended) == 1)
+    thread.call(_call(7, Callback.REVOKED, 1))
+    eventually(lambda: len(ended) == 2)
+    thread.close()
+    assert [one.outcome.error for one in ended] == ["SystemExit: no disk", ""]
+    assert revoked == [[TopicPartition("t", 1)]]

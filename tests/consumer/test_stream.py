@@ -363,7 +363,7 @@ def test_iterating_and_polling_can_be_mixed(log: Log, reader: Reader) -> None:
 
 
 def test_a_failure_is_raised_once_and_the_stream_continues(log: Log, reader: Reader) -> None:
-    """An error from the coordinator is raised once, before the next message is delivered."""
+    """An error from the member's thread is raised once, before the next message is delivered."""
     log.append(0, map(str, range(10)))
     reader.grant(0, 0)
     assert list(reader.take(3))[-1] == (0, 2)

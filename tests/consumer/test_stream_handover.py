@@ -235,7 +235,7 @@ def test_the_next_request_finishes_the_message(log: Log, reader: Reader) -> None
 
 def test_handing_over_under_load_is_exact(log: Log, reader: Reader) -> None:
     """Whenever partitions are released and granted, each message is delivered once."""
-    # While the user's thread reads, the coordinator's thread revokes every partition some hundred
+    # While the user's thread reads, the member's thread revokes every partition some hundred
     # times. Each new grant starts at the position that the release reported. If a message came
     # after the report, or the report came too early, offsets would be missing or repeated; if the
     # report were lost, the test would not end.

@@ -1,4 +1,4 @@
-"""Peers' filters are evaluated outside the coordinator's thread, with a limit of wall time."""
+"""Peers' filters are evaluated outside the member's thread, with a limit of wall time."""
 
 from __future__ import annotations
 

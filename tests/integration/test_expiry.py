@@ -40,7 +40,7 @@ class Recovery(Enum):
 class ExpiryAtPhase:
     """Expires a member's session when it enters a phase, before its first action there.
 
-    The coordinator's thread calls `write` in place of the trace's writer. An expired session
+    The member's thread calls `write` in place of the trace's writer. An expired session
     has no lease, so `write` closes the gate first. In a real expiry, the lease in the member's
     state also ends before other members can take over. So after a take-over `write` waits until
     this lease has ended.
@@ -50,7 +50,7 @@ class ExpiryAtPhase:
         self._crew, self._member, self._phase, self._recovery = crew, member, phase, recovery
         self._connector = member.connector
         self.has_happened = threading.Event()
-        # There is no other hook on the coordinator's thread.
+        # There is no other hook on the member's thread.
         observers = observers_of(self._connector)
         self._write_trace = observers["trace"]
         observers["trace"] = self.write

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from zkconsumer import aio
     from zkconsumer.cli.top_app import Top
-    from zkconsumer.consumer.coordinator import Coordinator
     from zkconsumer.consumer.group_member import GroupMember
+    from zkconsumer.consumer.member_thread import MemberThread
     from zkconsumer.kafka.librdkafka import KafkaFetcher
     from zkconsumer.zk.client import ZooKeeperClient
     from zkconsumer.zk.observer import Observer
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 
 def member_of(connector: ConsumerConnector) -> GroupMember:
-    """Return the member: users have no access to its gate, its session or its coordinator."""
+    """Return the member: users have no access to its gate, its session or its thread."""
     return connector._member
 
 
-def coordinator_of(connector: ConsumerConnector) -> Coordinator:
-    """Return the coordinator of a connector that has streams."""
-    coordinator = member_of(connector).coordinator
-    assert coordinator is not None
-    return coordinator
+def thread_of(connector: ConsumerConnector) -> MemberThread:
+    """Return the member's thread of a connector that has streams."""
+    thread = member_of(connector).thread
+    assert thread is not None
+    return thread
 
 
 def client_of(owner: ConsumerConnector | ZooKeeperSession | Observer) -> KazooClient:
@@ -59,7 +59,7 @@ def sender_of(client: ZooKeeperClient) -> Any:
 
 def observers_of(connector: ConsumerConnector) -> dict[str, Any]:
     """Return the functions that see each step, because a test acts on the member's own thread."""
-    return coordinator_of(connector)._observers
+    return thread_of(connector)._observers
 
 
 def librdkafka_of(fetcher: KafkaFetcher) -> Any:
@@ -73,8 +73,8 @@ def text_of(top: Top) -> str:
 
 
 def crash(connector: ConsumerConnector) -> None:
-    """Crash the coordinator as a bug would: an unknown item in its inbox raises an exception."""
-    coordinator_of(connector)._inbox.put("no such thing")  # type: ignore[arg-type]  # as a bug
+    """Crash the member's thread as a bug would: it finds an unknown item in its inbox."""
+    thread_of(connector)._inbox.put("no such thing")  # type: ignore[arg-type]  # as a bug
 
 
 def wait_of(stream: aio.Stream[Any, Any]) -> Future[Any]:

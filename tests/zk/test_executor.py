@@ -1,4 +1,4 @@
-"""Operations run over a real session in the way in which the coordinator runs them."""
+"""Operations run over a real session in the way in which the member's thread runs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def awaited(op: int) -> bool:
 
 
 class Running:
-    """An executor and its inbox, without a coordinator."""
+    """An executor and its inbox, without a thread."""
 
     def __init__(self, client: Client) -> None:
         self.inbox: queue.SimpleQueue[Resume] = queue.SimpleQueue()

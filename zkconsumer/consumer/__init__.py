@@ -1,1 +1,1 @@
-"""The consumer's runtime: the connector, its coordinator thread, and the streams."""
+"""The consumer's runtime: the connector, the member's thread, and the streams."""

@@ -76,14 +76,14 @@ class CommitAbandoned:
 
 
 class ItemQueue(Protocol):
-    """The part of the coordinator's inbox that `refuse_late` uses."""
+    """The part of the member's inbox that `refuse_late` uses."""
 
     def get_nowait(self) -> object:
         """Remove the next item; raise queue.Empty if there is none."""
 
 
 def refuse_late(inbox: ItemQueue, where: str, failure: ZkConsumerError | None) -> None:
-    """Answer the commits that remain in the inbox of an ended coordinator; any thread may call it.
+    """Answer the commits that remain in the inbox of an ended member; any thread may call it.
 
     The answer is `failure`, the error that ended the member. If `failure` is None, the answer is
     ConnectorClosedError.

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member, metrics, positions
-from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.listener import (
     Callbacks,
     ConsumerRebalanceListener,
     RebalanceCallbacks,
 )
+from zkconsumer.consumer.member_thread import MemberThread
 from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.metrics import Exports, MetricsSnapshot
 from zkconsumer.consumer.positions import OwnedPartition
@@ -149,8 +149,8 @@ class ConsumerConnector:
         self._has_left = False
 
     @property
-    def _coordinator(self) -> Coordinator | None:
-        return self._member.coordinator
+    def _thread(self) -> MemberThread | None:
+        return self._member.thread
 
     # ---- streams ---------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        if self._coordinator is not None:
+        if self._thread is not None:
             raise MessageStreamsExistError(
                 "ConsumerConnector can only set consumer rebalance listener before creating "
                 "streams",
@@ -295,7 +295,7 @@ class ConsumerConnector:
         `counts` gives the consumer threads of each topic; the topic None stands for a filter.
         """
         self._require_open()
-        if self._coordinator is not None:
+        if self._thread is not None:
             raise MessageStreamsExistError(
                 "ConsumerConnector can create message streams at most once",
                 where=self.consumer_id,
@@ -354,8 +354,8 @@ class ConsumerConnector:
         }
 
     def _report(self, report: StreamReport) -> None:
-        if self._coordinator is not None:
-            self._coordinator.stream_reported(report)
+        if self._thread is not None:
+            self._thread.stream_reported(report)
 
     def _decode_failed(self, text: str) -> None:
         self._report(StreamReport(ReportKind.DECODE_FAILED, self.consumer_id, text))
@@ -471,19 +471,19 @@ class ConsumerConnector:
         self, asked: commit_requests.CommitRequested, timeout_s: float | None, *, wait: bool
     ) -> Future[None] | None:
         limit_s = arguments.time_limit(timeout_s)
-        if self._coordinator is None:
+        if self._thread is None:
             # Without streams the member owns no partition, so this call raises NotOwnedError for
             # any offset.
             commit_requests.commit_event(asked, {}, request=0, now=0.0)
             asked.answer.set_result(None)
             return None if wait else asked.answer
-        answer = self._coordinator.commit(asked)
+        answer = self._thread.commit(asked)
         if not wait:
             return answer
         try:
             answer.result(limit_s)
         except FutureTimeoutError:
-            self._coordinator.give_up(asked)
+            self._thread.give_up(asked)
             raise CommitError(
                 f"no answer within {limit_s:g} s; a commit that was already sent may still be "
                 "stored",
@@ -537,8 +537,8 @@ class ConsumerConnector:
         """
         self._require_open()
         tp = arguments.partition(partition, "partition")
-        if self._coordinator is not None:
-            self._coordinator.counting_seek(tp)
+        if self._thread is not None:
+            self._thread.counting_seek(tp)
         seek(self._streams.values(), tp, offset)
 
     def seek_to_beginning(
@@ -598,9 +598,9 @@ class ConsumerConnector:
         The result is empty after a shutdown.
         """
         self._require_own_process()
-        if self._coordinator is None or self._closed:
+        if self._thread is None or self._closed:
             return {}
-        return positions.assignment(self._coordinator.state.owned)
+        return positions.assignment(self._thread.state.owned)
 
     def position(self, partition: TopicPartition) -> int | None:
         """Return the offset of the next message to hand out; None while it is not known yet.
@@ -695,13 +695,13 @@ class ConsumerConnector:
     def status(self) -> Status:
         """Return what this member owns, what blocks it, and what it waits for."""
         self._require_own_process()
-        if self._coordinator is None:
+        if self._thread is None:
             return idle_status(Phase.CLOSED if self._closed else Phase.OFFLINE)
-        member, coordinator = self._member, self._coordinator
+        member, thread = self._member, self._thread
         return status_of(
-            coordinator.state,
+            thread.state,
             member.gate,
-            error=coordinator.failure,
+            error=thread.failure,
             trouble="" if self._closed else member.session.trouble(),
             stuck=self._stuck.reasons if self._stuck is not None else {},
         )
@@ -713,11 +713,11 @@ class ConsumerConnector:
         return figures.flat() if figures else {}
 
     def _figures(self) -> MetricsSnapshot | None:
-        if self._coordinator is None:
+        if self._thread is None:
             return None
-        coordinator, gate = self._coordinator, self._member.gate
+        thread, gate = self._thread, self._member.gate
         stuck = len(self._stuck.reasons) if self._stuck is not None else 0
-        return metrics.figures(self.config, coordinator, gate, self._streams, stuck=stuck)
+        return metrics.figures(self.config, thread, gate, self._streams, stuck=stuck)
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """Export this member's metrics in a registry of prometheus-client until the shutdown.
@@ -748,13 +748,13 @@ class ConsumerConnector:
         """
         self._require_open()
         limit_s = arguments.time_limit(timeout_s)
-        if self._coordinator is None:
+        if self._thread is None:
             raise ConfigError(
                 "a connector without streams is assigned no partition",
                 where="wait_until_assigned",
                 remedy="create the streams first",
             )
-        if not self._coordinator.wait_settled(limit_s):
+        if not self._thread.wait_settled(limit_s):
             status = self.status()
             held = ", ".join(f"{tp} is held by {who}" for tp, who in status.blocked.items())
             raise ConsumerTimeoutError(
@@ -832,21 +832,21 @@ class ConsumerConnector:
             if self._has_left:
                 return
             self._end_iterations()
-            if self._coordinator is None:
+            if self._thread is None:
                 self._closed = True
                 self._exports.end()
                 self._member.stop()
             else:
-                self._leave_group(self._coordinator, purpose)
+                self._leave_group(self._thread, purpose)
             self._has_left = True
 
-    def _leave_group(self, coordinator: Coordinator, purpose: Purpose) -> None:
-        coordinator.leave(purpose)
+    def _leave_group(self, thread: MemberThread, purpose: Purpose) -> None:
+        thread.leave(purpose)
         config = self.config
         wait_s = max(config.zookeeper_session_timeout_s, config.release_grace_s)
         limit_s = wait_s + SHUTDOWN_MARGIN_S
-        has_ended = coordinator.wait_for_end(limit_s)
-        # `on_revoked` may commit until the coordinator has ended.
+        has_ended = thread.wait_for_end(limit_s)
+        # `on_revoked` may commit until the member's thread has ended.
         self._closed = True
         self._exports.end()
         if not has_ended:
@@ -855,7 +855,7 @@ class ConsumerConnector:
                 "expires"
             )
             logger.error(text, self.consumer_id, limit_s)
-        running = [*coordinator.still_running, *self._close_clients()]
+        running = [*thread.still_running, *self._close_clients()]
         if running:
             logger.warning(
                 "%s: shut down, but these are still running: %s",
@@ -898,7 +898,7 @@ class ConsumerConnector:
 
     def _raise_failure(self) -> None:
         """Raise the error that ended the member, if any, once."""
-        failure = self._coordinator.failure if self._coordinator is not None else None
+        failure = self._thread.failure if self._thread is not None else None
         if failure is not None and not self._has_raised:
             self._has_raised = True
             raise copy(failure) from failure.__cause__
@@ -922,8 +922,8 @@ class ConsumerConnector:
 
     def _require_open(self) -> None:
         self._require_own_process()
-        if self._coordinator is not None and self._coordinator.failure is not None:
-            raise copy(self._coordinator.failure)
+        if self._thread is not None and self._thread.failure is not None:
+            raise copy(self._thread.failure)
         if self._closed:
             raise ConnectorClosedError(
                 "the connector was shut down",

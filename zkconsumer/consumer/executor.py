@@ -1,9 +1,8 @@
 """Runs the state machine's ZooKeeper commands as operations, and reports their outcomes.
 
-The executor belongs to the coordinator's thread. kazoo's threads put replies and watches into the
-coordinator's inbox as `Resume` and `WatchFired`. The coordinator passes them to `Executor.resume`
-and `event_of_watch`. This module does not import kazoo: the simulator runs the same executor over a
-simulated session.
+The executor belongs to the member's thread. kazoo's threads put replies and watches into its inbox
+as `Resume` and `WatchFired`, and it passes them to `Executor.resume` and `event_of_watch`. This
+module does not import kazoo: the simulator runs the same executor over a simulated session.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class Executor:
 
         Args:
             session: sends the batches.
-            post: puts a `Resume` into the coordinator's inbox; any thread may call it.
+            post: puts a `Resume` into the member's inbox; any thread may call it.
             clock: returns the lease clock's time in seconds.
             ask_kafka: sends requests for offsets; None with `offsets.storage=zookeeper`.
             ask_matcher: evaluates topic filters; None evaluates them on the executor's thread.

@@ -1,4 +1,4 @@
-"""Creates a member's session, coordinator, settings and streams from a configuration.
+"""Creates a member's session, thread, settings and streams from a configuration.
 
 A member also reads the registered brokers outside of a rebalance, because the death of a broker
 causes no rebalance.
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.listener import Callbacks, ConsumerRebalanceListener
 from zkconsumer.consumer.loop import PartitionSinks
+from zkconsumer.consumer.member_thread import MemberThread
 from zkconsumer.consumer.stream import StreamReader
 from zkconsumer.consumer.stream_fetcher import (
     IDLE_S,
@@ -79,7 +79,7 @@ JOIN_MARGIN_S: Final = 10.0
 
 
 class GroupMember:
-    """One member of a group: its ZooKeeper session, its lease and its coordinator.
+    """One member of a group: its ZooKeeper session, its lease and its thread.
 
     `ConsumerConnector` and Spark's batch reader share this class. Call `connect`, then `start`,
     then `wait_registered`.
@@ -87,7 +87,7 @@ class GroupMember:
     Attributes:
         consumer_id: the member's consumer id, which begins with the group's name.
         gate: the member's lease.
-        coordinator: the thread that takes the member's turns; None before `start`.
+        thread: the thread that takes the member's turns; None before `start`.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -103,9 +103,9 @@ class GroupMember:
         self.config = config
         self.consumer_id = paths.consumer_id(config.group_id, config.consumer_id or suffix())
         self.gate = LeaseGate()
-        self.coordinator: Coordinator | None = None
-        # The session may connect, or its client may die, before the coordinator exists. `start`
-        # then reports the connection or the death to the coordinator.
+        self.thread: MemberThread | None = None
+        # The session may connect, or its client may die, before the thread exists. `start` then
+        # reports the connection or the death to the thread.
         self._connection: Session | None = None
         self._last_session: int | None = None
         self._death: ClientDeath | None = None
@@ -164,9 +164,9 @@ class GroupMember:
         listener: ConsumerRebalanceListener | None = None,
         callbacks: Callbacks | None = None,
         look: Callable[[], None] = lambda: None,
-    ) -> Coordinator:
-        """Start the coordinator, which registers the member; do not wait for the registration."""
-        coordinator = self.coordinator = Coordinator(
+    ) -> MemberThread:
+        """Start the thread, which registers the member; do not wait for the registration."""
+        thread = self.thread = MemberThread(
             settings,
             gate=self.gate,
             session=self.session,
@@ -177,11 +177,11 @@ class GroupMember:
             callbacks=callbacks,
             look=look,
         )
-        coordinator.session_changed(self._connection)
+        thread.session_changed(self._connection)
         if self._death is not None:
-            coordinator.client_died(self._death)
-        coordinator.start()
-        return coordinator
+            thread.client_died(self._death)
+        thread.start()
+        return thread
 
     def wait_registered(self) -> None:
         """Wait until the member is registered; call it after `start`.
@@ -196,16 +196,16 @@ class GroupMember:
             AccessDeniedError: ZooKeeper forbids the registration.
             ZkConsumerError: the member ended because of this error.
         """
-        assert self.coordinator is not None
+        assert self.thread is not None
         limit_s = 2 * self.config.zookeeper_session_timeout_s + JOIN_MARGIN_S
         try:
-            self.coordinator.joined.result(limit_s)
+            self.thread.joined.result(limit_s)
         except FutureTimeoutError:
             raise self._not_registered(limit_s) from None
 
     def _not_registered(self, limit_s: float) -> ZkConsumerError:
-        assert self.coordinator is not None
-        state = self.coordinator.state
+        assert self.thread is not None
+        state = self.thread.state
         if state.rival is not None:
             return ConsumerIdTakenError(
                 f"not registered within {limit_s:g} s: {rival_text(state.rival)}",
@@ -221,12 +221,12 @@ class GroupMember:
 
     def brokers(self) -> Brokers:
         """Return the registered brokers; empty if none was registered when the group was read."""
-        if self.coordinator is None:
+        if self.thread is None:
             return Brokers(registered_brokers(self.session, limit_s=LOOKUP_S), self.config)
-        return Brokers(brokers(self.coordinator.state.view, self.session), self.config)
+        return Brokers(brokers(self.thread.state.view, self.session), self.config)
 
     def stop(self) -> None:
-        """End the session of a member whose coordinator never started."""
+        """End the session of a member whose thread never started."""
         if self._session is not None:
             self._session.stop()
 
@@ -235,17 +235,17 @@ class GroupMember:
             self._last_session = session.id
             _compare_timeouts(self.consumer_id, self.config, session)
         self._connection = session
-        if self.coordinator is not None:
-            self.coordinator.session_changed(session)
+        if self.thread is not None:
+            self.thread.session_changed(session)
 
     def _client_died(self, death: ClientDeath) -> None:
         self._death = death
-        if self.coordinator is not None:
-            self.coordinator.client_died(death)
+        if self.thread is not None:
+            self.thread.client_died(death)
 
     def _watch_fired(self, kind: str, path: str) -> None:
-        if self.coordinator is not None:
-            self.coordinator.watch_fired(kind, path)
+        if self.thread is not None:
+            self.thread.watch_fired(kind, path)
 
 
 def _compare_timeouts(consumer: ConsumerId, config: ConsumerConfig, session: Session) -> None:

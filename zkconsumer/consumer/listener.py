@@ -125,7 +125,7 @@ class Callbacks:
         return cls(**found) if any(one is not None for one in found.values()) else None
 
 
-class ListenerThread:
+class ListenerThread(threading.Thread):
     """Calls the user's functions, one at a time. When a call ends, `post` receives an event.
 
     Of the listener's calls, at most three wait; a new call replaces waiting calls that it makes
@@ -142,6 +142,8 @@ class ListenerThread:
         post: Callable[[Finished], None],
         clock: Callable[[], float],
     ) -> None:
+        # A daemon thread, so that a callback that never returns does not keep the process alive.
+        super().__init__(name=f"{consumer_id}-rebalance-listener", daemon=True)
         self._listener, self._consumer_id = listener, consumer_id
         self._callbacks = callbacks or Callbacks()
         self._post, self._clock = post, clock
@@ -150,11 +152,6 @@ class ListenerThread:
         self._changed = threading.Condition()
         self._closed = False
         self.is_calling = False
-        # A daemon thread, so that a callback that never returns does not keep the process alive.
-        self._thread = threading.Thread(
-            target=self._run, name=f"{consumer_id}-rebalance-listener", daemon=True
-        )
-        self._thread.start()
 
     def call(self, command: CallListener) -> int:
         """Queue a call, without waiting. Return how many calls of the listener were merged.
@@ -194,12 +191,12 @@ class ListenerThread:
             self.is_calling = True
             return command
 
-    def _run(self) -> None:
+    def run(self) -> None:
         while (command := self._next()) is not None:
             error = ""
             try:
                 self._call(command)
-            except Exception as raised:  # the user's functions may raise anything
+            except BaseException as raised:  # `sys.exit` must not end this thread
                 logger.exception("%s: %s raised", self._consumer_id, command.callback.value)
                 error = f"{type(raised).__name__}: {raised}"
             if command.op or error:

@@ -1,6 +1,6 @@
 """The turns of a member: take an item, step the state machine, run commands, handle deadlines.
 
-The coordinator's thread runs a `MemberLoop`, and so does the simulator. The loop has no thread,
+The member's thread runs a `MemberLoop`, and so does the simulator. The loop has no thread,
 inbox or clock; a `Host` provides them.
 
 The order within a turn:

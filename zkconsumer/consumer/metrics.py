@@ -105,7 +105,7 @@ class MetricsSnapshot:
         }
 
 
-class MeasuredCoordinator(Protocol):
+class MeasuredMember(Protocol):
     """The part of a `Coordinator` from which the metrics are computed."""
 
     @property
@@ -129,14 +129,14 @@ class StreamErrorCounts(Protocol):
 
 def figures(
     config: ConsumerConfig,
-    coordinator: MeasuredCoordinator,
+    thread: MeasuredMember,
     gate: LeaseGate,
     streams: Streams,
     *,
     stuck: int,
 ) -> MetricsSnapshot:
     """Return a member's current metrics; any thread may call it. Nobody reads `stuck` streams."""
-    state, tally = coordinator.state, coordinator.tally
+    state, tally = thread.state, thread.tally
     owned = Counter(tp.topic for tp in state.owned)
     fetched_bytes: dict[str, float] = defaultdict(float)
     for stream in streams.values():
@@ -149,10 +149,10 @@ def figures(
         phase=state.phase.value,
         connected=state.connected,
         lease_s=max(0.0, gate.deadline - gate.clock()),
-        requests=coordinator.requests,
+        requests=thread.requests,
         blocked=len(state.blocked.partitions),
         stuck=stuck,
-        events={**coordinator.counters, **coordinator.troubles.counts},
+        events={**thread.counters, **thread.troubles.counts},
         rebalances=tally.rebalances,
         rebalance_s=tally.rebalance_s,
         zookeeper_commits=tally.zookeeper_commits,
@@ -185,7 +185,7 @@ class MemberCounters:
         self._resets_done = 0
         self._messages: Counter[str] = Counter()
         self._seen: dict[TopicPartition, Position] = {}
-        self._lock = threading.Lock()  # the coordinator, a stream and a scrape change both mappings
+        self._lock = threading.Lock()  # the member, a stream and a scrape change both mappings
 
     def observe(
         self, before: State, event: events.Event, after: State, commands: Iterable[cmd.Command]

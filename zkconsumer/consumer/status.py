@@ -233,7 +233,7 @@ A decoder may fail a million times a second.
 class TroubleLog:
     """Counts the failures of a member's streams; logs at most one line per kind and `TROUBLE_S`.
 
-    Any thread may call it. The failures bypass the coordinator's inbox.
+    Any thread may call it. The failures bypass the member's inbox.
     """
 
     def __init__(self, logger: SafeLogger, clock: Callable[[], float]) -> None:

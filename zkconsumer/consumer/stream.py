@@ -2,7 +2,7 @@
 
 A stream corresponds to Kafka's `kafka.consumer.KafkaStream` and `ConsumerIterator` (0.8.0 to 1.1).
 The JVM's old consumer can neither pause nor seek. Only the user's thread uses the stream's broker
-client. `stream_partitions` describes how the coordinator revokes a partition while the user's
+client. `stream_partitions` describes how the member's thread revokes a partition while the user's
 thread hands out messages.
 """
 
@@ -93,7 +93,7 @@ def to_arrow() -> ModuleType:
 
 
 class StreamReader(Generic[K, V]):
-    """What is behind a `Stream`: the connector, the coordinator and the asyncio stream use it.
+    """What is behind a `Stream`: the connector, the member's thread and the asyncio stream use it.
 
     Attributes:
         user: the thread that has last asked for a message; None if no thread has.
@@ -484,7 +484,7 @@ class StreamReader(Generic[K, V]):
         """Whether the stream has ended: the connector was shut down, or the member has failed."""
         return self._partitions.closed
 
-    # ---- called by the coordinator: any thread, never blocks -------------------------------------
+    # ---- called by the member's thread: any thread, never blocks ---------------------------------
 
     @property
     def wake_signal(self) -> StreamPartitions:

@@ -49,11 +49,11 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 # Maximum duration, in seconds, of a call that a change cannot end. The user's thread sees the
-# coordinator's changes within this time. The wake-ups cost about 0.1 % of a CPU.
+# member's changes within this time. The wake-ups cost about 0.1 % of a CPU.
 TURN_S: Final = 0.05
 
 # Maximum sleep, in seconds, of a stream without partitions. After this time the broker client
-# delivers its events. A change by the coordinator ends the sleep early.
+# delivers its events. A change by the member's thread ends the sleep early.
 IDLE_S: Final = 10.0
 
 
@@ -83,7 +83,7 @@ class ReportKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """A stream's report to the coordinator; `offset` is set if the stream changed a position."""
+    """A stream's report to its member; `offset` is set if the stream changed a position."""
 
     kind: ReportKind
     thread_id: str
@@ -170,7 +170,7 @@ class _Columns:
         self.client = client
 
     def fill(self, into: StreamFetcher, max_messages: int, turn_s: float) -> int:
-        # The coordinator's requests do not end a wait of the columnar client, so the wait is short.
+        # The member's requests do not end a wait of the columnar client, so the wait is short.
         into.runs = runs = self.client.fetch(min(turn_s, TURN_S))
         for run in runs:
             into.fetched_bytes[run.tp.topic] += run.size
@@ -350,9 +350,9 @@ class StreamFetcher:
         """Move positions over transaction markers and compacted messages at the ends of logs.
 
         The user has finished all messages before them, unless the partition is being revoked: 1.
-        The coordinator revokes the partition (REVOKE). 2. CONFIRM drops the last message of the
-        buffer. 3. The user asks for the next message before the coordinator sets `has_changed`. If
-        the position moved now, the release would commit it, and the message would be lost.
+        The member's thread revokes the partition (REVOKE). 2. CONFIRM drops the last message of the
+        buffer. 3. The user asks for the next message before the member's thread sets `has_changed`.
+        If the position moved now, the release would commit it, and the message would be lost.
         """
         for tp, end in self._ends_after_buffer.items():
             at = self.states[tp].delivered

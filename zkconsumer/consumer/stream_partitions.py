@@ -1,9 +1,10 @@
-"""The partitions of one stream, shared by the coordinator and the user's thread; the lease gate.
+"""The partitions of a stream, shared by the member's and the user's thread; the lease gate.
 
-The coordinator grants and revokes partitions, and any thread may pause or seek them; these writers
-take a lock. Only the user's thread hands out messages. Neither side waits for the other. Three
-rules make this safe. They rest on Python's global interpreter lock: every thread sees the writes of
-another thread in their order. So `require_global_lock` refuses an interpreter without the lock.
+The member's thread grants and revokes partitions, and any thread may pause or seek them; these
+writers take a lock. Only the user's thread hands out messages. Neither side waits for the other.
+Three rules make this safe. They rest on Python's global interpreter lock: every thread sees the
+writes of another thread in their order. So `require_global_lock` refuses an interpreter without the
+lock.
 
 **A revoked partition stops at once.** `granted = False` ends delivery. The next time that the
 user's thread asks for messages, it tells the broker client to stop fetching the partition.
@@ -20,8 +21,8 @@ A request to release takes these steps:
     INSPECT  read `unfinished`
 In every interleaving at least one side sees the other:
 - INSPECT finds no unfinished message. Then MARK has not happened yet, so the CONFIRM after MARK
-  reads `granted = False`, and the message is not handed out. The coordinator answers the request
-  itself.
+  reads `granted = False`, and the message is not handed out. The member's thread answers the
+  request itself.
 - INSPECT finds an unfinished message. Then FINISH has not happened yet, so the LOOK after FINISH
   comes after REQUEST, too, and finds the request. The user's thread answers it.
 - Both sides see the other, in the order REVOKE, REQUEST, FINISH, LOOK, INSPECT. Each request has
@@ -123,7 +124,7 @@ class CommitScope(Enum):
 class PartitionSink(Protocol):
     """Receives grants of partitions: a stream, Spark's `ThreadPartitions`, or a simulated stream.
 
-    The coordinator's thread calls it, so no call may block. `StreamPartitions` documents the calls.
+    The member's thread calls it, so no call may block. `StreamPartitions` documents the calls.
     """
 
     def grant(self, grants: Iterable[Grant]) -> None: ...
@@ -167,7 +168,7 @@ class GrantedPartition:
         self.codec = codec
         self.tp = grant.tp
         self.epoch = grant.epoch
-        self.granted = True  # the coordinator sets it to False, once
+        self.granted = True  # the member's thread sets it to False, once
         self.start = grant.offset
         self.last: HasOffset | None = None
         self.unfinished: HasOffset | None = None
@@ -219,7 +220,7 @@ class _Release:
 
 
 class StreamPartitions:
-    """The part of a stream that the coordinator and the user's thread share."""
+    """The part of a stream that the member's thread and the user's thread share."""
 
     def __init__(self, codec: Codec[Decoded, Decoded]) -> None:
         self._codec = codec
@@ -246,7 +247,7 @@ class StreamPartitions:
     def holds_any(self) -> bool:
         return bool(self._wanted)
 
-    # ---- called by the coordinator: any thread, never blocks -------------------------------------
+    # ---- called by the member's thread: any thread, never blocks ---------------------------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
         with self._writing:
@@ -405,7 +406,7 @@ class StreamPartitions:
     def recheck_releases(self) -> None:
         """Answer the release requests whose last unfinished message CONFIRM has dropped.
 
-        1. MARK marks a message. 2. The coordinator revokes the partition (REVOKE, REQUEST) and
+        1. MARK marks a message. 2. The member's thread revokes the partition (REVOKE, REQUEST) and
         finds the message unfinished (INSPECT). 3. CONFIRM drops the message. The user then has no
         unfinished message, and may not ask for the next one for a long time. So this call answers
         the request.
@@ -474,7 +475,7 @@ boottime: Final[Callable[[], float]] = _chosen
 
 
 class LeaseGate:
-    """The time until which messages may be handed out; the coordinator sets it, streams read it.
+    """The time until which messages may be handed out; the member sets it, streams read it.
 
     `deadline` is in seconds of `clock`; 0.0 means that the gate is shut. Streams read it before
     every message without a lock. No lock is needed, because `deadline` is replaced by one

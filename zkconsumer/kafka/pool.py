@@ -32,7 +32,8 @@ stream's partitions. When the stream has taken half of the queue, the fetch thre
 next offset.
 
 **A stream sleeps until there is work.** The fetch thread sets the stream's event when it adds to
-the stream's queue, and the coordinator sets the same event, so an idle stream causes no wake-ups.
+the stream's queue, and the member's thread sets the same event, so an idle stream causes no
+wake-ups.
 
 **A fetch thread replaces a failed client without involving the streams.** Each route knows the next
 offset, so the fetch thread continues from there with a new client. The fetch thread takes a new
@@ -461,7 +462,7 @@ class _FetchThread:
 
         A partition moves from stream A to stream B:
             1. A's thread reads that it should fetch the partition.
-            2. The coordinator withdraws the partition from A and grants it to B.
+            2. The member's thread withdraws the partition from A and grants it to B.
             3. B's thread assigns it.
             4. A's thread assigns it too late, detects that, and unassigns it.
         After step 4, B's route is fetched again. If A's thread assigned the partition in time but

@@ -1,4 +1,4 @@
-"""The commands that `machine.step` returns and the coordinator runs."""
+"""The commands that `machine.step` returns and the member's thread runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkconsumer.protocol.model import Blocker, Ownership, Purpose, Storage, Thre
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An action that the coordinator performs for the state machine."""
+    """An action that the member's thread performs for the state machine."""
 
 
 @dataclass(frozen=True, slots=True)

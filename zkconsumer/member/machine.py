@@ -1,7 +1,8 @@
 """The member as a state machine: `step(state, event) -> (state, commands)`.
 
 This module and the modules that it calls make all decisions: `session`, `assignment`, `rebalance`,
-`peers` and `commits`. These modules perform no input or output; the coordinator runs the commands.
+`peers` and `commits`. These modules perform no input or output; the member's thread runs the
+commands.
 
 `HANDLERS` and `OUTCOME_HANDLERS` name the handler of each event and of each operation's outcome, by
 phase; phase None stands for every phase. A pair without a handler raises `IllegalTransitionError`,

@@ -447,7 +447,7 @@ class Case:
 
     Attributes:
         user: the calls of the user's thread.
-        others: the calls of each other thread; the first thread is the coordinator.
+        others: the calls of each other thread; the first thread is the member's thread.
         messages: the number of messages of each partition.
         granted: the partitions that are granted, at offset `start`, before the threads begin.
         markers: the number of transaction markers after the last message of each partition.
@@ -1043,5 +1043,5 @@ CASES: Final = (
     Case("the lease ends", _next(3), ((("shut",), ("open",), ("shut",)),)),
     Case("release behind a shut gate", _next(2), ((("shut",), ("ask_release", 0)),)),
 )
-"""Cases for each request of the coordinator, each pause and each seek, during each kind of call
+"""Cases for each request of the member's thread, each pause and each seek, during each kind of call
 that a user makes."""

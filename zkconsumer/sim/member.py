@@ -1,6 +1,6 @@
 """A simulated member: the production loop, executor, state machine and operations in virtual time.
 
-The world replaces the coordinator's thread: it calls `receive`, `overtake` and `wake`.
+The world replaces the member's thread: it calls `receive`, `overtake` and `wake`.
 `sim.session` replaces kazoo. `SimStreams` replaces the streams: a partition is a position and at
 most one unfinished message.
 
@@ -122,7 +122,7 @@ class SimStreams:
         twin.feeds, twin.releases = self.feeds.copy(), self.releases
         return twin
 
-    # ---- called by the coordinator: `consumer.stream_partitions.PartitionSink` -------------------
+    # ---- called by the member's thread: `consumer.stream_partitions.PartitionSink` ---------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
         for one in grants:
@@ -366,7 +366,7 @@ class SimMember:
         """Whether the member owns and serves all its assigned partitions."""
         return self.loop.state.phase is Phase.SETTLED
 
-    # ---- actions of the coordinator's thread -----------------------------------------------------
+    # ---- actions of the member's thread ----------------------------------------------------------
 
     def receive(self, now: float) -> None:
         """Take the next item of the inbox."""

@@ -5,7 +5,7 @@ batch to the checkpoint. It runs the batch, and finishes it when it plans the ne
 query starts again from its checkpoint, and first runs the last batch once more, without being a
 member.
 
-The simulator replaces Spark and the coordinator's thread. The tasks of a batch hold no lease, so a
+The simulator replaces Spark and the member's thread. The tasks of a batch hold no lease, so a
 batch counts as delivered when it is planned. If a batch runs longer than the release of its
 partitions waits, its messages are redelivered.
 """
@@ -67,11 +67,11 @@ class _Connection:
     member: QueryMember
     ask: Ask
     gate: _Connection = field(init=False)
-    coordinator: _Connection = field(init=False)
+    thread: _Connection = field(init=False)
     session: _Connection = field(init=False)
 
     def __post_init__(self) -> None:
-        self.gate = self.coordinator = self.session = self
+        self.gate = self.thread = self.session = self
 
     @property
     def is_open(self) -> bool:

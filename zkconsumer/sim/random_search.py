@@ -503,8 +503,8 @@ def run_world(
         violation = found
     except IllegalTransitionError as error:
         violation = InvariantViolation("I15", f"an event without a row in the table: {error}")
-    except Exception as error:  # noqa: BLE001  # it would end the coordinator's thread
-        violation = InvariantViolation("I15", f"the coordinator crashes: {error!r}")
+    except Exception as error:  # noqa: BLE001  # it would end the member's thread
+        violation = InvariantViolation("I15", f"the member's thread crashes: {error!r}")
     return Result(
         tuple(decide.taken),
         actions,

@@ -1,13 +1,13 @@
-"""A simulated ZooKeeper session: the effects of kazoo's threads on the coordinator's inbox.
+"""A simulated ZooKeeper session: the effects of kazoo's threads on the member's inbox.
 
 kazoo calls back on two threads. Its connection thread puts changes of the connection into the inbox
 at once. Its completion thread delivers replies and watches one by one and may be late, so a change
-of the connection can overtake replies and watches that arrived before it. For the coordinator this
-means:
+of the connection can overtake replies and watches that arrived before it. For the member's thread
+this means:
 
 - "suspended" may come before or after replies that arrived before the connection broke;
 - "connected" may come while such replies are still queued;
-- the session may have been replaced (`is_over`) before the coordinator learns of any change;
+- the session may have been replaced (`is_over`) before the member's thread learns of any change;
 - "lost" comes after an expiry, or not at all;
 - the client may fail permanently, which it reports before or after "suspended". Requests that it
   gets from then on are answered with BROKEN.
@@ -100,7 +100,7 @@ class SimSession:
         self.partial[done.ticket], self.missing[done.ticket] = (), 1
         self.wire.append((done.ticket, request))
 
-    # ---- called by the coordinator ---------------------------------------------------------------
+    # ---- called by the member's thread -----------------------------------------------------------
 
     def post(self, item: object) -> None:
         """Put an item into the inbox."""
@@ -187,7 +187,7 @@ class SimSession:
         """The client is connected, in its old session or a new one."""
         if self.session_id not in (0, session.id):
             # kazoo answers requests that were queued for the expired session, and reports "lost".
-            # The coordinator must not depend on "lost", so here a new session replaces the old
+            # The member's thread must not depend on "lost", so here a new session replaces the old
             # session without "lost".
             self._break_batches()
             self.read = sum(isinstance(item, CALLBACKS) for item in self.inbox)

@@ -1,10 +1,10 @@
 """A group member whose messages are read elsewhere, in batches.
 
-`Membership` runs the library's own member, with the same coordinator, lease, claims, release grace
+`Membership` runs the library's own member, with the same thread, lease, claims, release grace
 and compare-and-set commits. In place of a stream for each consumer thread, `Membership` has
 `ThreadPartitions`, which implements `consumer.stream_partitions.PartitionSink` and holds no
 messages. `ThreadPartitions` records which partitions may be planned, which offsets are in flight,
-and which offsets are finished. The coordinator's thread and the query's thread both use it.
+and which offsets are finished. The member's thread and the query's thread both use it.
 
 A position covers finished batches only. Offsets in flight are never committed, neither at a release
 nor at the end, so the partition's next owner reads them again.
@@ -22,9 +22,9 @@ from typing import Final
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import commit_requests, group_member
-from zkconsumer.consumer.coordinator import Coordinator
 from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.loop import PartitionSinks
+from zkconsumer.consumer.member_thread import MemberThread
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import CommitScope, Grant
 from zkconsumer.errors import ZkConsumerError
@@ -84,7 +84,7 @@ class _PendingRelease:
 class ThreadPartitions:
     """The partitions of one consumer thread.
 
-    The coordinator's thread and the query's thread hold the lock only for a moment, and call no
+    The member's thread and the query's thread hold the lock only for a moment, and call no
     other object while they hold it.
     """
 
@@ -102,7 +102,7 @@ class ThreadPartitions:
         self._withdrawn: dict[TopicPartition, _GrantedPartition] = {}
         self._releases: list[_PendingRelease] = []
 
-    # ---- the coordinator's side: see `consumer.stream_partitions.PartitionSink` ------------------
+    # ---- the member's side: see `consumer.stream_partitions.PartitionSink` -----------------------
 
     def grant(self, grants: Iterable[Grant]) -> None:
         """Serve these partitions from their offsets. A partition that is already served is granted
@@ -288,12 +288,12 @@ class Membership:
 
     @property
     def sinks(self) -> PartitionSinks:
-        """The threads' partitions, to which the coordinator grants partitions."""
+        """The threads' partitions, to which the member's thread grants partitions."""
         return {(None, thread): one for thread, one in self._threads.items()}
 
     @property
-    def _coordinator(self) -> Coordinator | None:
-        return self._member.coordinator
+    def _thread(self) -> MemberThread | None:
+        return self._member.thread
 
     def leave(self) -> None:
         """Commit what is finished and end the session. Any thread may call this, even while another
@@ -303,9 +303,9 @@ class Membership:
             if self._left:
                 return
             self._left = True
-            if self._coordinator is not None and self._coordinator.is_alive():
-                self._coordinator.leave(Purpose.LEAVE)
-                self._coordinator.join(LEAVE_S)
+            if self._thread is not None and self._thread.is_alive():
+                self._thread.leave(Purpose.LEAVE)
+                self._thread.join(LEAVE_S)
             else:
                 self._member.stop()
 
@@ -314,8 +314,8 @@ class Membership:
     @property
     def state(self) -> State:
         """The state machine's state. Only after `join`."""
-        assert self._coordinator is not None
-        return self._coordinator.state
+        assert self._thread is not None
+        return self._thread.state
 
     @property
     def holds_lease(self) -> bool:
@@ -383,12 +383,12 @@ class Membership:
         """Continue at `offset`, as `auto.offset.reset` requires. The next commit may lower the
         stored offset to it.
         """
-        assert self._coordinator is not None
+        assert self._thread is not None
         # Report the reset before the new position is visible, as `consumer.stream_fetcher` does.
         report = StreamReport(
             ReportKind.POSITION_RESET, self.consumer_id, why, tp, known.epoch, offset
         )
-        self._coordinator.stream_reported(report)
+        self._thread.stream_reported(report)
         self.place(tp, known, offset)
 
     def begin(self, ranges: Collection[OffsetRange]) -> list[OffsetRange]:
@@ -414,9 +414,9 @@ class Membership:
 
     def commit(self) -> Future[None]:
         """Store the finished positions soon. A failure is also logged."""
-        assert self._coordinator is not None
+        assert self._thread is not None
         storage = group_member.storage(self.config)
-        return self._coordinator.commit(
+        return self._thread.commit(
             commit_requests.new_commit_request(None, retries=None, storage=storage)
         )
 

@@ -184,7 +184,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         """
         limit_s = 2 * self._options.config.zookeeper_session_timeout_s + JOIN_MARGIN_S
         _wait(lambda: group.is_settled, limit_s)
-        # The coordinator sets the reason for an idle thread only after it has settled.
+        # The member's thread sets the reason for an idle thread only after it has settled.
         _wait(lambda: bool(group.served() or group.idle_reason), SETTLE_S)
         self._raise_failures(group)
         served = group.served()

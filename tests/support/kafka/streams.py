@@ -256,7 +256,7 @@ def assert_engines_agree(
 
 
 class Reader:
-    """A stream over a log; the test plays the part of the coordinator.
+    """A stream over a log; the test plays the part of the member's thread.
 
     With `others`, the stream belongs to a filter that matches all these logs.
     """

@@ -480,7 +480,7 @@ def _refusals_swallowed() -> list[Patch]:
     return [(machine.OUTCOME_HANDLERS, (None, events.Denied), denied)]
 
 
-# ---- the executor, the session and the coordinator's turn ----------------------------------------
+# ---- the executor, the session and the member's turn ----------------------------------------
 
 
 def _continues_in_the_next_session() -> list[Patch]:
@@ -1026,7 +1026,7 @@ MUTANTS = (
 )
 
 
-# ---- the hand-over between the user's thread and the coordinator --------------------------------
+# ---- the hand-over between the user's thread and the member's thread -----------------------------
 
 
 @dataclass(frozen=True)
@@ -1102,7 +1102,7 @@ HAND_OVER = (
     ),
     HandOverMutant(
         "INSPECT before REVOKE",
-        "the coordinator reads `unfinished` before it revokes",
+        "the member's thread reads `unfinished` before it revokes",
         "release while iterating",
         (
             (

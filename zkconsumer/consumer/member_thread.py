@@ -1,8 +1,7 @@
 """The thread that runs a member's turns: it takes items from an inbox and gives them to the loop.
 
 The inbox puts all inputs of a member into one order: ZooKeeper's replies and watch events, the
-streams' reports, and the user's requests. No other thread writes znodes. This thread is a part of
-the member. It is not Kafka's group coordinator, which is a broker.
+streams' reports, and the user's requests. No other thread writes znodes.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Observer = Callable[[State, events.Event, State, Iterable[cmd.Command]], None]
 
 
 class Inbox:
-    """The coordinator's items in the order of arrival, except that some items overtake all others.
+    """The member's items in the order of arrival, except that some items overtake all others.
 
     `overtakes` selects the items that go before all others. Any thread may put an item; only one
     thread at a time may get one.
@@ -77,10 +76,10 @@ class Inbox:
 
 
 _JOIN_S: Final = 0.1
-"""Longest single `join` of `Coordinator.wait_for_end`, in seconds."""
+"""Longest single `join` of `MemberThread.wait_for_end`, in seconds."""
 
 
-class Coordinator(threading.Thread):
+class MemberThread(threading.Thread):
     """One member's thread, and the `Host` of its loop.
 
     Attributes:
@@ -117,7 +116,7 @@ class Coordinator(threading.Thread):
             store: stores offsets in Kafka; None with `offsets.storage=zookeeper`.
             look: looks for streams that nobody reads; called after every turn.
         """
-        super().__init__(name=f"{settings.consumer}-coordinator", daemon=True)
+        super().__init__(name=f"{settings.consumer}-member", daemon=True)
         self.counters: Counter[str] = Counter()
         self.joined: Future[None] = Future()
         self.phase_changed = threading.Condition()
@@ -152,8 +151,6 @@ class Coordinator(threading.Thread):
             self._listener = ListenerThread(
                 listener, settings.consumer, callbacks=callbacks, post=self.post, clock=self.clock
             )
-        if store is not None:
-            store.start()
 
     @property
     def state(self) -> State:
@@ -209,7 +206,7 @@ class Coordinator(threading.Thread):
     def wait_settled(self, limit_s: float | None) -> bool:
         """Wait until the member has settled or ended, at most `limit_s` s; return whether it has.
 
-        The coordinator's thread must not call it.
+        The member's thread must not call it.
         """
         with self.phase_changed:
             return self.phase_changed.wait_for(
@@ -233,6 +230,14 @@ class Coordinator(threading.Thread):
         return self._ended
 
     # ---- the thread ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start this thread, and the threads of the offset store and of the listener."""
+        if self._store is not None:
+            self._store.start()
+        if self._listener is not None:
+            self._listener.start()
+        super().start()
 
     def run(self) -> None:
         try:
@@ -325,14 +330,14 @@ class Coordinator(threading.Thread):
     def _crashed(self, error: BaseException) -> None:
         """End the member after an exception in its own code, which is a bug."""
         failure = ZkConsumerError(
-            f"the coordinator stopped: {type(error).__name__}: {error}",
+            f"the member's thread stopped: {type(error).__name__}: {error}",
             where=self._settings.consumer,
             remedy="create a new connector; please report this",
         ).mark_fatal()
         failure.__cause__ = error
         self._fail(failure)
         self._loop.close()
-        logger.error("%s: the coordinator failed", self._settings.consumer, exc_info=error)
+        logger.error("%s: the member's thread failed", self._settings.consumer, exc_info=error)
 
     def _fail(self, error: ZkConsumerError) -> None:
         """End the member: `error` ends every stream and answers every waiting call."""
