@@ -2,7 +2,7 @@
 them with the model's prediction.
 
 On one ZooKeeper and one broker of 3.9.1, a group of 8 members with 64 partitions is started for
-each client: JVM consumers of 1.1.1 and zkconsumer's members on ZooKeeper; confluent-kafka with
+each client: JVM consumers of 1.1.1 and zkconsumer members on ZooKeeper; confluent-kafka with
 range and with cooperative-sticky, and JVM consumers of 3.9.1, with the classic protocol. Each
 member has its own process. Then one more member joins, the first one leaves, and the second one is
 killed.

@@ -93,8 +93,8 @@ class Changing:
             min=0.0,
             metavar="S",
             envvar="ZKCONSUMER_PATIENCE",
-            help="Seconds between two readings of a group. Only the second one shows a client that"
-            " commits without a registration.",
+            help="Seconds between two readings of a group. Only the second reading shows a client"
+            " that commits without a registration.",
         ),
     ] = 5.0
 

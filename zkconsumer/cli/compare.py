@@ -86,7 +86,7 @@ def compare(
         str,
         typer.Option(
             help="Steps separated by semicolons: join, leave MEMBER, kill MEMBER, and freeze MEMBER"
-            " SECONDSs. The members are g_0, g_1, ..."
+            " 10s (any number of seconds). The members are g_0, g_1, ..."
         ),
     ] = "join; kill g_1; leave g_0",
     members: Annotated[int, typer.Option(help="Members at the beginning.")] = 5,

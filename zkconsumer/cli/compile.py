@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("compile")
 def compile_() -> None:
-    """Compile the columnar readers, so that no later process has to.
+    """Compile the columnar readers, so that no later process compiles them.
 
     The readers of the extra `fast` are loops that numba compiles at their first use on a machine.
     numba keeps the compiled code beside the package, or in NUMBA_CACHE_DIR, for this machine's kind

@@ -379,7 +379,7 @@ def placement(
 ) -> None:
     """Show the brokers that AdminUtils chooses for replicas.
 
-    The first one is the leader. Kafka 0.8.2-3.9 with ZooKeeper uses these rules. The column
+    The first broker is the leader. Kafka 0.8.2-3.9 with ZooKeeper uses these rules. The column
     `simple` shows the simpler rule of many texts: replica j of partition i is on broker
     (i + j) mod n. No server is asked.
 

@@ -192,9 +192,9 @@ def list_(
 ) -> None:
     """List the groups in ZooKeeper with their number of members. Changes nothing.
 
-    With --topic, only groups are listed that have offsets or owner znodes of one of the
-    partitions. The state of a group is live if a member is registered, leftover if it only has
-    registrations without a session, as copies of ZooKeeper contain, and idle otherwise.
+    With --topic, list only the groups that have an offset or an owner znode for one of the
+    partitions. The state of a group is live if a member is registered, leftover if it has only
+    registrations without a session (from a copy of ZooKeeper), and idle otherwise.
 
     LAST-COMMIT is the last write to an offset in ZooKeeper, by ZooKeeper's clock. --idle-for leaves
     out a group whose last commit is unknown because it has offsets in Kafka only.

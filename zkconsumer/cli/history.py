@@ -32,7 +32,7 @@ DataDirs = Annotated[
         "-d",
         metavar="PATH",
         help="dataDir or dataLogDir of a server, a log, a snapshot, or a tar or zip archive;"
-        " repeatable, also for several servers of one ensemble.",
+        " repeatable, for instance for several servers of one ensemble.",
     ),
 ]
 Groups = Annotated[
@@ -133,8 +133,8 @@ def show(
 ) -> None:
     """Print the rows of one table.
 
-    The table `transactions` has every operation of the logs, including those of other programs.
-    With `--output jsonl` it is printed while it is read.
+    The table `transactions` has every operation in the logs, including those of other programs.
+    With `--output jsonl` its rows are printed while the logs are read.
 
     Example: zkconsumer history show ownership --data-dir /var/lib/zookeeper --group billing
     """

@@ -274,7 +274,7 @@ def lag(
             max=65535,
             metavar="PORT",
             help="Serve the lag to Prometheus on this port until Ctrl-C; --interval sets how often"
-            " it is read.",
+            " the groups are read.",
         ),
     ] = None,
     prometheus_host: Annotated[
@@ -293,7 +293,8 @@ def lag(
     the last commit in ZooKeeper; --watch also sees changes. If ZooKeeper and Kafka have different
     offsets, the lag follows the store that has moved between two readings, and otherwise the larger
     offset; SOURCE names the rule. LAST-COMMIT is unknown for offsets in Kafka. Exit code 1:
-    no group that was read owns, subscribes to, or has offsets of a topic or a partition of --topic.
+    no group uses a topic or a partition that --topic names (owns it, subscribes to it, or has an
+    offset for it).
 
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
     """

@@ -32,7 +32,7 @@ ForceBack = Annotated[
     bool,
     typer.Option(
         "--force-lower-offsets",
-        help="Also overwrite a higher offset in the target store; messages are then redelivered.",
+        help="Overwrite even a higher offset in the target store; messages are then redelivered.",
     ),
 ]
 app = typer.Typer(

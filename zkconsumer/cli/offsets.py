@@ -135,11 +135,13 @@ def import_(
     *,
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="A file in any format of export; - is standard input."),
+        typer.Argument(
+            metavar="FILE", help="A file in any format of `offsets export`; - is standard input."
+        ),
     ],
     group: OneGroup = None,
 ) -> None:
-    """Set the offsets in ZooKeeper to those of a file. A dry run without --execute.
+    """Set the offsets in ZooKeeper to those in a file. A dry run without --execute.
 
     The whole file is checked before the first write. No broker is needed.
 
@@ -176,8 +178,8 @@ def get(
     """Show the committed offsets of groups, in ZooKeeper and in Kafka. Changes nothing.
 
     If no group is named, the offsets of all groups are shown. WRITTEN is the time of the last write
-    to the offset in ZooKeeper, by ZooKeeper's clock. Exit code 1: no group that was read owns,
-    subscribes to, or has offsets of a topic or a partition of --topic.
+    to the offset in ZooKeeper, by ZooKeeper's clock. Exit code 1: no group uses a
+    topic or a partition that --topic names (owns it, subscribes to it, or has an offset for it).
 
     Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
     """
@@ -272,7 +274,7 @@ ToCurrent = Annotated[
 ]
 FromFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Set the offsets of a file in any format of export."),
+    typer.Option(metavar="FILE", help="Set the offsets from a file in any format of export."),
 ]
 Approximate = Annotated[
     bool,
@@ -290,7 +292,9 @@ NewGroup = Annotated[
 ]
 AllTopics = Annotated[
     bool,
-    typer.Option("--all-topics", help="All topics of which the group has offsets or owner znodes."),
+    typer.Option(
+        "--all-topics", help="All topics for which the group has offsets or owner znodes."
+    ),
 ]
 TopicRegex = Annotated[
     str | None,

@@ -95,7 +95,7 @@ def simulate(
 ) -> None:
     """Run a group on a simulated ZooKeeper, and print what its members do.
 
-    zkconsumer's members run their production code in virtual time. A run of minutes takes a second
+    zkconsumer members run their production code in virtual time. A run of minutes takes a second
     and is the same each time. A table is a timeline with a column for each member. With --output
     jsonl the output is a trace, which `zkconsumer trace check -` replays; html is a page that plays
     the run. Exit code 6: a guarantee was broken.

@@ -386,7 +386,7 @@ TOURS: dict[str, Tour] = {
             Step(
                 end,
                 "The server is back, and the members have new sessions. Compare what the table "
-                "counts for JVM members and for members of zkconsumer.",
+                "counts for JVM members and for zkconsumer members.",
                 "Which column of the table shows the damage of a split brain?",
                 "The messages delivered after losing ownership, and the offsets moved back. Both "
                 "are 0 for zkconsumer.",
@@ -697,7 +697,7 @@ TOURS: dict[str, Tour] = {
                 "same. It does nothing, and it does not know that time passes.",
                 "Could g_1 deliver a message after it wakes up, even though it is no longer the"
                 " owner?",
-                "A JVM member does. A member of zkconsumer checks its lease before each message; "
+                "A JVM member does. A zkconsumer member checks its lease before each message; "
                 "the lease ends before the session can.",
             ),
             Step(
@@ -800,7 +800,7 @@ TOURS: dict[str, Tour] = {
                 end,
                 "The next change, here a third member, wakes g_1, and every partition has an"
                 " owner again.",
-                "Does a member of zkconsumer need such a change, too?",
+                "Does a zkconsumer member need such a change, too?",
                 "No. It waits for the owner znodes with a watch, and it never gives up.",
             ),
         ),
@@ -820,7 +820,7 @@ TOURS: dict[str, Tour] = {
                 "Two of three servers are down. No session can expire and nothing can be written: "
                 "owners stay as they are.",
                 "May members continue to deliver?",
-                "A JVM member does. A member of zkconsumer stops when its lease ends, because it "
+                "A JVM member does. A zkconsumer member stops when its lease ends, because it "
                 "can no longer know that it is the owner.",
             ),
             Step(
@@ -833,7 +833,7 @@ TOURS: dict[str, Tour] = {
             Step(
                 end,
                 "Each member has read back what it owns and delivers. Nothing has moved.",
-                "What did the members of zkconsumer lose in this time?",
+                "What did the zkconsumer members lose in this time?",
                 "Only time: they delivered nothing after their leases had ended.",
             ),
         ),

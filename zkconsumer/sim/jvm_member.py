@@ -1,4 +1,4 @@
-"""A JVM member in a simulated world, and mixed groups of JVM members and zkconsumer's members.
+"""A JVM member in a simulated world, and mixed groups of JVM members and zkconsumer members.
 
 `Connector` is a small model of `ZookeeperConsumerConnector` of Kafka 1.1.1. Its steps are
 generators that yield one request at a time. Tests compare the model with captured runs of the real
@@ -33,10 +33,10 @@ checked for JVM members:
 
 These promises are checked for JVM members: a claim is ephemeral and names the claiming member (I1),
 no message is skipped (I5), only delivered messages are committed (I6), and delivery stops before a
-release (I9). zkconsumer's members are checked for every promise, with two exceptions: partitions
+release (I9). zkconsumer members are checked for every promise, with two exceptions: partitions
 whose owner znode a JVM member has deleted (zkconsumer's member stops delivery when it learns of the
 deletion), and redeliveries, because a JVM member reads offsets before it claims. When the JVM
-members have ended, zkconsumer's members must serve every partition again.
+members have ended, zkconsumer members must serve every partition again.
 """
 
 from __future__ import annotations

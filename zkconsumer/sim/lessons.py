@@ -1,6 +1,6 @@
 """Two weaknesses of the ZooKeeper-based design, measured in the simulator.
 
-Each lesson runs the same events in a group of JVM members and in a group of zkconsumer's members.
+Each lesson runs the same events in a group of JVM members and in a group of zkconsumer members.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def herd_effect(sizes: Sequence[int] = SIZES) -> Iterator[Lesson]:
         lesson.words.append(f"{name} grow as members^{power:.2f}")
     lesson.words.append(
         "Each change wakes every member of both kinds. A JVM member then reads all registrations, "
-        "so the reads grow with the square of the group. A member of zkconsumer reads the listing "
+        "so the reads grow with the square of the group. A zkconsumer member reads the listing "
         "and the registrations that are new. A JVM member releases and claims all its partitions. "
-        "A member of zkconsumer releases and claims only the partitions that move, so a join of "
+        "A zkconsumer member releases and claims only the partitions that move, so a join of "
         "the nth member takes about 4 n reads and two for each of these partitions. Since Kafka "
         "0.9 a broker coordinates the group, and each member asks only the broker."
     )

@@ -1,6 +1,6 @@
 """Records a simulated world as the entries of a trace.
 
-The steps of zkconsumer's members are the lines of a production trace; `zkconsumer trace check`
+The steps of zkconsumer members are the lines of a production trace; `zkconsumer trace check`
 replays them. Other entries record what happens outside of the members: `scene` and `note` (of the
 narrator), `writes`, `refused`, `watch`, `delivered`, `phase` (of a JVM member), `gone`.
 """

@@ -63,7 +63,7 @@ export function LibraryDialog({ catalogue, tour, scenario, close }) {
 }
 
 export function ExportDialog({ save, close, kinds }) {
-  const all = [["html", "a page with a player: one file, no server"], ["svg", "the lanes as SVG"], ["jsonl", "JSON lines: a trace, in which `zkconsumer trace check` replays the members of zkconsumer"], ["frames", "JSON lines: the frames of this page"]];
+  const all = [["html", "a page with a player: one file, no server"], ["svg", "the lanes as SVG"], ["jsonl", "JSON lines: a trace, in which `zkconsumer trace check` replays the zkconsumer members"], ["frames", "JSON lines: the frames of this page"]];
   return html`<${Dialog} title="Export this run" close=${close}><ul class="stories framed">${all.filter(([kind]) => kinds.includes(kind)).map(([kind, text]) =>
     html`<li><button onClick=${() => save(kind)}><b>${kind === "frames" ? "frames.jsonl" : kind}</b> ${text}</button></li>`)}</ul></${Dialog}>`;
 }

@@ -1,4 +1,4 @@
-"""A scripted group on ZooKeeper, of zkconsumer's members or of JVM members."""
+"""A scripted group on ZooKeeper, of zkconsumer members or of JVM members."""
 
 from __future__ import annotations
 
