@@ -66,6 +66,41 @@ def test_the_layers() -> None:
     assert shown == expected
 
 
+def _wings() -> dict[str, set[str]]:
+    """Return wing -> packages, from the table of wings, without the folders beside zkconsumer/."""
+    wings = {}
+    for line in _section(ARCHITECTURE, "## The five wings").splitlines():
+        if line.startswith("| the "):
+            name, packages, _ = line.strip("|").split("|")
+            wings[name.strip()] = set(re.findall(r"`([\w.]+)`", packages)) - {"scripts", "tests"}
+    return wings
+
+
+def test_the_wings() -> None:
+    """Each package belongs to one wing, and the table of layers is grouped by the wings."""
+    grouped: dict[str, set[str]] = {}
+    for line in _section(ARCHITECTURE, "## The layers").splitlines():
+        if wing := re.match(r"\| \*\*(The .*)\*\* \|", line):
+            group = grouped[wing[1].lower()] = set()
+        elif package := re.match(r"\| `([\w.]+)` \|", line):
+            group.add(package[1])
+    grouped["the consumer"].discard("protocol.java")  # The table of wings says `protocol`.
+    assert _wings() == grouped
+
+
+def test_the_consumer_imports_no_other_wing() -> None:
+    """No package of the consumer may import another wing or `protocol.later`; `zkconsumer` does."""
+    found = runpy.run_path(str(ROOT / "tests" / "static" / "test_package_imports.py"))
+    consumer = _wings()["the consumer"] - {"zkconsumer"} | {"java"}
+    others = set().union(*(found["PERMITTED"][package] for package in consumer))
+    assert others <= consumer
+    for module in found["modules"]():
+        later = {
+            one for one in found["imports"](module) if one.startswith("zkconsumer.protocol.later")
+        }
+        assert not later or module.split(".")[1] not in consumer or "later" in module, module
+
+
 def test_the_phases_of_a_rebalance() -> None:
     """The page lists the phases of the machine in the machine's order."""
     (chain,) = re.findall(r"(?:`[a-z]+`\s+→\s+)+`[a-z]+`", ARCHITECTURE)
@@ -117,7 +152,7 @@ def test_the_path_of_a_watch() -> None:
 def _file_map() -> Iterator[tuple[list[str], set[str]]]:
     """Return the rows of the file map: modules as paths below zkconsumer/, and the key types."""
     text = _section(CONTRIBUTING, "## File map")
-    for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+    for part in re.split(r"^###+ ", text, flags=re.MULTILINE)[1:]:
         heading, _, body = part.partition("\n")
         packages = re.findall(r"`([\w/]+)/`", heading)
         above = f"{packages[0]}/" if len(packages) == 1 else ""

@@ -134,11 +134,11 @@ class Reader:
 
     def _real(self, text: str) -> str:
         """Return a text of a page with the servers and the paths of this test."""
-        text = re.sub(r"zk[12]:2181/kafka", "ZOOKEEPER", text)
+        text = re.sub(r"zk[12]:2181/kafka", "\0", text)  # No page contains this character.
         text = text.replace("/var/lib/zookeeper", str(self._logs))
         text = text.replace("~/.local/share", self._environ["XDG_DATA_HOME"])
         text = re.sub("2181|9092", lambda port: self._ports[port.group()], text)
-        return text.replace("ZOOKEEPER", self._zookeeper)
+        return text.replace("\0", self._zookeeper)
 
     def _run(self, line: str, where: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
