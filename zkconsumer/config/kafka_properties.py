@@ -144,7 +144,11 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         "set isolation.level without the prefix",
     ),
     **_each("check.crcs", "a damaged message would be delivered", "remove it"),
-    **_each("allow.auto.create.topics", "a consumer never creates a topic", "remove it"),
+    **_each(
+        "allow.auto.create.topics",
+        "zkconsumer sets it to false, so that reading creates no topic",
+        "remove it",
+    ),
     **_each(
         "api.version.request api.version.request.timeout.ms api.version.fallback.ms "
         "broker.version.fallback",

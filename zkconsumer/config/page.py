@@ -172,7 +172,7 @@ def _groups() -> Iterator[list[str]]:
 _PROMISES: Final = (
     (
         "`allow.auto.create.topics=false`",
-        "A consumer never creates a topic.",
+        "Reading creates no topic.",
         "0.11 and later. Older brokers with `auto.create.topics.enable` create each topic that a"
         " client names, even one that was just deleted. On them `fetch.engine=auto` reads through"
         " the columnar reader, which asks for all topics and names none. librdkafka still creates"

@@ -693,7 +693,7 @@ class Stream(Generic[K, V]):
         return self._reader.waiting_for
 
     def __iter__(self) -> Iterator[Message[K, V]]:
-        """Iterate the messages; this is the fastest way to read them.
+        """Iterate the messages, which is faster than calling `next` for each of them.
 
         The iteration ends when the connector is shut down. If an error ends the member, the
         iteration raises it once and then ends. It raises ConsumerTimeoutError after

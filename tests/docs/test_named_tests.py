@@ -1,4 +1,4 @@
-"""docs/compatibility.md names existing tests, and these name upstream's tests."""
+"""docs/compatibility.md and docs/verification.md name existing tests of what they say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-PAGE = (TESTS.parent / "docs" / "compatibility.md").read_text(encoding="utf-8")
+DOCS = TESTS.parent / "docs"
+PAGE = (DOCS / "compatibility.md").read_text(encoding="utf-8")
+PROMISES = (DOCS / "verification.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`([\w/]+)::(test_\w+)`")
 ROWS = [
     line
@@ -28,10 +30,11 @@ def _docstrings(module: str) -> dict[str, str]:
     return {one.name: ast.get_docstring(one) or "" for one in tests}
 
 
-def test_every_named_test_exists() -> None:
-    """Each test that the page names is a function of the module that the page names."""
-    named = sorted(set(NAMED.findall(PAGE)))
-    assert len(named) > 100
+@pytest.mark.parametrize(("page", "least"), [(PAGE, 100), (PROMISES, 25)], ids=["compat", "proof"])
+def test_every_named_test_exists(page: str, least: int) -> None:
+    """Each test that a page names is a function of the module that the page names."""
+    named = sorted(set(NAMED.findall(page)))
+    assert len(named) > least
     assert [(module, test) for module, test in named if test not in _docstrings(module)] == []
 
 
@@ -43,6 +46,17 @@ def test_every_row_is_shown_by_a_test() -> None:
     assert [row for row in without if row not in limits + figures] == [
         "| The consumer is deprecated from 0.11 on | does not apply | |"
     ]
+
+
+def test_each_promise_names_its_tests() -> None:
+    """Each promise is numbered once and names a test, and the simulator checks all but I11."""
+    rows = re.findall(r"^\| (I\d+) [SLE] \|(.*)\|$", PROMISES, re.MULTILINE)
+    assert [number for number, _ in rows] == [f"I{number}" for number in range(1, len(rows) + 1)]
+    assert len(rows) >= 18
+    assert [number for number, row in rows if not NAMED.search(row)] == []
+    simulator = (TESTS.parent / "zkconsumer" / "sim").rglob("*.py")
+    checks = " ".join(path.read_text(encoding="utf-8") for path in simulator)
+    assert [number for number, _ in rows if f'"{number}"' not in checks] == ["I11"]
 
 
 UPSTREAM = [
