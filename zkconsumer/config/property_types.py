@@ -162,7 +162,10 @@ class Backoff:
 class MillisOrNever:
     """Like Millis; a negative number in a file means "never", which in Python is None."""
 
-    allowed: str = f"whole milliseconds up to {INT_MAX}; negative: without a limit (in Python: seconds or None)"
+    allowed: str = (
+        f"whole milliseconds up to {INT_MAX}, or a negative number for no limit"
+        " (in Python: seconds, or None)"
+    )
 
     def from_text(self, text: str) -> float | None:
         number = _java_int(text)
