@@ -53,6 +53,7 @@ from zkconsumer.config.property_types import (
 from zkconsumer.config.secrets import reveal
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol import arguments
+from zkconsumer.protocol.model import Storage
 from zkconsumer.protocol.releases import DEFAULT
 
 _log = logging.getLogger("zkconsumer.config")
@@ -698,6 +699,13 @@ class ConsumerConfig(ConnectionConfig):
                 where="partition.assignment.strategy",
                 remedy="use range, or another peers.release",
             )
+
+    @property
+    def storage(self) -> Storage:
+        """Where offsets are stored; dual commit has no effect with ZooKeeper as storage."""
+        if self.offsets_storage == "zookeeper":
+            return Storage.ZOOKEEPER
+        return Storage.DUAL if self.dual_commit_enabled else Storage.KAFKA
 
     def for_group(self, group_id: str) -> ConsumerConfig:
         """Return the same configuration for another group, or raise ConfigError."""

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.consumer import commit_requests, group_member, metrics, positions
+from zkconsumer.consumer import commit_requests, metrics, positions
 from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.listener import (
     Callbacks,
@@ -32,8 +32,15 @@ from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.metrics import Exports, MetricsSnapshot
 from zkconsumer.consumer.positions import OwnedPartition
 from zkconsumer.consumer.status import Status, idle_status, status_of
-from zkconsumer.consumer.stream import Stream, Streams, by_stream, seek
-from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
+from zkconsumer.consumer.stream import Stream, StreamReader, Streams, by_stream, seek
+from zkconsumer.consumer.stream_fetcher import (
+    IDLE_S,
+    TURN_S,
+    ReportKind,
+    StreamReport,
+    in_thread,
+    inline,
+)
 from zkconsumer.consumer.stream_partitions import Codec, Decoded
 from zkconsumer.consumer.stuck_streams import StuckStreams
 from zkconsumer.errors import (
@@ -45,6 +52,8 @@ from zkconsumer.errors import (
     MessageStreamsExistError,
     ZkConsumerError,
 )
+from zkconsumer.kafka.engines import StreamClients, fetcher_pool
+from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.member.phases import Phase
 from zkconsumer.protocol import arguments, paths
 from zkconsumer.protocol.filters import TopicFilter
@@ -305,12 +314,12 @@ class ConsumerConnector:
             registration, listener=self._listener, callbacks=self._callbacks
         )
         counts = list(counts)
-        self._pool = group_member.fetcher_pool(
+        self._pool = fetcher_pool(
             self.config,
             self.consumer_id,
             sum(count for _, count in counts),
             brokers=self._member.brokers,
-            report=self._report,
+            trouble=self._fetch_troubled,
         )
         self._streams = self._readers(counts, codec)
         # Open the trace file last, so that an earlier error leaves no file open.
@@ -337,25 +346,48 @@ class ConsumerConnector:
     ) -> Streams:
         """Return the streams of each consumer thread; `counts` as for `_join`."""
         return {
-            (topic, thread): group_member.stream(
-                self.config,
-                topic,
-                thread,
-                number,
-                codec,
-                gate=self._member.gate,
-                brokers=self._member.brokers,
-                report=self._report,
-                pool=self._pool,
-                on_error=self._on_error,
-            )
+            (topic, thread): self._reader(topic, thread, number, codec)
             for topic, count in counts
             for number, thread in enumerate(paths.thread_ids(self.consumer_id, count))
         }
 
+    def _reader(
+        self, topic: str | None, thread: str, number: int, codec: Codec[Decoded, Decoded]
+    ) -> StreamReader[Decoded, Decoded]:
+        config, pool = self.config, self._pool
+        clients = StreamClients(config, self._member.brokers)
+        if pool is None:
+            # The stream has its own client. Only a message wakes this client during a wait, so each
+            # wait is short (`TURN_S`).
+            connect, background, turn_s = clients.messages, in_thread, TURN_S
+        else:
+            connect = lambda: pool.fetcher(made.wake_signal)  # noqa: E731 - one expression
+            background, turn_s = inline, IDLE_S
+        made: StreamReader[Decoded, Decoded] = StreamReader(
+            topic=topic,
+            thread_id=thread,
+            number=number,
+            gate=self._member.gate,
+            connect=connect,
+            connect_columns=None if clients.engines.columns is None else clients.columns,
+            brokers_moved=clients.have_brokers_moved,
+            reset=AutoOffsetReset(config.auto_offset_reset),
+            timeout_s=config.consumer_timeout_s,
+            retry_s=config.refresh_leader_backoff_s,
+            codec=codec,
+            report=self._report,
+            background=background,
+            turn_s=turn_s,
+            on_error=self._on_error,
+        )
+        return made
+
     def _report(self, report: StreamReport) -> None:
         if self._thread is not None:
             self._thread.stream_reported(report)
+
+    def _fetch_troubled(self, text: str) -> None:
+        self._report(StreamReport(ReportKind.FETCH_TROUBLE, self.consumer_id, text))
 
     def _decode_failed(self, text: str) -> None:
         self._report(StreamReport(ReportKind.DECODE_FAILED, self.consumer_id, text))
@@ -417,7 +449,7 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        storage = group_member.storage(self.config)
+        storage = self.config.storage
         request = commit_requests.new_commit_request(offsets, retries=retries, storage=storage)
         return self._commit(request, timeout_s, wait=wait)
 
@@ -460,7 +492,7 @@ class ConsumerConnector:
         """
         self._require_open()
         if messages is None:
-            storage = group_member.storage(self.config)
+            storage = self.config.storage
             request = commit_requests.new_commit_request(None, retries=retries, storage=storage)
         else:
             after = positions.after(messages)

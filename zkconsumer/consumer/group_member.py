@@ -1,41 +1,23 @@
-"""Creates a member's session, thread, settings and streams from a configuration.
-
-A member also reads the registered brokers outside of a rebalance, because the death of a broker
-causes no rebalance.
-"""
+"""A member of a group: its session, its thread and its settings, made from a configuration."""
 
 from __future__ import annotations
 
 import logging
-import queue
 import socket
 import time
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.listener import Callbacks, ConsumerRebalanceListener
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.member_thread import MemberThread
-from zkconsumer.consumer.stream import StreamReader
-from zkconsumer.consumer.stream_fetcher import (
-    IDLE_S,
-    TURN_S,
-    ReportKind,
-    StreamReport,
-    in_thread,
-    inline,
-)
-from zkconsumer.consumer.stream_partitions import (
-    Codec,
-    Decoded,
-    LeaseGate,
-    require_global_lock,
-)
+from zkconsumer.consumer.stream_partitions import LeaseGate, require_global_lock
 from zkconsumer.errors import (
     AccessDeniedError,
     ConsumerIdTakenError,
@@ -44,33 +26,22 @@ from zkconsumer.errors import (
     escaped_and_cut,
 )
 from zkconsumer.kafka.access import check_properties
-from zkconsumer.kafka.client_settings import (
-    Brokers,
-    broker_settings,
-    fetch_settings,
-)
-from zkconsumer.kafka.client_settings import Settings as KafkaSettings
-from zkconsumer.kafka.engines import OWN_CLIENTS, StreamClients
-from zkconsumer.kafka.fetcher import LOOKUP_S, AutoOffsetReset
-from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
-from zkconsumer.member.read_group import read_brokers, read_raw_group
+from zkconsumer.kafka.client_settings import Brokers
+from zkconsumer.kafka.fetcher import LOOKUP_S
+from zkconsumer.kafka.offset_storage import offset_store
+from zkconsumer.member.read_group import read_raw_group, read_registered_brokers
 from zkconsumer.member.session import rival_remedy, rival_text
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_snapshot import GroupView
-from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Session, Storage, ThreadId
-from zkconsumer.protocol.payloads import Broker, readable_brokers
+from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Session
 from zkconsumer.protocol.registrations import Registration, validate_registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.protocol.requests import Batch, Code, Reply
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
-
-if TYPE_CHECKING:
-    from zkconsumer.kafka.pool import FetcherPool
 
 T = TypeVar("T")
 
@@ -220,10 +191,21 @@ class GroupMember:
         )
 
     def brokers(self) -> Brokers:
-        """Return the registered brokers; empty if none was registered when the group was read."""
-        if self.thread is None:
-            return Brokers(registered_brokers(self.session, limit_s=LOOKUP_S), self.config)
-        return Brokers(brokers(self.thread.state.view, self.session), self.config)
+        """Return the brokers registered now; if ZooKeeper does not answer, the last known ones.
+
+        If no broker was registered when the member read the group, the result is empty; the member
+        reads the group again when a broker registers. The JVM's `LeaderFinderThread` reads the same
+        znodes. The call waits at most `LOOKUP_S` seconds for each of ZooKeeper's two replies; the
+        session's own threads must not call it.
+        """
+        view = self.thread.state.view if self.thread is not None else None
+        known = view.brokers if view is not None else ()
+        if self.thread is not None and not known:
+            return Brokers((), self.config)
+        with suppress(ZooKeeperUnreachableError):
+            found = self.session.run(read_registered_brokers(), limit_s=LOOKUP_S)
+            known = found or known
+        return Brokers(known, self.config)
 
     def stop(self) -> None:
         """End the session of a member whose thread never started."""
@@ -262,58 +244,7 @@ def _compare_timeouts(consumer: ConsumerId, config: ConsumerConfig, session: Ses
         )
 
 
-# ---- registered brokers --------------------------------------------------------------------------
-
-
-def registered_brokers(session: ZooKeeperSession, *, limit_s: float) -> tuple[Broker, ...]:
-    """Return the brokers registered now; empty if ZooKeeper does not answer.
-
-    The JVM's `LeaderFinderThread` reads the same znodes. The call waits at most `limit_s` seconds
-    for each of ZooKeeper's two replies. The session's own threads must not call it.
-    """
-    try:
-        return ask_zookeeper(list_and_read_brokers(), session, limit_s=limit_s)
-    except ZooKeeperUnreachableError:
-        return ()
-
-
-def ask_zookeeper(
-    running: Generator[Batch, Sequence[Reply], T], session: ZooKeeperSession, *, limit_s: float
-) -> T:
-    """Run an operation to its end; wait at most `limit_s` seconds for each batch of replies.
-
-    Raises ZooKeeperUnreachableError if the replies do not come or the connection breaks.
-    """
-    try:
-        batch = next(running)
-        while True:
-            answer: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
-            session.submit(batch, answer.put)
-            try:
-                replies = answer.get(timeout=limit_s)
-            except queue.Empty:
-                raise ZooKeeperUnreachableError(
-                    f"ZooKeeper has not answered within {limit_s:g} s", remedy="try again"
-                ) from None
-            if any(reply.code is Code.BROKEN for reply in replies):
-                raise ZooKeeperUnreachableError(
-                    "the connection to ZooKeeper broke before it answered", remedy="try again"
-                )
-            batch = running.send(replies)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
-def list_and_read_brokers() -> Generator[Batch, Sequence[Reply], tuple[Broker, ...]]:
-    """Read the brokers that are registered now; an operation for `ask_zookeeper`."""
-    (listing,) = yield [rq.Children(paths.BROKER_IDS)]
-    ids = listing.value if listing.code is Code.OK else ()
-    found = yield from read_brokers(ids)
-    return tuple(readable_brokers(found))
-
-
-# ---- settings and streams ------------------------------------------------------------------------
+# ---- settings -----------------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)
@@ -350,7 +281,7 @@ def settings(
         retries=config.rebalance_max_retries,
         nudge_s=NUDGE_S if config.peers_nudge else None,
         refresh_s=REFRESH_S,
-        storage=storage(config),
+        storage=config.storage,
         channel_backoff_s=config.offsets_channel_backoff_s,
         commit_retries=config.offsets_commit_max_retries,
     )
@@ -365,7 +296,7 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
         Strategy(config.partition_assignment_strategy),
         exclude_internal=config.exclude_internal_topics,
     )
-    group, owners = ask_zookeeper(_readable(reading), session, limit_s=REPLY_S)
+    group, owners = session.run(_readable(reading), limit_s=REPLY_S)
     detected = detect(group, owners)
     logger.info(
         "peers.release=auto: as %s (%s)", detected.profile.release, escaped_and_cut(detected.reason)
@@ -396,117 +327,6 @@ def _readable(
     except StopIteration as end:
         result: T = end.value
         return result
-
-
-def storage(config: ConsumerConfig) -> Storage:
-    """Return the offset storage; with ZooKeeper as storage, dual commit has no effect."""
-    if config.offsets_storage == "zookeeper":
-        return Storage.ZOOKEEPER
-    return Storage.DUAL if config.dual_commit_enabled else Storage.KAFKA
-
-
-def brokers(view: GroupView | None, session: ZooKeeperSession) -> Sequence[Broker]:
-    """Return the brokers registered now; if ZooKeeper does not answer, the brokers of `view`.
-
-    If the view has no brokers, the result is empty; the member reads the group again when a broker
-    registers.
-    """
-    if view is None or not view.brokers:
-        return ()
-    return registered_brokers(session, limit_s=LOOKUP_S) or view.brokers
-
-
-def offset_store(
-    config: ConsumerConfig, consumer: ConsumerId, brokers: Callable[[], Brokers]
-) -> KafkaOffsetStore | None:
-    """Return the client that stores offsets in Kafka; None with `offsets.storage=zookeeper`.
-
-    `brokers` returns the registered brokers and may wait for ZooKeeper.
-    """
-    if config.offsets_storage == "zookeeper":
-        return None
-
-    def connect() -> KafkaSettings | None:
-        known = brokers()
-        return {**channel_settings(config), **broker_settings(known)} if known else None
-
-    limit_s = config.offsets_channel_socket_timeout_s
-    return KafkaOffsetStore(consumer, connect=connect, limit_s=limit_s)
-
-
-def stream(
-    config: ConsumerConfig,
-    topic: str | None,
-    thread: ThreadId,
-    number: int,
-    codec: Codec[Decoded, Decoded],
-    *,
-    gate: LeaseGate,
-    brokers: Callable[[], Brokers],
-    report: Callable[[StreamReport], None],
-    pool: FetcherPool | None,
-    on_error: Callable[[ZkConsumerError], object] | None = None,
-) -> StreamReader[Decoded, Decoded]:
-    """Return the stream of a consumer thread; `fetcher_pool` describes `brokers` and the pool."""
-    clients = StreamClients(config, brokers)
-    if pool is None:
-        # The stream has its own client. Only a message wakes this client during a wait, so each
-        # wait is short (`TURN_S`).
-        connect, background, turn_s = clients.messages, in_thread, TURN_S
-    else:
-        shared = pool
-        connect = lambda: shared.fetcher(made.wake_signal)  # noqa: E731 - one expression
-        background, turn_s = inline, IDLE_S
-    made: StreamReader[Decoded, Decoded] = StreamReader(
-        topic=topic,
-        thread_id=thread,
-        number=number,
-        gate=gate,
-        connect=connect,
-        connect_columns=None if clients.engines.columns is None else clients.columns,
-        brokers_moved=clients.have_brokers_moved,
-        reset=AutoOffsetReset(config.auto_offset_reset),
-        timeout_s=config.consumer_timeout_s,
-        retry_s=config.refresh_leader_backoff_s,
-        codec=codec,
-        report=report,
-        background=background,
-        turn_s=turn_s,
-        on_error=on_error,
-    )
-    return made
-
-
-def fetcher_pool(
-    config: ConsumerConfig,
-    consumer: ConsumerId,
-    streams: int,
-    *,
-    brokers: Callable[[], Brokers],
-    report: Callable[[StreamReport], None],
-) -> FetcherPool | None:
-    """Return the broker clients that the member's streams share; None if each stream has its own.
-
-    `brokers` returns the registered brokers. `brokers` may wait for ZooKeeper, so only background
-    threads call it.
-    """
-    if streams <= OWN_CLIENTS:
-        return None
-    clients = StreamClients(config, brokers)
-    if not clients.may_share():
-        return None
-    from zkconsumer.kafka.pool import CLIENTS, FetcherPool  # noqa: PLC0415 - imports librdkafka
-
-    limits = fetch_settings(config)
-    return FetcherPool(
-        connect=clients.messages,
-        brokers_moved=clients.have_brokers_moved,
-        trouble=lambda text: report(StreamReport(ReportKind.FETCH_TROUBLE, consumer, text)),
-        clients=max(CLIENTS, config.num_consumer_fetchers),
-        max_messages=int(limits["queued.min.messages"]),
-        max_bytes=1024 * int(limits["queued.max.messages.kbytes"]),
-        name=consumer,
-    )
 
 
 def suffix() -> str:

@@ -106,7 +106,7 @@ class MetricsSnapshot:
 
 
 class MeasuredMember(Protocol):
-    """The part of a `Coordinator` from which the metrics are computed."""
+    """The part of a `MemberThread` from which the metrics are computed."""
 
     @property
     def state(self) -> State: ...

@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from zkconsumer.consumer.group_member import (
-    GroupMember,
-    ask_zookeeper,
-    list_and_read_brokers,
-    storage,
-)
+from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.stream import MAX_OFFSET, Streams
 from zkconsumer.consumer.stream_partitions import CommitScope, Decoded
@@ -28,6 +23,7 @@ from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import NO_BROKER, LogClient, are_times_exact, committed_in_kafka
 from zkconsumer.member.offset_ledger import starting_offset
 from zkconsumer.member.operations import read_offsets
+from zkconsumer.member.read_group import read_registered_brokers
 from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import (
     OffsetAndMetadata,
@@ -122,11 +118,11 @@ def committed(
     If the group commits to both storages, return the offsets at which a new owner would start.
     """
     asked = [*partitions]
-    where, group = storage(member.config), member.config.group_id
+    where, group = member.config.storage, member.config.group_id
     kafka: Mapping[TopicPartition, OffsetAndMetadata | str | None] = {}
     if where is not Storage.ZOOKEEPER:
         kafka = committed_in_kafka(_brokers(member, limit_s), group, asked, limit_s=limit_s)
-    stored = ask_zookeeper(read_offsets(group, asked), member.session, limit_s=limit_s)
+    stored = member.session.run(read_offsets(group, asked), limit_s=limit_s)
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     for tp in asked:
         if stored[tp].error:
@@ -172,7 +168,7 @@ def at_times(
 
 
 def _brokers(member: GroupMember, limit_s: float) -> Brokers:
-    found = ask_zookeeper(list_and_read_brokers(), member.session, limit_s=limit_s)
+    found = member.session.run(read_registered_brokers(), limit_s=limit_s)
     if not found:
         raise BrokersUnreachableError(NO_BROKER, remedy="start a broker, or try again")
     return Brokers(found, member.config)

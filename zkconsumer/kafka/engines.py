@@ -28,6 +28,7 @@ from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher, Run
+    from zkconsumer.kafka.pool import FetcherPool
 
 logger = logging.getLogger(__name__)
 
@@ -203,3 +204,41 @@ class StreamClients:
         from zkconsumer.kafka.columns.lookups import Lookup  # noqa: PLC0415 - see the module
 
         return Lookup(self._settings(known)).create_topics(ASK_S)
+
+
+def fetcher_pool(
+    config: ConsumerConfig,
+    name: str,
+    streams: int,
+    *,
+    brokers: Callable[[], Brokers],
+    trouble: Callable[[str], None],
+) -> FetcherPool | None:
+    """Return the broker clients that streams share; None if each stream has its own client.
+
+    Args:
+        name: the consumer id, for the names of threads.
+        streams: the number of streams.
+        brokers: returns the registered brokers. It may wait for ZooKeeper, so only background
+            threads call it.
+        trouble: receives the text of each failure that the clients survive.
+
+    Raises ConfigError as `engines` does.
+    """
+    if streams <= OWN_CLIENTS:
+        return None
+    clients = StreamClients(config, brokers)
+    if not clients.may_share():
+        return None
+    from zkconsumer.kafka.pool import CLIENTS, FetcherPool  # noqa: PLC0415 - see the module
+
+    limits = fetch_settings(config)
+    return FetcherPool(
+        connect=clients.messages,
+        brokers_moved=clients.have_brokers_moved,
+        trouble=trouble,
+        clients=max(CLIENTS, config.num_consumer_fetchers),
+        max_messages=int(limits["queued.min.messages"]),
+        max_bytes=1024 * int(limits["queued.max.messages.kbytes"]),
+        name=name,
+    )

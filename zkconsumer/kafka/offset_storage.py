@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError, ZkConsumerError
-from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings
 from zkconsumer.kafka.group_offsets import UNREADABLE, GroupOffsets
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.requests import (
@@ -195,3 +195,21 @@ def _unavailable(request: OffsetRequest, reason: str) -> Reply:
     if isinstance(request, StoreOffsets):
         return Reply(Code.OK, NotStored({}, dict.fromkeys(request.offsets, f"Kafka: {reason}")))
     return Reply(Code.OTHER, reason)
+
+
+def offset_store(
+    config: ConsumerConfig, consumer: str, brokers: Callable[[], Brokers]
+) -> KafkaOffsetStore | None:
+    """Return the client that stores offsets in Kafka; None with `offsets.storage=zookeeper`.
+
+    `brokers` returns the registered brokers and may wait for ZooKeeper.
+    """
+    if config.offsets_storage == "zookeeper":
+        return None
+
+    def connect() -> Settings | None:
+        known = brokers()
+        return {**channel_settings(config), **broker_settings(known)} if known else None
+
+    limit_s = config.offsets_channel_socket_timeout_s
+    return KafkaOffsetStore(consumer, connect=connect, limit_s=limit_s)

@@ -273,6 +273,15 @@ def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
     return listing.value if listing.code is Code.OK else ()
 
 
+def read_registered_brokers() -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
+    """Read the brokers that are registered now, without watches.
+
+    A member reads them also outside of a rebalance, because the death of a broker causes none.
+    """
+    found = yield from read_brokers((yield from _list(paths.BROKER_IDS)))
+    return tuple(payloads.readable_brokers(found))
+
+
 def read_brokers(
     ids: Sequence[str], *, watch: bool = False
 ) -> Generator[Batch, Replies, dict[str, payloads.Broker | MalformedZnodeError]]:

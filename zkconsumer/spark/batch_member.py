@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.consumer import commit_requests, group_member
+from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.member_thread import MemberThread
@@ -415,7 +415,7 @@ class Membership:
     def commit(self) -> Future[None]:
         """Store the finished positions soon. A failure is also logged."""
         assert self._thread is not None
-        storage = group_member.storage(self.config)
+        storage = self.config.storage
         return self._thread.commit(
             commit_requests.new_commit_request(None, retries=None, storage=storage)
         )

@@ -15,7 +15,6 @@ from typing import Final, Literal
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.consumer.group_member import storage
 from zkconsumer.errors import ConfigError, SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogRange, are_times_exact, committed_in_kafka
@@ -261,7 +260,7 @@ def stored_offsets(
         SparkSourceError: Kafka does not return an offset of the group.
         ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `ZooKeeperClient`.
     """
-    where = storage(config)
+    where = config.storage
     found: dict[TopicPartition, int] = {}
     with ZooKeeperClient(config) as connection:
         brokers = registered_brokers(connection) if where is not Storage.ZOOKEEPER else Brokers()

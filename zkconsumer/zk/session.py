@@ -9,10 +9,11 @@ survive a disconnect, so a member reads everything again after `Connected`.
 from __future__ import annotations
 
 import logging
+import queue
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, TypeVar
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
@@ -28,7 +29,7 @@ from zkconsumer.errors import (
     ZooKeeperUnreachableError,
 )
 from zkconsumer.protocol.model import Session
-from zkconsumer.protocol.requests import Reply
+from zkconsumer.protocol.requests import Batch, Code, Reply
 from zkconsumer.zk import kazoo_transport
 from zkconsumer.zk.attempts import Address, Attempts, Fault
 from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
@@ -70,6 +71,8 @@ class ClientDeath(NamedTuple):
     reason: str
     refused: bool
 
+
+T = TypeVar("T")
 
 OnState = Callable[[Session | None], None]
 OnDeath = Callable[[ClientDeath], None]
@@ -390,6 +393,37 @@ class ZooKeeperSession:
     def is_over(self, session_id: int) -> bool:
         """Return whether this session is over, even before `on_state` reports it."""
         return kazoo_transport.session_id(self._client) != session_id
+
+    def run(self, operation: Generator[Batch, Sequence[Reply], T], *, limit_s: float) -> T:
+        """Run an operation to its end on the caller's thread; return its result.
+
+        The call waits at most `limit_s` seconds for the replies to each batch. The session's own
+        threads must not call it.
+
+        Raises ZooKeeperUnreachableError if the replies do not come, or if the connection breaks.
+        """
+        try:
+            batch = next(operation)
+            while True:
+                batch = operation.send(self._replies(batch, limit_s))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _replies(self, batch: Batch, limit_s: float) -> Sequence[Reply]:
+        answer: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
+        self.submit(batch, answer.put)
+        try:
+            replies = answer.get(timeout=limit_s)
+        except queue.Empty:
+            raise ZooKeeperUnreachableError(
+                f"ZooKeeper has not answered within {limit_s:g} s", remedy="try again"
+            ) from None
+        if any(reply.code is Code.BROKEN for reply in replies):
+            raise ZooKeeperUnreachableError(
+                "the connection to ZooKeeper broke before it answered", remedy="try again"
+            )
+        return replies
 
     def submit(
         self,
