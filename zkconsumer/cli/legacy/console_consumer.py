@@ -1,7 +1,7 @@
 """ConsoleConsumer in its ZooKeeper mode: options, message formatters, and the run.
 
 The tool consumes with a zkconsumer member. As in the original, `--topic` is a pattern, and the exit
-commits everything that was written. The help text equals that of the imitated release. It also
+commits everything that was written. The help text has the words of the imitated release. It also
 lists the options of the new consumer, which this tool refuses. The formatters are
 `kafka.tools.*MessageFormatter`, 0.8.2 to 1.1.
 """

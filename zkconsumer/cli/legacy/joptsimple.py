@@ -1,23 +1,23 @@
 """joptsimple's option parser and help: release 3.2 (Kafka 0.8 and 0.9) and 5.0 (later Kafka).
 
-Errors and help equal joptsimple's byte for byte. The help wraps lines where
-`java.text.BreakIterator` sees the end of a word. A trailing hyphen or colon also ends a word.
+Errors equal joptsimple's byte for byte. The help has joptsimple's words; it breaks lines at blanks
+only, and its columns have one width in all releases.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from textwrap import wrap
 from typing import Final
 
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.protocol.java.text import parse_int32, parse_int64
 
-# Columns of joptsimple's help.
-WIDTH: Final = 80
-_OLD_COLUMN: Final = (WIDTH - 2) // 2
+# Characters of a line of the help, of its first column at most, and between the columns.
+_WIDTH: Final = 80
+_LEFT: Final = 39
 _GAP: Final = 2
 
 
@@ -159,9 +159,18 @@ class Parser:
     # ---- help ------------------------------------------------------------------------------------
 
     def help(self) -> str:
-        """Return what `printHelpOn` prints, with a line end after the last line."""
-        rows = [(self._left(one), _right(one)) for one in self._options.values()]
-        return _old_help(rows) if self._old else _new_help(rows)
+        """Return the options and their descriptions in two columns."""
+        rows = [_HEAD, _RULE, *((self._left(one), _right(one)) for one in self._options.values())]
+        left = min(_LEFT, max(len(option) for option, _ in rows))
+        right = _WIDTH - left - _GAP
+        lines = [
+            f"{option.ljust(left + _GAP)}{words}".rstrip()
+            for row in rows
+            for option, words in zip_longest(
+                _lines(row[0], left), _lines(row[1], right), fillvalue=""
+            )
+        ]
+        return "".join(f"{line}\n" for line in lines)
 
     def _left(self, option: Option) -> str:
         if option.argument is None:
@@ -177,58 +186,16 @@ def _right(option: Option) -> str:
     return f"{option.doc} (default: {option.default})".strip()
 
 
-_PRE = '($"\\[{'
-_POST = '!%.,:;?")\\]}'
-# A piece of text that a line break may follow. It consists of opening characters, a word or a
-# number, hyphens or closing characters, and blanks. The rules are those of `LineBreak` in the JDK's
-# BreakIteratorRules, as far as help texts need them.
-_WORD = re.compile(
-    rf"[{_PRE}]*(?:[{_PRE}-]*[0-9]+(?:[.,][0-9]+)*|[^\s{_PRE}{_POST}-]*)(?:-+|[{_POST}]*)\s*"
-)
+_HEAD: Final = ("Option", "Description")
+_RULE: Final = ("------", "-----------")
 
 
-def _lines(text: str, width: int) -> Iterator[str]:
-    for embedded in text.strip().split("\n"):
-        line = ""
-        for word in (match[0] for match in _WORD.finditer(embedded)):
-            if len(line) + len(word) > width:
-                yield line.rstrip()
-                line = "  " + word
-            else:
-                line += word
-        if line:
-            yield line.rstrip()
-
-
-_HEAD: Final = [("Option", "Description"), ("------", "-----------")]
-
-
-def _old_help(rows: Sequence[tuple[str, str]]) -> str:
-    """Return the help as two columns of equal width (`joptsimple.internal.ColumnarData`)."""
-    widths = (_OLD_COLUMN, _OLD_COLUMN)
-    return _paired([*_HEAD, *_fitted(rows, widths)], widths, gap=1)
-
-
-def _new_help(rows: Sequence[tuple[str, str]]) -> str:
-    """Return the help as two columns, each as wide as its texts need (`joptsimple.internal.Rows`).
-    The widths are computed before and again after the texts are wrapped.
-    """
-    cells = [*_HEAD, *rows]
-    cells = [*_HEAD, *_fitted(rows, _widths(cells))]
-    return _paired(cells, _widths(cells), gap=_GAP)
-
-
-def _widths(cells: Sequence[tuple[str, str]]) -> tuple[int, int]:
-    left = min((WIDTH - _GAP) // 2, max(len(one) for one, _ in cells))
-    return left, min(WIDTH - left - _GAP, max(len(one) for _, one in cells))
-
-
-def _fitted(rows: Sequence[tuple[str, str]], widths: tuple[int, int]) -> Iterator[tuple[str, str]]:
-    for left, right in rows:
-        yield from zip_longest(_lines(left, widths[0]), _lines(right, widths[1]), fillvalue="")
-
-
-def _paired(cells: Sequence[tuple[str, str]], widths: tuple[int, int], *, gap: int) -> str:
-    return "".join(
-        left.ljust(widths[0]) + " " * gap + right.ljust(widths[1]) + "\n" for left, right in cells
-    )
+def _lines(text: str, width: int) -> list[str]:
+    """Break a text at blanks; further lines are indented. A longer word is not broken."""
+    return [
+        line
+        for part in text.strip().split("\n")
+        for line in wrap(
+            part, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+    ]
