@@ -31,6 +31,7 @@ from zkconsumer import ConsumerConfig
 from zkconsumer.demo.pipeline_query import Query
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.registrations import Registration
+from zkconsumer.protocol.requests import Create
 from zkconsumer.sandbox.topics import session
 from zkconsumer.spark.batch_member import Membership
 from zkconsumer.spark.group_stream import GroupStreamReader
@@ -220,12 +221,16 @@ def _many(bench: Bench, topic: str, partitions: int) -> Iterator[tuple[str, str]
                 "timestamp": "0",
             }
             placed = {"version": 1, "partitions": {str(n): [1] for n in range(partitions)}}
+            below = f"/{topic}"
+            parents = (below, f"{below}/brokers", below + paths.BROKER_IDS, below + paths.TOPICS)
             with session(bench.sandbox.zookeeper_connect) as client:
-                for path, value in (
-                    (f"{paths.BROKER_IDS}/1", broker),
-                    (paths.topic(topic), placed),
-                ):
-                    client.create(f"/{topic}{path}", json.dumps(value).encode(), makepath=True)
+                client.write(
+                    [
+                        *map(Create, parents),
+                        Create(below + paths.broker(1), json.dumps(broker).encode()),
+                        Create(below + paths.topic(topic), json.dumps(placed).encode()),
+                    ]
+                )
             yield f"{bench.sandbox.zookeeper_connect}/{topic}", bootstrap
         finally:
             process.kill()

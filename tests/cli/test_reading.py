@@ -14,12 +14,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import ACL, Id, Permissions
 from support.scenes import Scene, scenes
+from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 
 READ = [ACL(Permissions.READ, Id("world", "anyone"))]
 COMMANDS = (
@@ -80,7 +80,7 @@ def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=3)
     sandbox.produce(topic, 15)
-    with session(sandbox.zookeeper_connect) as above:
+    with peer_of(sandbox.zookeeper_connect) as above:
         broker = above.get(paths.broker(0))[0]
         states = [above.get(paths.partition_state(topic, n))[0] for n in range(3)]
         placed = above.get(paths.topic(topic))[0]

@@ -15,6 +15,7 @@ import pytest
 from support.internals import text_of
 from support.scenes import Scene, scenes
 from support.wait import LIMIT_S, soon
+from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.admin.health import Memory
@@ -26,7 +27,6 @@ from zkconsumer.cli.top_feed import Feed, GroupRow, History, ordered, row_of
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 from zkconsumer.zk.client import ZooKeeperClient
 
 SCREENS = Path(__file__).parent / "top"
@@ -63,7 +63,7 @@ def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
     sandbox.create_topic(topic, partitions=3)
     for partition in range(3):
         sandbox.produce(topic, 5, partition=partition)
-    with session(sandbox.zookeeper_connect) as above:
+    with peer_of(sandbox.zookeeper_connect) as above:
         broker = above.get(paths.broker(0))[0]
         states = [above.get(paths.partition_state(topic, n))[0] for n in range(3)]
         placed = above.get(paths.topic(topic))[0]

@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition as RawPartition
 from confluent_kafka.admin import AdminClient
 from support.kafka.logs import COMMITTED, open_transaction, producer, transact
 from support.kafka.offsets import commit_as_another_client, store_of
+from support.zk.client import peer_of
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import BrokersUnreachableError
@@ -39,7 +40,7 @@ from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker, decode_broker
 from zkconsumer.protocol.requests import FetchOffsets
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import client_settings, session
+from zkconsumer.sandbox.topics import client_settings
 
 LIMIT_S = 60.0
 NOBODY = Broker("127.0.0.1", 1, 4, ("PLAINTEXT://127.0.0.1:1",))
@@ -49,7 +50,7 @@ NOBODY = Broker("127.0.0.1", 1, 4, ("PLAINTEXT://127.0.0.1:1",))
 def brokers(sandbox: Sandbox) -> Brokers:
     """The brokers, as ZooKeeper has their registrations."""
     path = paths.broker(0)
-    with session(sandbox.zookeeper_connect) as client:
+    with peer_of(sandbox.zookeeper_connect) as client:
         return Brokers([decode_broker(client.get(path)[0], where=path)])
 
 
@@ -72,7 +73,7 @@ def test_log_ends(
     assert [one.start for one in ranges] == [0, 0, 0]
     assert sum(one.end for one in ranges) == sandbox_end
     assert [found[tp] for tp in wanted[3:]] == [NO_TOPIC, NO_TOPIC]
-    with session(sandbox.zookeeper_connect) as client:
+    with peer_of(sandbox.zookeeper_connect) as client:
         assert not client.exists(paths.topic(missing))
 
 

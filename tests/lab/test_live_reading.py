@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from support.wait import eventually
+from support.zk.client import peer_of
 
 from zkconsumer.admin.api import Admin
 from zkconsumer.config.settings import ConnectionConfig
@@ -15,7 +16,6 @@ from zkconsumer.lab import live
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 from zkconsumer.zk.session import ZooKeeperSession
 
 
@@ -25,7 +25,7 @@ def test_the_live_lab_keeps_its_clients(
     """Reading a group again opens neither a ZooKeeper session nor a client of the brokers."""
     group = unique("kept")
     sandbox.create_topic(group, partitions=1)
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.create(paths.offset(group, TopicPartition(group, 0)), b"0", makepath=True)
     counts = Counter[str]()
 

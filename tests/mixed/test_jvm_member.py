@@ -10,12 +10,12 @@ import pytest
 from kazoo.client import KazooClient
 from support.jvm.member import RELEASES, JvmMember
 from support.wait import wait_for
+from support.zk.client import peer_of
 from support.zk.takeover import expire
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 
 
 def offset(client: KazooClient, group: str, topic: str) -> int | None:
@@ -32,7 +32,7 @@ def test_a_member_of_each_release(
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)
     with ExitStack() as stack:
-        client = stack.enter_context(session(sandbox.zookeeper_connect))
+        client = stack.enter_context(peer_of(sandbox.zookeeper_connect))
         member = JvmMember(
             release,
             sandbox.zookeeper_connect,

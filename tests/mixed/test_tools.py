@@ -10,13 +10,13 @@ from typing import Any
 from support.jvm.member import JvmMember
 from support.kafka.logs import TOOL_S, tool
 from support.wait import wait_for
+from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 
 RELEASE = "1.1.1"
 
@@ -68,7 +68,7 @@ def test_the_same_figures(sandbox: Sandbox, unique: Callable[[str], str], tmp_pa
     ]
     try:
         wait_for(lambda: len(members[0].delivered) == 7, "seven messages")
-        with session(sandbox.zookeeper_connect) as client:
+        with peer_of(sandbox.zookeeper_connect) as client:
             nodes = [paths.owner(group, TopicPartition(topic, n)) for n in range(2)]
             ids = paths.ids(group)
             wait_for(lambda: len(client.get_children(ids)) == 2, "both members")

@@ -16,12 +16,12 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 from support.kafka.logs import REQUEST_S, producer
 from support.kafka.streams import KafkaLog
 from support.wait import LIMIT_S
+from support.zk.client import peer_of
 
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 from zkconsumer.spark.batch import BatchReader, PushingBatchReader
 from zkconsumer.spark.direct_stream import DirectStreamReader
 from zkconsumer.spark.group_stream import GroupStreamReader
@@ -151,7 +151,7 @@ MISTAKES = {
 def test_a_mistake_that_no_retry_corrects(sandbox: Sandbox, mistake: str, mode: str) -> None:
     """Each use fails at its first request with the sentence that names the mistake."""
     options, expected = MISTAKES[mistake]
-    with session(sandbox.zookeeper_connect) as client:
+    with peer_of(sandbox.zookeeper_connect) as client:
         client.ensure_path("/empty")
     given = {"zookeeper": "{connect}", "subscribe": "t", "zookeeper.session.timeout.ms": "6000"}
     given |= options

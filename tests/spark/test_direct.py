@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 from support.kafka.logs import ABORTED, COMMITTED, open_transaction, transact
+from support.zk.client import peer_of
 
 from zkconsumer.errors import ConfigError, SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers
@@ -29,7 +30,6 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-from zkconsumer.sandbox.topics import session
 from zkconsumer.spark import cluster_logs
 from zkconsumer.spark.cluster_logs import ClusterLogs
 from zkconsumer.spark.direct_stream import DirectStreamReader
@@ -145,7 +145,7 @@ def test_committed_messages_only(
 def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
     """Return the contents of the offset znodes of partitions 0 and 1."""
     found: list[bytes | None] = []
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         for number in (0, 1):
             path = paths.offset(group, TopicPartition(topic, number))
             found.append(zk.get(path)[0] if zk.exists(path) else None)
@@ -187,13 +187,13 @@ def test_a_query_starts_at_the_groups_offsets(
 ) -> None:
     """Stored offsets are used; `auto.offset.reset` replaces missing and out-of-range offsets."""
     group = unique("group")
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.create(paths.offset(group, TopicPartition(topic, 0)), b"2", makepath=True)
     one = driven(subscribe=topic, group__id=group)
     assert one.first() == {topic: {"0": [2, 6], "1": [4, 4]}}
     smallest = driven(subscribe=topic, group__id=group, auto__offset__reset="smallest")
     assert smallest.first() == {topic: {"0": [2, 6], "1": [0, 4]}}
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.set(paths.offset(group, TopicPartition(topic, 0)), b"77")
     assert driven(subscribe=topic, group__id=group).first()[topic]["0"] == [6, 6]
 
@@ -203,7 +203,7 @@ def test_a_query_starts_at_the_groups_offsets_in_kafka(
 ) -> None:
     """With dual commit a query starts at the higher stored offset, without it at Kafka's offset."""
     group = unique("group")
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.create(paths.offset(group, TopicPartition(topic, 0)), b"5", makepath=True)
     committer = Consumer({"bootstrap.servers": sandbox.bootstrap, "group.id": group})
     committer.commit(
@@ -448,7 +448,7 @@ def test_finished_batches_are_mirrored(
     other = unique("group")
     silent = driven(subscribe=topic, group__id=other, **EARLIEST)
     silent.after(silent.first(ReadMaxRows(5)))
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         assert not zk.exists(paths.group(other))
 
 
@@ -465,25 +465,25 @@ def test_the_mirror_only_moves_forward(sandbox: Sandbox, topic: str, unique: Uni
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     mirror = OffsetMirror(config)
     mirror.commit({zero: 5, one: 5})
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.set(paths.offset(group, zero), b"9")
         zk.set(paths.offset(group, one), b"1")
     mirror.commit({zero: 6, one: 6})
     assert stored(sandbox, group, topic) == [b"9", b"6"]
     mirror.commit({zero: 3, one: 3})
     assert stored(sandbox, group, topic) == [b"9", b"6"]
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.delete(paths.group(group), recursive=True)
     mirror.commit({zero: 10, one: 10})
     assert stored(sandbox, group, topic) == [b"10", b"10"]
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.set(paths.offset(group, one), b"what?")
     mirror.commit({zero: 11, one: 11})
     assert stored(sandbox, group, topic) == [b"11", b"what?"]
     mirror.close()
     mirror.commit({zero: 12})
     assert stored(sandbox, group, topic) == [b"12", b"what?"]
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.set(paths.offset(group, one), b"2")
     mirror.commit({zero: 12, one: 13})
     assert stored(sandbox, group, topic) == [b"12", b"13"]
@@ -502,7 +502,7 @@ def test_a_group_with_members_causes_a_warning(
             "group.id": group,
         }
     ).config
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.create(paths.member(group, f"{group}_other"), b"{}", ephemeral=True, makepath=True)
         mirror = OffsetMirror(config)
         with caplog.at_level(logging.WARNING, "zkconsumer.spark"):
@@ -521,7 +521,7 @@ def test_a_refused_offset_write_stops_no_query(
 ) -> None:
     """If ZooKeeper denies the write of offsets, the log says so once, and batches continue."""
     group = unique("group")
-    with session(sandbox.zookeeper_connect) as zk:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         zk.ensure_path(paths.CONSUMERS)  # The znodes above stay open: kazoo would lock them.
         zk.create(paths.group(group), acl=[make_acl("world", "anyone", read=True)])
     one = driven(subscribe=topic, group__id=group, mirrorOffsets="true", **EARLIEST)

@@ -18,13 +18,13 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 from support.wait import eventually
+from support.zk.client import peer_of
 
 from zkconsumer.errors import ConfigError, SparkSourceError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
-from zkconsumer.sandbox.topics import session
 from zkconsumer.spark.finishing import CommitListener, committing, ranges_of
 from zkconsumer.spark.offset_ranges import OffsetRange
 
@@ -37,7 +37,7 @@ SCHEMA = "key binary, value binary, topic string, partition int, offset long"
 
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    with session(zookeeper.connect) as made:
+    with peer_of(zookeeper.connect) as made:
         yield made
 
 
@@ -111,7 +111,7 @@ def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert line.startswith("query orders: offsets were not written to ZooKeeper: ")
     with server:
         listener.onQueryProgress(second)
-        with session(server.connect) as client:
+        with peer_of(server.connect) as client:
             assert stored(client, group)["orders-2"] == 22
         listener.close()
 

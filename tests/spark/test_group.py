@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from support.kafka.offsets import foreign
 from support.members.group import SETTINGS, Group
 from support.wait import eventually
+from support.zk.client import peer_of
 from support.zk.proxies import Proxy, Wire
 
 from zkconsumer import ConsumerConfig
@@ -23,7 +24,6 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 from zkconsumer.spark import group_stream
 from zkconsumer.spark.batch_member import Membership
 from zkconsumer.spark.cluster_logs import ENDS_S, MAX_IDLE_DELAY_S, IdleDelay
@@ -281,7 +281,7 @@ def test_rows_have_the_token_of_their_batch(group: Groups) -> None:
     query = Driven(group, columns=columns)
     end = query.after({})
     nodes = [paths.owner(group.name, TopicPartition(group.topic, number)) for number in range(4)]
-    with session(group.sandbox.zookeeper_connect) as client:
+    with peer_of(group.sandbox.zookeeper_connect) as client:
         owners = {number: client.exists(node).czxid for number, node in enumerate(nodes)}
     assert tokens(query, end) == owners
     query.reader.stop()

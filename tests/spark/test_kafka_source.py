@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+from support.zk.client import peer_of
+
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-from zkconsumer.sandbox.topics import session
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300.0
@@ -69,7 +70,7 @@ def test_spark_s_own_source(sandbox: Sandbox, unique: Callable[[str], str], tmp_
 
     def has_all(name: str) -> bool:
         nodes = [paths.offset(f"{group}-{name}", TopicPartition(topic, n)) for n in range(3)]
-        with session(sandbox.zookeeper_connect) as zk:
+        with peer_of(sandbox.zookeeper_connect) as zk:
             return [zk.get(path)[0] for path in nodes if zk.exists(path)] == [b"40", b"41", b"42"]
 
     arguments = [str(ROOT), *site.getsitepackages(), sandbox.bootstrap, sandbox.zookeeper_connect]

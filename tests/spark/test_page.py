@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from support.zk.client import peer_of
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-from zkconsumer.sandbox.topics import session
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -60,7 +60,7 @@ def test_the_programs(
     topic, group, connect = unique("orders"), unique("billing"), sandbox.zookeeper_connect
     sandbox.create_topic(topic, partitions=2)
     znodes = [paths.offset(group, TopicPartition(topic, number)) for number in range(2)]
-    with session(connect) as client:  # The group existed before the query.
+    with peer_of(connect) as client:  # The group existed before the query.
         for znode in znodes:
             client.create(znode, b"0", makepath=True)
     names = {
@@ -96,7 +96,7 @@ def test_the_programs(
     page.space["rows"] = spark.readStream.format("zkconsumer").options(**options).load()
     with stopped(page, "from zkconsumer.spark.finishing import committing"):
         page.space["query"].processAllAvailable()
-    with session(connect) as client:
+    with peer_of(connect) as client:
         assert sum(int(client.get(znode)[0]) for znode in znodes) == 30
 
 

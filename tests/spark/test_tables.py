@@ -22,6 +22,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from support.scenes import Scene, scenes
 from support.wait import eventually
+from support.zk.client import peer_of
 
 from zkconsumer.admin.groups import members, read_groups
 from zkconsumer.admin.lag import GroupLag, group_lags
@@ -30,7 +31,6 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Create
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
-from zkconsumer.sandbox.topics import session
 from zkconsumer.spark import tables
 from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import State
@@ -157,7 +157,7 @@ def test_an_offset_beyond_the_log(spark: SparkSession, sandbox: Sandbox, unique:
     sandbox.create_topic(topic, partitions=2)
     for partition, offset in ((0, b"1000"), (1, b"3")):
         sandbox.produce(topic, 10, partition=partition)
-        with session(sandbox.zookeeper_connect) as client:
+        with peer_of(sandbox.zookeeper_connect) as client:
             path = paths.offset(group, TopicPartition(topic, partition))
             client.create(path, offset, makepath=True)
     found = tables.lag(spark, zookeeper=sandbox.zookeeper_connect, groups=[group])

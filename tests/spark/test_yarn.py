@@ -15,13 +15,13 @@ import pyspark
 import pytest
 from support.hadoop import Hdfs, Yarn
 from support.packages import LIMIT_S, build, pip, python_without_package
+from support.zk.client import peer_of
 from support.zk.history_logs import every_kind
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.spark import environment
-from zkconsumer.sandbox.topics import session
 
 JOB = Path(__file__).with_name("yarnjob.py")
 SPARK = Path(pyspark.__file__).parent
@@ -124,6 +124,6 @@ def test_a_job_on_yarn(
     assert all(Path(one).is_relative_to(yarn.directory) for one in containers)
     assert mode == "client" or told["interpreter"].endswith("environment/bin/python")
     group, topic = request_of["group"], request_of["topic"]
-    with session(request_of["zookeeper"]) as client:
+    with peer_of(request_of["zookeeper"]) as client:
         assert client.get(paths.offset(group, TopicPartition(topic, 0)))[0] == b"20"
         assert client.get_children(paths.member(group, "x").rpartition("/")[0]) == []

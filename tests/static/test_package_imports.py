@@ -37,7 +37,7 @@ PERMITTED: dict[str, set[str]] = {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
         *("spark", "later"),
     },
-    "sandbox": {"errors", "protocol", "kafka"},
+    "sandbox": {"errors", "protocol", "config", "zk", "kafka"},
     "lab": {
         *("errors", "java", "protocol", "member", "later", "consumer", "trace", "sim"),
         *("config", "zk", "admin", "sandbox", "history"),

@@ -11,13 +11,13 @@ import pytest
 from support.jvm.tools import World
 from support.members.group import SETTINGS
 from support.wait import eventually
+from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import session
 
 OTHER = "another-topic"
 
@@ -30,7 +30,7 @@ class Place(World):
         self.topic, self._stack = topic, stack
         self.chroot = f"/{topic}"
         self.connect = f"{sandbox.zookeeper_connect}{self.chroot}"
-        with session(sandbox.zookeeper_connect) as zk:
+        with peer_of(sandbox.zookeeper_connect) as zk:
             copied = [f"/brokers/ids/{number}" for number in zk.get_children("/brokers/ids")]
             state = "/partitions/0/state"
             for path in (*copied, f"/brokers/topics/{topic}", f"/brokers/topics/{topic}{state}"):

@@ -13,22 +13,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from zkconsumer.errors import SandboxError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import encode_offset
+from zkconsumer.protocol.requests import Code, Create, Delete, SetData, Write
 from zkconsumer.sandbox import BrokerServer, ZooKeeperEnsemble, topics
 from zkconsumer.sandbox.jars import Progress
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.proxy import Proxy, Wire
 from zkconsumer.sandbox.real_group import MemberKind, MemberProcess, MemberState, PeriodicProducer
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
+from zkconsumer.zk.client import ZooKeeperClient
 
 GROUP, TOPIC, PARTITIONS = "billing", "orders", 8
 
@@ -206,9 +206,7 @@ class Scene:
         parent = paths.owners_of(GROUP, TOPIC)
 
         def owned() -> bool:
-            return bool(
-                self._client.exists(parent) and len(self._client.get_children(parent)) == PARTITIONS
-            )
+            return len(self._client.children([parent]).get(parent, ())) == PARTITIONS
 
         until(owned, limit_s=_QUIET_S)
 
@@ -299,17 +297,17 @@ class Scene:
 
     def _take_an_owner_away(self) -> str:
         tp = self._partition()
-        self._write(lambda: self._client.delete(paths.owner(GROUP, tp)))
+        self._write(Delete(paths.owner(GROUP, tp)))
         return f"another client deletes the owner znode of {tp.topic}-{tp.partition}"
 
     def _set_an_offset_back(self) -> str:
         tp = self._partition()
-        self._write(lambda: self._client.set(paths.offset(GROUP, tp), encode_offset(0)))
+        self._write(SetData(paths.offset(GROUP, tp), encode_offset(0), -1))
         return f"another client sets the offset of {tp.topic}-{tp.partition} to 0"
 
     def _delete_an_offset(self) -> str:
         tp = self._partition()
-        self._write(lambda: self._client.delete(paths.offset(GROUP, tp)))
+        self._write(Delete(paths.offset(GROUP, tp)))
         return f"another client deletes the offset of {tp.topic}-{tp.partition}"
 
     def _block_a_partition(self) -> str:
@@ -325,18 +323,14 @@ class Scene:
     def _partition(self) -> TopicPartition:
         return TopicPartition(TOPIC, self._random.randrange(PARTITIONS))
 
-    @staticmethod
-    def _write(change: Callable[[], object]) -> None:
+    def _write(self, change: Write) -> None:
         """Change a znode; do nothing if it does not exist at this moment."""
-        from kazoo.exceptions import NoNodeError
-
-        with suppress(NoNodeError):
-            change()
+        reply = self._client.write([change])
+        if reply.code not in (Code.OK, Code.NO_NODE):
+            raise SandboxError(f"ZooKeeper refused: {reply.code.name}", where=change.path)
 
     @staticmethod
-    def _replace(client: KazooClient, path: str) -> bool:
-        transaction = client.transaction()
-        if client.exists(path):
-            transaction.delete(path)
-        transaction.create(path, f"{GROUP}_stranger-0".encode(), ephemeral=True)
-        return not any(isinstance(one, Exception) for one in transaction.commit())
+    def _replace(client: ZooKeeperClient, path: str) -> bool:
+        old = [Delete(path)] if client.stats([path]) else []
+        new = Create(path, f"{GROUP}_stranger-0".encode(), ephemeral=True)
+        return client.write([*old, new]).code is Code.OK

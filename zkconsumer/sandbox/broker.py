@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.protocol import paths
-from zkconsumer.sandbox import jars
+from zkconsumer.sandbox import jars, topics
 from zkconsumer.sandbox.ports import HOST
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.server import JavaServer
@@ -141,26 +141,11 @@ class BrokerServer(JavaServer):
         return ("] started" in text or "], started" in text) and self._accepts()
 
     def _await_expiry(self) -> None:
-        from kazoo.client import KazooClient
-        from kazoo.exceptions import KazooException
-        from kazoo.handlers.threading import KazooTimeoutError
-
         session_s = int(str(self._settings()["zookeeper.session.timeout.ms"])) / 1000
-        client = KazooClient(self.zookeeper_connect, timeout=10.0)
         node = paths.broker(self.broker_id)
-        try:
-            client.start(timeout=10.0)
-            if until(lambda: not client.exists(node), limit_s=session_s + _EXPIRY_SLACK_S):
+        with topics.session(self.zookeeper_connect) as client:
+            if until(lambda: not client.stats([node]), limit_s=session_s + _EXPIRY_SLACK_S):
                 return
-        except (KazooException, KazooTimeoutError) as error:
-            raise SandboxError(
-                f"{self.name} cannot reach ZooKeeper: {error or type(error).__name__}",
-                where=self.zookeeper_connect,
-                remedy="start ZooKeeper first",
-            ) from error
-        finally:
-            client.stop()
-            client.close()
         raise SandboxError(
             f"another broker with id {self.broker_id} is registered",
             where=node,

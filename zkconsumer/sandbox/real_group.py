@@ -11,23 +11,21 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from zkconsumer.errors import RefusedError
 from zkconsumer.protocol.payloads import encode_offset
+from zkconsumer.protocol.requests import Code, Delete, SetData
 from zkconsumer.sandbox import guard, jars, topics
 from zkconsumer.sandbox.process import Process, launch
 from zkconsumer.sandbox.proxy import Proxy
 from zkconsumer.sandbox.sandbox import Sandbox
 from zkconsumer.sandbox.server import FAST_JVM, LOG4J
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
 
 JVM_RELEASE = "1.1.1"
 """Kafka's release of the JVM members: the last one that contains the ZooKeeper consumer."""
@@ -287,14 +285,18 @@ class RealGroup:
 
     def delete(self, path: str) -> None:
         """Delete a znode as another client. Raises RefusedError if the znode is missing."""
-        self._change(path, lambda client: client.delete(path))
+        self._write(Delete(path))
 
     def write_offset(self, path: str, offset: int) -> None:
         """Write an offset as another client. Raises RefusedError if the znode is missing."""
-        self._change(path, lambda client: client.set(path, encode_offset(offset)))
+        self._write(SetData(path, encode_offset(offset), -1))
 
-    def _change(self, path: str, change: Callable[[KazooClient], object]) -> None:
+    def _write(self, change: Delete | SetData) -> None:
         with topics.session(self.connect) as client:
-            if client.exists(path) is None:
-                raise RefusedError("there is no such znode", where=path)
-            change(client)
+            reply = client.write([change])
+        if reply.code is Code.NO_NODE:
+            raise RefusedError("there is no such znode", where=change.path)
+        if reply.code is not Code.OK:
+            raise RefusedError(
+                f"ZooKeeper has not answered OK: {reply.code.name}", where=change.path
+            )

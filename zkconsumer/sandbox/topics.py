@@ -10,20 +10,28 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from zkconsumer.errors import SandboxError
+from zkconsumer.errors import SandboxError, ZkConsumerError
 from zkconsumer.protocol.model import Json, JsonObject
-from zkconsumer.protocol.paths import BROKER_IDS, TOPICS, broker, topic, validate_topic
+from zkconsumer.protocol.paths import (
+    BROKER_IDS,
+    TOPICS,
+    broker,
+    partition_state,
+    topic,
+    validate_topic,
+)
 from zkconsumer.protocol.payloads import Broker, decode_broker
+from zkconsumer.protocol.requests import Code, Create, SetData, Write
 from zkconsumer.sandbox.process import until
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
-    from kazoo.client import KazooClient
 
     from zkconsumer.kafka.client_settings import Settings
+    from zkconsumer.zk.client import ZooKeeperClient
 
 # The controller needs 10 ms per partition on a busy machine. If a partition has no leader after
 # this many seconds, the brokers have a problem.
@@ -50,30 +58,31 @@ class Placed(NamedTuple):
 
 
 @contextmanager
-def session(zookeeper_connect: str) -> Iterator[KazooClient]:
-    """Open a ZooKeeper session for a few operations.
+def session(zookeeper_connect: str) -> Iterator[ZooKeeperClient]:
+    """Connect to ZooKeeper for a few operations.
 
     Raises:
         SandboxError: there is no session within 5 s, or an operation failed in ZooKeeper.
     """
-    from kazoo.client import KazooClient
-    from kazoo.exceptions import KazooException
-    from kazoo.handlers.threading import KazooTimeoutError
+    from zkconsumer.config.settings import ConnectionConfig
+    from zkconsumer.zk.client import ZooKeeperClient
 
-    client = KazooClient(zookeeper_connect, timeout=10.0)
+    config = ConnectionConfig(
+        zookeeper_connect=zookeeper_connect,
+        zookeeper_session_timeout_s=10.0,
+        zookeeper_connection_timeout_s=5.0,
+    )
     try:
-        client.start(timeout=5.0)
-        yield client
-    except (KazooException, KazooTimeoutError) as error:
+        with ZooKeeperClient(config) as client:
+            yield client
+    except SandboxError:
+        raise
+    except ZkConsumerError as error:
         raise SandboxError(
-            f"ZooKeeper failed: {error or type(error).__name__}",
+            f"ZooKeeper failed: {error.what}",
             where=zookeeper_connect,
             remedy="check that the sandbox runs and that the chroot is right",
         ) from error
-    finally:
-        with suppress(AttributeError):  # raised inside kazoo if Ctrl-C interrupted `start`
-            client.stop()
-        client.close()
 
 
 def client_settings(zookeeper_connect: str) -> Settings:
@@ -108,7 +117,7 @@ def create_topic(
     """
     validate_topic(name)
     with session(zookeeper_connect) as zk:
-        if zk.exists(topic(name)):
+        if zk.stats([topic(name)]):
             raise SandboxError(f"topic {name} already exists", remedy="choose another name")
         assignment = _assignment(sorted(_brokers(zk)), range(partitions), replicas)
         settings = {key: str(value) for key, value in (config or {}).items()}
@@ -149,9 +158,8 @@ def delete_topic(zookeeper_connect: str, name: str) -> None:
     """
     with session(zookeeper_connect) as zk:
         _topic_record(zk, name)
-        zk.ensure_path("/admin/delete_topics")
-        zk.create(f"/admin/delete_topics/{name}")
-        if not until(lambda: not zk.exists(topic(name)), limit_s=LEADERS_LIMIT_S):
+        _write(zk, f"/admin/delete_topics/{name}", None)
+        if not until(lambda: not zk.stats([topic(name)]), limit_s=LEADERS_LIMIT_S):
             raise SandboxError(
                 f"topic {name} still exists",
                 remedy="deletion needs the brokers of all its replicas",
@@ -161,7 +169,7 @@ def delete_topic(zookeeper_connect: str, name: str) -> None:
 def list_topics(zookeeper_connect: str) -> tuple[str, ...]:
     """Return the names of all topics, sorted."""
     with session(zookeeper_connect) as zk:
-        return tuple(sorted(zk.get_children(TOPICS)))
+        return tuple(zk.children([TOPICS]).get(TOPICS, ()))
 
 
 def describe_topic(zookeeper_connect: str, name: str) -> tuple[PartitionPlacement, ...]:
@@ -174,12 +182,18 @@ def describe_topic(zookeeper_connect: str, name: str) -> tuple[PartitionPlacemen
         return _placements(zk, name)
 
 
-def _brokers(zk: KazooClient) -> dict[int, Broker]:
+def _brokers(zk: ZooKeeperClient) -> dict[int, Broker]:
     """Return the live brokers by id. Raises SandboxError if there is none."""
-    ids = zk.get_children(BROKER_IDS) if zk.exists(BROKER_IDS) else []
-    if not ids:
+    ids = zk.children([BROKER_IDS]).get(BROKER_IDS, ())
+    nodes = zk.read(map(broker, ids))
+    found = {
+        int(number): decode_broker(nodes[path].data, where=path)
+        for number in ids
+        if (path := broker(number)) in nodes
+    }
+    if not found:
         raise SandboxError("no broker is registered", where=BROKER_IDS, remedy="start a broker")
-    return {int(i): decode_broker(zk.get(broker(i))[0], where=broker(i)) for i in ids}
+    return found
 
 
 def _assignment(
@@ -194,41 +208,46 @@ def _assignment(
     return {str(p): [brokers[(p + r) % count] for r in range(replicas)] for p in partitions}
 
 
-def _write(zk: KazooClient, path: str, record: Mapping[str, object]) -> None:
-    payload = json.dumps(record, separators=(",", ":")).encode()
-    if zk.exists(path):
-        zk.set(path, payload)
-    else:
-        zk.create(path, payload, makepath=True)
+def _write(zk: ZooKeeperClient, path: str, record: Mapping[str, object] | None) -> None:
+    """Write a znode in one transaction, with the parents that are missing; None is no payload."""
+    payload = b"" if record is None else json.dumps(record, separators=(",", ":")).encode()
+    parents = ["/".join(path.split("/")[:end]) for end in range(2, path.count("/") + 1)]
+    there = zk.stats([*parents, path])
+    writes: list[Write] = [Create(parent) for parent in parents if parent not in there]
+    writes.append(SetData(path, payload, -1) if path in there else Create(path, payload))
+    reply = zk.write(writes)
+    if reply.code is not Code.OK:
+        raise SandboxError(
+            f"ZooKeeper has not written the znode ({reply.code.name})",
+            where=path,
+            remedy="check that the sandbox runs, and try again",
+        )
 
 
-def _topic_record(zk: KazooClient, name: str) -> JsonObject:
-    if not zk.exists(topic(validate_topic(name))):
+def _topic_record(zk: ZooKeeperClient, name: str) -> JsonObject:
+    found = zk.read([topic(validate_topic(name))]).get(topic(name))
+    if found is None:
         raise SandboxError(
             f"topic {name} does not exist", where=topic(name), remedy="create it first"
         )
-    record: JsonObject = json.loads(zk.get(topic(name))[0])
+    record: JsonObject = json.loads(found.data or b"")
     return record
 
 
-def _placements(zk: KazooClient, name: str) -> tuple[PartitionPlacement, ...]:
-    from kazoo.exceptions import NoNodeError
-
+def _placements(zk: ZooKeeperClient, name: str) -> tuple[PartitionPlacement, ...]:
     assignment = {int(p): tuple(ids) for p, ids in _topic_record(zk, name)["partitions"].items()}
-    pending = {p: zk.get_async(f"{topic(name)}/partitions/{p}/state") for p in sorted(assignment)}
+    states = zk.read(partition_state(name, p) for p in assignment)
     placements = []
-    for partition, result in pending.items():
-        try:
-            leader = json.loads(result.get()[0])["leader"]
-        except NoNodeError:
-            leader = -1
+    for partition in sorted(assignment):
+        state = states.get(partition_state(name, partition))
+        leader = json.loads(state.data or b"")["leader"] if state else -1
         placements.append(
             PartitionPlacement(partition, assignment[partition], leader if leader >= 0 else None)
         )
     return tuple(placements)
 
 
-def _await_leaders(zk: KazooClient, name: str) -> tuple[PartitionPlacement, ...]:
+def _await_leaders(zk: ZooKeeperClient, name: str) -> tuple[PartitionPlacement, ...]:
     found: list[PartitionPlacement] = []
 
     def led() -> bool:

@@ -15,9 +15,10 @@ from typing import Any
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from support.zk.client import peer_of
 from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import client_settings, session
+from zkconsumer.sandbox.topics import client_settings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tools.jsonl.gz"
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
@@ -46,7 +47,7 @@ class World:
 
     def build(self) -> None:
         """Create the brokers' znodes, which the JVM's tools read."""
-        with session(self.sandbox.zookeeper_connect) as zk:
+        with peer_of(self.sandbox.zookeeper_connect) as zk:
             for topic, partitions in TOPICS.items():
                 path = f"/brokers/topics/{topic}"
                 zk.create(self.chroot + path, zk.get(path)[0], makepath=True)
@@ -59,7 +60,7 @@ class World:
 
     def put(self, znodes: Znodes) -> None:
         """Create or overwrite these znodes, which may be registrations of members."""
-        with session(self.connect) as zk:
+        with peer_of(self.connect) as zk:
             for one in znodes:
                 data = None if one["data"] is None else one["data"].encode()
                 zk.ensure_path(one["path"].rpartition("/")[0])
@@ -71,12 +72,12 @@ class World:
     def ensure(self, *groups: str) -> None:
         """Create the groups of other recorded runs; these groups had neither offsets nor
         members."""
-        with session(self.connect) as zk:
+        with peer_of(self.connect) as zk:
             for group in groups:
                 zk.ensure_path(f"/consumers/{group}")
 
     def delete(self, *paths: str) -> None:
-        with session(self.connect) as zk:
+        with peer_of(self.connect) as zk:
             for path in paths:
                 if zk.exists(path):
                     zk.delete(path, recursive=True)
@@ -84,7 +85,7 @@ class World:
     def below(self, *roots: str) -> dict[str, str | None]:
         """Return path -> payload, without the edit marks that zkconsumer's tools write."""
         found: dict[str, str | None] = {}
-        with session(self.connect) as zk:
+        with peer_of(self.connect) as zk:
             left = [root for root in roots if zk.exists(root)]
             while left:
                 path = left.pop()
@@ -96,7 +97,7 @@ class World:
         return found
 
     def groups(self) -> list[str]:
-        with session(self.connect) as zk:
+        with peer_of(self.connect) as zk:
             return sorted(zk.get_children("/consumers"))
 
     # ---- running ---------------------------------------------------------------------------------
