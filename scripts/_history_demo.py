@@ -26,6 +26,7 @@ import argparse
 import json
 import logging
 import shutil
+import signal
 import sys
 import time
 import warnings
@@ -38,7 +39,6 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from _pipeline_demo import end_at_signals
 from support.history.real import moments, reports
 from support.history.truth import Differences, Truth, differences
 from support.members.replay import Record
@@ -130,7 +130,7 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     given = parsed()
-    end_at_signals()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     # kazoo warns of each injected fault.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)

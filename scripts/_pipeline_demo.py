@@ -22,7 +22,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from zkconsumer.cli import interrupt, was_interrupted
+from zkconsumer.cli import was_interrupted
 from zkconsumer.demo.group import view
 from zkconsumer.demo.pipeline import DemoRun, Result
 from zkconsumer.errors import SandboxError
@@ -54,13 +54,6 @@ def show(result: Result) -> None:
     console.print(table)
 
 
-def end_at_signals() -> None:
-    """Raise KeyboardInterrupt at SIGTERM and Ctrl-C, but not where it would be swallowed."""
-    signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # under nohup it is ignored
-        signal.signal(signal.SIGINT, interrupt)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/pipeline_demo",
@@ -82,7 +75,7 @@ def main() -> int:
         help="also print the result as one JSON object on the last line",
     )
     given = parser.parse_args()
-    end_at_signals()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     try:
         with view() as shown:
             play = DemoRun(messages=given.messages, partitions=given.partitions, view=shown)

@@ -125,7 +125,7 @@ def test_where_zookeeper_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SWALLOWED = """
-import signal, threading
+import os, signal, threading
 from kazoo.client import KazooClient
 from zkconsumer.cli import main
 
@@ -134,7 +134,7 @@ class Interrupted:
         self.plain = plain
 
     def send(self, data):
-        signal.raise_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
         return self.plain.send(data)
 
 kazoos = KazooClient._call

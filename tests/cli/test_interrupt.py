@@ -1,39 +1,30 @@
-"""Ctrl-C at every step of the main thread ends a command with exit code 130."""
+"""Ctrl-C ends a command with exit code 130, and is not lost within a request to ZooKeeper."""
 
 from __future__ import annotations
 
 import itertools
-import queue
 import signal
 import subprocess
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import pytest
-
-from zkconsumer.cli import interrupt, was_interrupted
+from zkconsumer.cli import was_interrupted
+from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.process import uninterrupted
+from zkconsumer.zk.client import ZooKeeperClient
 
 LIMIT_S = 60.0
 
 
-@pytest.fixture(autouse=True)
-def handler() -> Iterator[None]:
-    """SIGINT is handled as in a command."""
-    before = signal.signal(signal.SIGINT, interrupt)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def press_at(step: int, action: Callable[[], object]) -> bool:
-    """Run the action, and call the handler at a step of it. Return whether it has so many steps.
+    """Run the action, and press Ctrl-C at a step of it. Return whether it has so many steps.
 
     CPython runs the handler of a signal when a Python function begins and when a C function has
-    returned. KeyboardInterrupt must be raised at this step, or soon after it.
+    returned. KeyboardInterrupt must be raised at this step, or when the action has ended.
     """
     steps = 0
 
@@ -43,7 +34,7 @@ def press_at(step: int, action: Callable[[], object]) -> bool:
         steps += event in ("call", "c_return")
         if steps == step:
             sys.setprofile(None)
-            interrupt(signal.SIGINT, frame)
+            signal.raise_signal(signal.SIGINT)
 
     try:
         sys.setprofile(count)
@@ -59,70 +50,25 @@ def press_at(step: int, action: Callable[[], object]) -> bool:
     raise AssertionError(f"Ctrl-C at step {step} was swallowed")
 
 
-class Finalized:
-    """An object with a finalizer, whose exceptions Python swallows."""
-
-    def __del__(self) -> None:
-        str(self)
-
-
-def free(lock: threading.Lock) -> bool:
-    """Return whether nothing holds the lock."""
-    if not lock.acquire(blocking=False):
-        return False
-    lock.release()
-    return True
+def test_every_step_of_a_request(zookeeper: ZooKeeperServer) -> None:
+    """At every step of a request, Ctrl-C is raised, and the client answers the next request."""
+    config = ConnectionConfig(zookeeper_connect=zookeeper.connect)
+    with ZooKeeperClient(config) as client:
+        for step in itertools.count(1):
+            if not press_at(step, lambda: client.read(["/"])):
+                break
+            assert list(client.read(["/"])) == ["/"]
+    assert step > 10
 
 
-LOCK = threading.Lock()
-CONDITION = threading.Condition(LOCK)
-
-
-def wait_for_a_condition() -> None:
-    with CONDITION:
-        CONDITION.wait(0.001)
-
-
-def take_from_a_queue() -> None:
-    with pytest.raises(queue.Empty):
-        queue.Queue[int]().get(timeout=0.001)
-
-
-def drop_an_object() -> None:
-    one = Finalized()
-    references = weakref.WeakSet([one])
-    del one
-    assert not references
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        wait_for_a_condition,
-        lambda: threading.Event().wait(0.001),
-        take_from_a_queue,
-        drop_an_object,
-        lambda: threading.Thread(target=LOCK.locked).start(),
-        lambda: uninterrupted(LOCK.locked),
-    ],
-)
-def test_every_step(action: Callable[[], object]) -> None:
-    """Ctrl-C raises KeyboardInterrupt and no other error, is never lost, and leaves no lock."""
-    for step in itertools.count(1):
-        if not press_at(step, action):
-            break
-        assert free(LOCK), step
-    assert step > 3
-
-
-def test_a_blocked_function_does_not_disable_ctrl_c() -> None:
-    """Ctrl-C is postponed only for a limited time."""
-    press = [threading.get_ident(), signal.SIGINT]
-    with LOCK:
-        threading.Timer(0.01, signal.pthread_kill, press).start()
-        with pytest.raises(KeyboardInterrupt):
-            CONDITION.__enter__()
-    assert free(LOCK)
+def test_every_step_of_uninterrupted_work() -> None:
+    """At every step of uninterrupted work, Ctrl-C is raised, and the work is done or not begun."""
+    done: list[int] = []
+    steps = itertools.count(1)
+    while press_at(next(steps), lambda: uninterrupted(lambda: done.append(0))):
+        assert len(done) <= 1
+        done.clear()
+    assert next(steps) > 4
 
 
 MASKED = """

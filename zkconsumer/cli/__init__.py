@@ -9,19 +9,14 @@ codes. If the reader of the pipe closes it (`| head`), the exit code is 0.
 
 from __future__ import annotations
 
-import _thread
 import errno
 import gc
 import importlib
 import logging
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from enum import IntEnum
-from types import FrameType
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
@@ -327,73 +322,11 @@ def _number_text(error: BadParameter) -> str | None:
     return f"{error.param.get_error_hint()} must be {wanted}, not {str(fault['input'])[:80]}"
 
 
-# Seconds after which a postponed Ctrl-C is sent again.
-_AGAIN_S: Final = 0.01
-# Number of times that one Ctrl-C is postponed, 1 s in all. Then KeyboardInterrupt is raised anyway,
-# because a function that blocks for longer would disable Ctrl-C.
-_MOST_POSTPONED: Final = 100
-_postponed = 0
-
-_UNSAFE: Final = frozenset(
-    {
-        # kazoo would swallow the exception, and from then on its connection thread would send each
-        # request only when the next request comes.
-        ("_call", "kazoo.client"),
-        # Callbacks of weak references: Python prints and swallows their exceptions.
-        ("_remove", "_weakrefset"),
-        ("remove", "weakref"),
-        ("cb", "importlib._bootstrap"),
-        # A lock would stay locked, or Condition would release a lock that it does not hold and
-        # raise RuntimeError.
-        ("__enter__", "threading"),
-        ("__exit__", "threading"),
-        ("_release_save", "threading"),
-        ("_acquire_restore", "threading"),
-    }
-)
-"""Functions, with their modules, that do not survive an exception at any step."""
-
-
-def _is_unsafe(frame: FrameType) -> bool:
-    """Return whether an exception in this frame would be swallowed, or cause a different error."""
-    if frame.f_code is threading.Condition.wait.__code__:
-        # `wait` has no `try` until it has released its lock and stored the lock's state.
-        return "saved_state" not in frame.f_locals
-    name = frame.f_code.co_name
-    return name == "__del__" or (name, frame.f_globals.get("__name__")) in _UNSAFE
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Signal handler that raises KeyboardInterrupt, for SIGINT and, in some commands, SIGTERM.
-
-    Python runs a handler between any two steps of the main thread. If the signal arrives within a
-    function that does not survive an exception at this step, the handler sends the signal again
-    after `_AGAIN_S`.
-    """
-    global _postponed  # noqa: PLW0603 - a process has one handler
-    while frame is not None:
-        if _is_unsafe(frame) and _postponed < _MOST_POSTPONED:
-            _postponed += 1
-            # `threading.Timer` would use locks that the interrupted function may hold.
-            _thread.start_new_thread(_send_again, (threading.get_ident(), number))
-            return
-        frame = frame.f_back
-    _postponed = 0
-    raise KeyboardInterrupt
-
-
-def _send_again(thread: int, number: int) -> None:
-    time.sleep(_AGAIN_S)
-    if sys.platform == "win32":
-        _thread.interrupt_main(signal.Signals(number))
-    else:
-        signal.pthread_kill(thread, number)
-
-
 def was_interrupted(error: BaseException | None) -> bool:
     """Return whether the error is a KeyboardInterrupt, or was raised while one was handled.
 
-    The clean-up after Ctrl-C can fail with an error of its own.
+    The clean-up after Ctrl-C can fail with an error of its own. So can a function of Python's
+    library: `Condition.wait` raises RuntimeError if Ctrl-C arrives before it has released its lock.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
@@ -453,8 +386,6 @@ def main() -> None:
         from zkconsumer.cli.completion import pass_line
 
         pass_line()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup ignores SIGINT
-        signal.signal(signal.SIGINT, interrupt)
     try:
         app(prog_name="zkconsumer")
     except Exception as error:

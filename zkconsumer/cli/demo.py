@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli import Exit, interrupt
+from zkconsumer.cli import Exit
 from zkconsumer.cli.options import Format, operator
 from zkconsumer.cli.output import SECTIONS, Output
 
@@ -46,7 +46,7 @@ def demo(
     """
     from zkconsumer.demo.group import DemoRun, print_result, view
 
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     with view() as shown:
         result = DemoRun(messages=messages, partitions=partitions, view=shown).run()
     if as_json:

@@ -8,6 +8,7 @@ survive a disconnect, so a member reads everything again after `Connected`.
 
 from __future__ import annotations
 
+import _thread
 import logging
 import queue
 import socket
@@ -196,7 +197,7 @@ class ZooKeeperSession:
                 configured and the server's port speaks plain text.
         """
         try:
-            self._connect_and_check()
+            _waited_for(self._connect_and_check)
             with self._lock:  # `_loop_ended` uses both fields on another thread
                 self._has_started = self._death is None
             if self._death is not None:
@@ -432,12 +433,17 @@ class ZooKeeperSession:
     ) -> None:
         """Send all requests of `batch` together; `done` receives the replies once, in order.
 
-        kazoo's thread calls `done`, or the caller's thread if nothing could be sent.
+        kazoo's thread calls `done`, or the sender's thread if nothing could be sent. A thread of
+        its own sends the requests of the main thread, in which Ctrl-C raises KeyboardInterrupt at
+        any step. Within a request, kazoo would swallow the exception, and its thread would from
+        then on send each request only when the next one comes.
         """
-        if batch:
-            self._sender.send(batch, done)
-        else:
+        if not batch:
             done(())
+        elif threading.current_thread() is threading.main_thread():
+            _thread.start_new_thread(self._sender.send, (batch, done))
+        else:
+            self._sender.send(batch, done)
 
 
 def _death_of(error: BaseException | None) -> ClientDeath:
@@ -463,6 +469,24 @@ def _stopped(client: KazooClient) -> None:
         client.close()
     except Exception:
         logger.debug("a ZooKeeper client could not be stopped", exc_info=True)
+
+
+def _waited_for(work: Callable[[], None]) -> None:
+    """Run `work` on another thread, and raise what it raises. Ctrl-C ends only the wait."""
+    end: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - a thread's boundary; raised below
+            end.put(error)
+        else:
+            end.put(None)
+
+    _thread.start_new_thread(run, ())
+    error = end.get()
+    if error is not None:
+        raise error
 
 
 def _in_background(work: Callable[[], None]) -> threading.Thread:
