@@ -20,12 +20,7 @@ from enum import IntEnum
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
-from typer._click.exceptions import (
-    BadParameter,
-    NoArgsIsHelpError,
-    NoSuchOption,
-    UsageError,
-)
+from typer import BadParameter, TyperException
 from typer.core import TyperArgument, TyperGroup
 
 from zkconsumer.errors import (
@@ -39,7 +34,8 @@ from zkconsumer.errors import (
 )
 
 Click: TypeAlias = Any
-"""A click context or command. The type is Any, since typer's own copy of click is not public."""
+"""A context, a command or an error. Typer's own copy of click is not public, so only the methods
+and attributes that click documents are used."""
 
 # Command name -> ("module:Typer application", summary). The help prints the summary without
 # importing the module, and lists the commands in this order.
@@ -194,26 +190,13 @@ class _LazyGroup(TyperGroup):
         _name_arguments(command)
         return command
 
-    def shell_complete(self, ctx: Click, incomplete: str) -> Click:
-        """Return the commands that begin with the text, without importing their modules."""
-        from typer._click.shell_completion import CompletionItem
-
-        found = [
-            CompletionItem(name, help=summary)
-            for name, (_, summary) in COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
-        return found or super().shell_complete(ctx, incomplete)
-
     def parse_args(self, ctx: Click, args: list[str]) -> list[str]:
         """Parse the options before the command. The error of a wrong option is one line, without
         usage text."""
         try:
             return super().parse_args(ctx, args)
-        except NoArgsIsHelpError:
-            raise
-        except UsageError as error:
-            raise _usage_exit(error) from error
+        except TyperException as error:
+            raise (_usage_exit(error) or error) from error
 
     def resolve_command(self, ctx: Click, args: list[str]) -> Click:
         anything = cast(Any, None)  # Any: only the keys are used, for "did you mean"
@@ -246,25 +229,29 @@ class _LazyGroup(TyperGroup):
             if code is Exit.FAILED and was_interrupted(error):
                 code = Exit.INTERRUPTED
             raise typer.Exit(code) from error
-        except NoArgsIsHelpError:
-            raise
-        except UsageError as error:
-            raise _usage_exit(error) from error
+        except TyperException as error:
+            raise (_usage_exit(error) or error) from error
         return result
 
 
-def _usage_exit(error: UsageError) -> typer.Exit:
-    """Print the error as one line, and return the exit of the process."""
+def _usage_exit(error: Click) -> typer.Exit | None:
+    """Print the error of a wrong option or argument as one line, and return the process's exit.
+
+    Return None for another error, and for the help of a command that was called without arguments,
+    which Typer raises as an error.
+    """
     from zkconsumer.cli.output import say
 
+    if error.exit_code != Exit.USAGE or (error.ctx and error.message == error.ctx.get_help()):
+        return None
     say(_usage_text(error))
     return typer.Exit(Exit.USAGE)
 
 
-def _usage_text(error: UsageError) -> str:
+def _usage_text(error: Click) -> str:
     """Return a wrong option or argument as one line, in the form of the other errors."""
     text: str | None = None
-    if isinstance(error, NoSuchOption):
+    if hasattr(error, "possibilities"):
         text = _unknown_option_text(error)
     elif isinstance(error, BadParameter):
         text = _number_text(error)
@@ -275,20 +262,21 @@ def _usage_text(error: UsageError) -> str:
     return f"{text[:1].lower()}{text[1:]}: see `{command} --help`"
 
 
-def _unknown_option_text(error: NoSuchOption) -> str:
+def _unknown_option_text(error: Click) -> str:
     """Return the text for an unknown option, with the nearest valid one.
 
     Only `--version` and `--help` may precede the command. Before the command, an option of the
     commands is the usual mistake.
     """
+    message = str(error.message)
     if error.possibilities:
-        return f"{error.message}; did you mean {error.possibilities[0]}?"
+        return f"{message}; did you mean {error.possibilities[0]}?"
     if error.ctx is not None and error.ctx.parent is None:
         return (
-            f"{error.message} before the command, where only --version and --help are allowed;"
+            f"{message} before the command, where only --version and --help are allowed;"
             " put the options of a command after its name"
         )
-    return error.message
+    return message
 
 
 # Class of pydantic's error -> the expected kind of value; "" for a number out of range.
@@ -383,9 +371,11 @@ def main() -> None:
     # run time.
     gc.set_threshold(100_000, 50, 50)
     if "_ZKCONSUMER_COMPLETE" in os.environ:
-        from zkconsumer.cli.completion import pass_line
+        from zkconsumer.cli.completion import complete_line
 
-        pass_line()
+        described = {name: summary for name, (_, summary) in COMMANDS.items()}
+        complete_line(typer.main.get_command(app), described)
+        return
     try:
         app(prog_name="zkconsumer")
     except Exception as error:

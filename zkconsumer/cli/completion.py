@@ -12,25 +12,27 @@ import logging
 import os
 import re
 import shlex
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
+from typer import core
 
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from zkconsumer.cli.sources import Sources
     from zkconsumer.zk.client import ZooKeeperClient
 
-Item: TypeAlias = Any
-"""A value that click completes. typer's own copy of click is not public."""
+Click: TypeAlias = Any
+"""A command, an option, an argument or a context. Typer's own copy of click is not public, so only
+the methods and attributes that click documents are used."""
 
 LIMIT_S: Final = 0.08
 """Seconds that reading ZooKeeper may take. Starting Python and importing the clients take up to 0.2
@@ -184,43 +186,86 @@ complete --command zkconsumer --no-files --arguments '(__zkconsumer_complete)'
 """
 
 
-def pass_line() -> None:
-    """Pass the command line of a completion script to Typer, in the form of bash's variables.
+def complete_line(root: Click, commands: Mapping[str, str]) -> None:
+    """Print the values that complete the command line of a completion script.
 
     bash itself splits words at `:` and `=`, so the words that it passes cannot be used.
+
+    Args:
+        root: the command `zkconsumer`.
+        commands: the names of its commands, with a description of each.
     """
-    from typer import core
-    from typer._click.shell_completion import add_completion_class
-    from typer._completion_classes import BashComplete, completion_init
-
-    class Described(BashComplete):
-        """Writes each value with its description; zsh and fish show the descriptions."""
-
-        def format_completion(self, item: Item) -> str:
-            words = " ".join((item.help or "").split())
-            value = str(item.value)
-            if separator == ":":
-                value = value.replace("\\", "\\\\").replace(":", "\\:")
-            return f"{value}{separator}{words}" if words else value
-
-    completion_init()  # Typer calls it only if its own completion options are on, and they are off
-    separator = os.environ.get(DESCRIBED)
-    if separator:
-        add_completion_class(Described, Described.name)
     # Typer imports Pydantic to convert values. The import takes 0.1 s, and completion needs only
     # words.
     vars(core)["build_runtime_param"] = lambda descriptor: _Word()
     line = os.environ.get(LINE, "")
+    words = _split(line)[1:]
+    incomplete = words.pop() if words and not line[-1].isspace() else ""
+    separator = os.environ.get(DESCRIBED, "")
+    found = _completions(root, commands, words, incomplete)
+    sys.stdout.write("".join(f"{_described(*one, separator)}\n" for one in found))
+
+
+def _described(value: str, description: str, separator: str) -> str:
+    words = " ".join(description.split())
+    if not separator or not words:
+        return value
+    if separator == ":":
+        value = value.replace("\\", "\\\\").replace(":", "\\:")
+    return f"{value}{separator}{words}"
+
+
+def _split(line: str) -> list[str]:
+    """Return the words of a line whose last word may be within quotation marks."""
     for closed in (line, f'{line}"', f"{line}'"):
         with suppress(ValueError):
-            words = shlex.split(closed)
-            break
-    else:
-        words = line.split()
-    if not line or line[-1].isspace():
-        words.append("")
-    os.environ["COMP_WORDS"] = shlex.join(words)
-    os.environ["COMP_CWORD"] = str(len(words) - 1)
+            return shlex.split(closed)
+    return line.split()
+
+
+def _completions(
+    root: Click, commands: Mapping[str, str], words: Sequence[str], incomplete: str
+) -> Iterable[tuple[str, str]]:
+    """Return the values that may follow these words, with their descriptions."""
+    command, left = root, list(words)
+    ctx = root.make_context("zkconsumer", [], resilient_parsing=True)
+    while left and isinstance(command, core.TyperGroup):
+        name = left.pop(0)
+        if name.startswith("-"):
+            continue
+        command = command.get_command(ctx, name)
+        if command is None:
+            return []
+        given = [] if isinstance(command, core.TyperGroup) else left
+        ctx = command.make_context(name, list(given), parent=ctx, resilient_parsing=True)
+    if incomplete.startswith("-") and "=" in incomplete:
+        name, _, incomplete = incomplete.partition("=")
+        left.append(name)
+    if command is root and not incomplete.startswith("-"):
+        # The modules of the commands are not imported.
+        return [one for one in commands.items() if one[0].startswith(incomplete)]
+    found = _wanted(command, ctx, left, incomplete).shell_complete(ctx, incomplete)
+    return [(str(item.value), item.help or "") for item in found]
+
+
+def _wanted(command: Click, ctx: Click, words: Sequence[str], incomplete: str) -> Click:
+    """Return what has the values: the option before the cursor, the next argument, or the command.
+
+    The rules are those of click's `shell_completion`.
+    """
+    if incomplete.startswith("-") and "--" not in words:
+        return command
+    last = words[-1] if words else ""
+    for one in command.get_params(ctx):
+        takes_value = isinstance(one, core.TyperOption) and not one.is_flag and not one.count
+        if takes_value and last in one.opts:
+            return one
+    for one in command.get_params(ctx):
+        if isinstance(one, core.TyperArgument):
+            source = ctx.get_parameter_source(one.name)
+            if one.nargs == -1 or source is None or source.name != "COMMANDLINE":
+                return one
+    return command
 
 
 class _Word:
