@@ -82,6 +82,16 @@ def test_members_that_fail(scene: Scene) -> None:
     assert all("kafka.common.KafkaException" in why for why in found.failures.values())
 
 
+def test_a_member_that_is_no_jvm_member(scene: Scene) -> None:
+    """A member that has claimed a partition beside an unreadable registration does not fail."""
+    scene.settled(MEMBERS, SIZES)
+    scene.hold(paths.member("g", "g_x"), b"hello")
+    path = paths.owner("g", TopicPartition("orders", 6))
+    scene.session.delete(path)
+    scene.hold(path, b"g_b-0")
+    assert explained(scene).failures.keys() == {"g_a", "g_c", "g_x"}
+
+
 def test_settings_apply_where_no_partition_has_an_owner(scene: Scene) -> None:
     """If there are no owner znodes, the strategy is taken from the members' settings."""
     scene.settled({"g_a": {"orders": 1}}, {"orders": 2})

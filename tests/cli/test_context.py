@@ -146,6 +146,16 @@ def test_show(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Common().connection_settings().zookeeper_auth_credential == "me:canary"
 
 
+def test_the_group_of_a_context_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A group that the command line does not name is named on standard error, with its source."""
+    run("add", "prod", "-z", "zk1:2181/kafka", "-g", "billing")
+    assert Common().groups(None, all_groups=False) == ["billing"]
+    assert capsys.readouterr().err == "zkconsumer: group billing, from context prod\n"
+    assert Common().groups(["other"], all_groups=False) == ["other"]
+    assert Common().groups(None, all_groups=True) is None
+    assert capsys.readouterr().err == ""
+
+
 def test_the_name_of_a_context(home: Path) -> None:
     """`context add` refuses a name that no shell can show or complete, and says if it replaces."""
     for name in ("", "..", "a b", "a/b", "a\x1b[31m"):

@@ -174,6 +174,12 @@ def test_unknown_names(world: World) -> None:
         result = world.run(*command, "nobody")
         assert (result.exit_code, "nobody does not exist" in result.stderr) == (1, True)
     assert "nobody does not exist" in world.run("groups", "show", "--group", "nobody").stderr
+    for misspelled in (("owners", "idel"), ("lag", "idel"), ("groups", "delete", "idel")):
+        assert "did you mean 'idle'?" in world.run(*misspelled).stderr
+    for command in (("topics", "show"), ("lag", "g", "--topic"), ("consume", "--topic")):
+        more = ("--offset", "0") if command[0] == "consume" else ()
+        result = world.run(*command, f"{world.topic}x", *more)
+        assert f"did you mean '{world.topic}'?" in result.stderr, command
     for option in ((), ("--topic",)):
         result = world.run("topics", "show", *option, "nowhere")
         assert (result.exit_code, "no such topic: nowhere" in result.stderr) == (1, True)

@@ -19,10 +19,13 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.admin.health import remarks
 from zkconsumer.config.settings import ConsumerConfig
+from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import RoundRobinRule, Strategy
 from zkconsumer.protocol.group_assignment import Failure
 from zkconsumer.protocol.java.text import java_hash, utf16_key
-from zkconsumer.protocol.model import ThreadId, TopicPartition
+from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.zk.client import ZooKeeperClient
 
 
@@ -55,7 +58,10 @@ class Explanation:
         words: paragraphs that explain the computation for the group.
         topics: topic -> a paragraph that explains the computation for the topic.
         shares: the share of each thread of each topic.
-        failures: member -> the exception that it throws instead of computing an assignment.
+        failures: member -> the exception that it throws instead of computing an assignment, if it
+            is a JVM member. A registration does not show the client of a member, so members are
+            left out only if they have claimed a partition since the unreadable registration exists:
+            JVM members cannot, and zkconsumer members can.
     """
 
     group: str
@@ -90,10 +96,11 @@ def explanation(examined: ExaminedGroup) -> Explanation:
     is_range = (
         rules.strategy is Strategy.RANGE or rules.profile.variant is RoundRobinRule.RANGE_ONLY
     )
+    tolerant = _tolerant(examined)
     failures = {
         consumer: f"{part.error}: {part.message}"
         for consumer, part in rules.parts.items()
-        if isinstance(part, Failure)
+        if isinstance(part, Failure) and consumer not in tolerant
     }
     topics = {
         topic: fault or (_range_words if is_range else _circle_words)(examined, topic)
@@ -109,6 +116,23 @@ def explanation(examined: ExaminedGroup) -> Explanation:
         shares,
         failures,
     )
+
+
+def _tolerant(examined: ExaminedGroup) -> set[ConsumerId]:
+    """Return the members that have claimed a partition after an unreadable registration of another
+    member was written: they are not JVM members, whose every rebalance then fails."""
+    written = [
+        examined.image.nodes[paths.member(examined.group, consumer)].stat.mzxid
+        for consumer, registration in examined.image.members.items()
+        if isinstance(registration, MalformedZnodeError)
+    ]
+    if not written:
+        return set()
+    return {
+        consumer_of(examined.owners[tp])
+        for tp, node in examined.image.owners.items()
+        if node.session and node.czxid > min(written)
+    }
 
 
 def _words(examined: ExaminedGroup, *, is_range: bool) -> Iterator[str]:

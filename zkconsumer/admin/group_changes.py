@@ -187,7 +187,7 @@ def plan_forget_topics(
     known = connection.stats(map(paths.group, names))
     for name in names:
         if groups is not None and paths.group(name) not in known:
-            raise unknown_group(name)
+            raise unknown_group(name, connection)
     parents = [
         parent
         for name in names
@@ -234,7 +234,7 @@ def plan_writes(connection: ZooKeeperClient, kind: str, writes: Mapping[str, byt
 def _tree(connection: ZooKeeperClient, group: str) -> GroupImage:
     tree = read_group_tree(connection, group)
     if tree is None:
-        raise unknown_group(group)
+        raise unknown_group(group, connection)
     return tree
 
 

@@ -52,6 +52,7 @@ from zkconsumer.protocol.payloads import (
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
 from zkconsumer.protocol.requests import Node
+from zkconsumer.protocol.suggestions import did_you_mean
 from zkconsumer.zk.client import ZooKeeperClient
 
 
@@ -339,14 +340,24 @@ def read_by_bisection(
     )
 
 
-def unknown_group(group: str, connection: ZooKeeperClient | None = None) -> UnknownGroupError:
-    """Return the error for a missing group; with `connection`, it names the ZooKeeper servers."""
+def unknown_group(group: str, connection: ZooKeeperClient) -> UnknownGroupError:
+    """Return the error for a missing group, which suggests groups with a similar name."""
     return UnknownGroupError(
         f"group {group} does not exist",
-        where=connection.config.zookeeper_connect if connection else paths.group(group),
-        remedy="check its name and the chroot; list the existing groups",
+        where=connection.config.zookeeper_connect,
+        remedy=did_you_mean(
+            group,
+            read_group_names(connection),
+            otherwise="check its name and the chroot; list the existing groups",
+        ),
         advice=Advice(RemedyOperation.LIST_GROUPS),
     )
+
+
+def unknown_topic_remedy(topic: str, connection: ZooKeeperClient) -> str:
+    """Return what to do about a topic that does not exist, with topics of a similar name."""
+    names = read_topic_names(connection)
+    return did_you_mean(topic, names, otherwise="list the existing topics")
 
 
 def read_group_tree(connection: ZooKeeperClient, name: str) -> GroupImage | None:

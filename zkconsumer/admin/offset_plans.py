@@ -38,6 +38,7 @@ from zkconsumer.admin.groups import (
     read_topics,
     registered_brokers,
     unknown_group,
+    unknown_topic_remedy,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
 from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation, quoted
@@ -330,7 +331,7 @@ def plan_reset(
     """
     image = read_groups(connection, [group], directories=(OFFSETS, OWNERS)).get(group)
     if image is None and unknown is Unknown.REFUSE:
-        raise unknown_group(group)
+        raise unknown_group(group, connection)
     there = image or GroupImage(group, {})
     partitions = sorted(_partitions(connection, there, topics) if wanted is None else wanted)
     if not partitions:
@@ -421,7 +422,7 @@ def read_committed(
                 connection, names[number : number + _SLICE], directories=directories
             )
         if name not in images:
-            raise unknown_group(name)
+            raise unknown_group(name, connection)
         image = images[name]
         wanted: Iterable[TopicPartition] = image.offsets
         if topics is not None or storage is not Storage.ZOOKEEPER:
@@ -581,7 +582,7 @@ def partitions_of(connection: ZooKeeperClient, topics: Selection) -> set[TopicPa
             raise ConfigError(
                 f"topic {topic} does not exist",
                 where=paths.topic(topic),
-                remedy="list the existing topics",
+                remedy=unknown_topic_remedy(topic, connection),
                 advice=Advice(RemedyOperation.LIST_TOPICS),
             )
         if missing := sorted((numbers or set()) - there):
@@ -604,7 +605,7 @@ def select_topics(
     wanted = white_list(pattern)
     image = read_groups(connection, [group], directories=(OFFSETS, OWNERS)).get(group)
     if image is None:
-        raise unknown_group(group)
+        raise unknown_group(group, connection)
     topics = sorted({tp.topic for tp in (*image.offsets, *image.owners)})
     found: dict[str, frozenset[int] | None] = {}
     found |= dict.fromkeys(matching(wanted, topics, internal=frozenset()))

@@ -365,7 +365,7 @@ def _document(parts: Mapping[str, MemberAssignment | Failure]) -> dict[str, obje
 def _errors(parts: Mapping[str, MemberAssignment | Failure]) -> Iterator[str]:
     for consumer, part in parts.items():
         if not isinstance(part, dict):
-            yield f"member {consumer} would fail: {part.error}: {part.message}"
+            yield f"member {consumer} fails if it is a JVM member: {part.error}: {part.message}"
 
 
 def moves(found: Sequence[OwnerChange]) -> str:

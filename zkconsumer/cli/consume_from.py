@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from zkconsumer.cli.output import say
-from zkconsumer.errors import ConfigError, FetchError
+from zkconsumer.errors import Advice, ConfigError, FetchError, RemedyOperation
 from zkconsumer.kafka.fetcher import TIMESTAMP_NOT_AVAILABLE
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _raise_or_say(fetcher: Fetcher) -> None:
 def _partitions(
     connection: ZooKeeperClient, wanted: Mapping[str, frozenset[int] | None]
 ) -> list[TopicPartition]:
-    from zkconsumer.admin.groups import partitions
+    from zkconsumer.admin.groups import partitions, unknown_topic_remedy
     from zkconsumer.protocol.model import TopicPartition
 
     there = {TopicPartition(one.topic, one.partition) for one in partitions(connection, wanted)}
@@ -151,7 +151,10 @@ def _partitions(
             raise ConfigError(
                 f"the topic has no partition {missing[0]}" if known else "the topic does not exist",
                 where=f"--topic {topic}",
-                remedy="`zkconsumer topics list` lists the topics",
+                remedy="show its partitions: `zkconsumer topics show`"
+                if known
+                else unknown_topic_remedy(topic, connection),
+                advice=None if known else Advice(RemedyOperation.LIST_TOPICS),
             )
         found += [TopicPartition(topic, one) for one in numbers or known]
     return sorted(found)

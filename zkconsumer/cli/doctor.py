@@ -95,8 +95,9 @@ def doctor(
     control lists that deny members a right.
 
     It changes nothing without --fix --execute. Exit code 6: a problem was found, or remains after
-    the repairs; a note is not a problem. Exit code 4: --fix would change offsets of a group that
-    has members.
+    the repairs; a note is not a problem. Exit code 0: no problem was found, or --fix without
+    --execute has made a plan, as each dry run does. Exit code 4: --fix --execute would change
+    offsets of a group that has members.
 
     Example: zkconsumer doctor --group billing --config consumer.properties --fix
     """
@@ -128,7 +129,7 @@ def doctor(
                 )
 
         if watch_:
-            watch(common, lambda: _findings(examine()), interval_s=interval)
+            watch(common, lambda: _findings(names, examine()), interval_s=interval)
         found = examine()
         if not fix:
             _write(common, found, remedy_of)
@@ -142,9 +143,20 @@ def doctor(
     problems = sum(one.is_problem for one in found)
     if problems:
         fixable = sum(bool(one.fixes) for one in found)
-        say(f"{_counted(problems, 'problem')}, of which --fix can fix {fixable}")
-        raise typer.Exit(Exit.FOUND)
-    say("no problem found")
+        say(f"{_title(names, problems)}, of which --fix can fix {fixable}")
+        if not fix or how.execute:
+            raise typer.Exit(Exit.FOUND)
+    else:
+        say(_title(names, problems))
+
+
+def _title(names: Sequence[str] | None, problems: int) -> str:
+    """Return the number of problems, with the groups that were examined if not all were."""
+    text = _counted(problems, "problem") if problems else "no problem found"
+    if names is None:
+        return text
+    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"group{'' if len(names) == 1 else 's'} {some}: {text}"
 
 
 def _say_wait(count: int, left_s: float) -> None:
@@ -170,10 +182,10 @@ def _remedy_with_plan(one: Finding) -> str:
     return f"{one.remedy} (see the plan below)" if one.fixes else remedy_of(one)
 
 
-def _findings(found: list[Finding]) -> Reading:
+def _findings(names: Sequence[str] | None, found: list[Finding]) -> Reading:
     problems = sum(one.is_problem for one in found)
     table = Table([_row(one, remedy_of(one)) for one in found], COLUMNS)
-    return _counted(problems, "problem") if problems else "no problem found", table, []
+    return _title(names, problems), table, []
 
 
 def _counted(count: int, word: str) -> str:

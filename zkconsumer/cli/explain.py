@@ -17,9 +17,10 @@ import typer
 from typer.core import TyperGroup
 
 from zkconsumer.cli.options import Common, Display, OneGroup, Topics, operator, topics_of
-from zkconsumer.cli.output import Align, Column, Output, safe, say, say_all
+from zkconsumer.cli.output import Align, Column, Output, safe, say
 from zkconsumer.errors import ConfigError, quoted
 from zkconsumer.protocol.model import Json, JsonObject
+from zkconsumer.protocol.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from zkconsumer.admin.explain import Explanation, Share
@@ -82,8 +83,8 @@ def explain(
 
     The command changes nothing. The owner znodes show the strategy and the release
     (`zkconsumer docs releases`). If no partition has an owner, partition.assignment.strategy of
-    --config is used. Exit code 6: the assignment fails for a member. Exit code 1: no member
-    subscribes to a topic of --topic.
+    --config is used. Exit code 6: the assignment fails for a member that may be a JVM member. Exit
+    code 1: no member subscribes to a topic of --topic.
 
     Example: zkconsumer explain group billing --zookeeper zk1:2181/kafka
     """
@@ -97,11 +98,14 @@ def explain(
         found = explained(connection, name, settings=settings)
     wanted = set(only or found.topics)
     unknown = sorted(wanted - found.topics.keys())
-    say_all(f"no member subscribes to topic {one}" for one in unknown)
+    for one in unknown:
+        nearest = did_you_mean(one, found.topics)
+        say(f"no member subscribes to topic {one}" + (f"; {nearest}" if nearest else ""))
     _write(common, found, wanted, only or {})
     for consumer, why in found.failures.items():
-        say(f"member {consumer} would fail: {why}")
+        say(f"member {consumer} fails if it is a JVM member: {why}")
     if found.failures:
+        say("zkconsumer members report what JVM members fail on, and go on without it")
         raise typer.Exit(Exit.FOUND)
     if unknown:
         raise typer.Exit(Exit.FAILED)

@@ -305,7 +305,7 @@ def _read(connection: ZooKeeperClient, name: str) -> GroupLag:
     limit_s = connection.config.zookeeper_connection_timeout_s
     found = group_lags(connection, [name], limit_s=limit_s)
     if name not in found:
-        raise unknown_group(name)
+        raise unknown_group(name, connection)
     return found[name]
 
 

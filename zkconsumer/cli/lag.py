@@ -188,23 +188,33 @@ def offset_notes(group: GroupLag) -> Iterator[str]:
             yield f"{at}: the offset in ZooKeeper cannot be read: {one.in_zookeeper}"
 
 
-def unmatched(groups: Iterable[GroupLag], only: Selection | None) -> list[str]:
+def unmatched(
+    groups: Iterable[GroupLag], only: Selection | None, connection: ZooKeeperClient
+) -> list[str]:
     """Return a note for each selected topic or partition of which no group has a row."""
+    from zkconsumer.admin.groups import read_topic_names, unknown_topic_remedy
+
     there = {(one.topic, one.partition) for group in groups for one in group.partitions}
     topics = {topic for topic, _ in there}
-    names = [
-        name
+    names = {
+        name: topic
         for topic, numbers in (only or {}).items()
         for name in (
             [f"{topic}-{one}" for one in sorted(numbers) if (topic, one) not in there]
             if numbers is not None and topic in topics
             else [topic] * (topic not in topics)
         )
-    ]
+    }
+    existing = read_topic_names(connection) if names else []
     return [
         f"{name}: no group that was read owns it, has its offset, or subscribes to it"
-        " (`zkconsumer topics list` lists the topics)"
-        for name in names
+        + (
+            " (`zkconsumer groups list --topic TOPIC` lists the groups of a topic)"
+            if topic in existing
+            else f", and topic {topic} does not exist: {unknown_topic_remedy(topic, connection)}:"
+            " `zkconsumer topics list`"
+        )
+        for name, topic in names.items()
     ]
 
 
@@ -370,7 +380,7 @@ class Reader:
         from zkconsumer.admin.groups import unknown_group
 
         if self.missing:
-            raise unknown_group(self.missing[0])
+            raise unknown_group(self.missing[0], self._connection)
 
     def observe(self) -> list[GroupLag]:
         """Read the groups, and add the reading to the windows. Raises what `read` raises."""
@@ -389,6 +399,10 @@ class Reader:
                 window.observe(one, now_s)
         return groups
 
+    def unmatched(self, groups: Iterable[GroupLag]) -> list[str]:
+        """Return a note for each selected topic or partition of which no group has a row."""
+        return unmatched(groups, self.only, self._connection)
+
     def health(self, group: GroupLag) -> GroupHealth:
         """Return who uses a group, judged by the readings so far."""
         return self._healths[group.name]
@@ -406,7 +420,7 @@ class Reader:
         columns = (*_columns(groups), STATUS)
         rows = list(partition_rows(groups, status_of=self.status))
         words = [word for group in groups for word in group_notes(group, self.health(group))]
-        words += unmatched(groups, self.only)
+        words += self.unmatched(groups)
         return _title(groups), Table(rows, columns), words
 
 
@@ -450,7 +464,7 @@ def _show(reader: Reader, common: Common, fail_above: int | None) -> None:
         common.write(partition_rows(groups, status_of=reader.status), (*_columns(groups), STATUS))
         say_all(word for group in groups for word in group_notes(group))
         say_all(map(_title, ([group] for group in groups)))
-    missing = unmatched(groups, reader.only)
+    missing = reader.unmatched(groups)
     say_all(missing)
     if fail_above is not None:
         _check(groups, fail_above)

@@ -132,7 +132,7 @@ def _read(connection: ZooKeeperClient, names: list[str] | None, denied: list[str
     )
     for name in names or ():
         if name not in found:
-            raise admin.unknown_group(name)
+            raise admin.unknown_group(name, connection)
     reports = [one for _, of_group in found.values() for one in of_group]
     words = [
         f"group {name}: no member is registered"

@@ -196,14 +196,14 @@ def get(
             logs=unasked_logs,
             limit_s=connection.config.zookeeper_connection_timeout_s,
         )
-    for name in names or ():
-        if name not in found:
-            raise unknown_group(name)
+        for name in names or ():
+            if name not in found:
+                raise unknown_group(name, connection)
+        missing = unmatched(found.values(), only, connection)
     common.write(
         [_row(name, one) for name, of_group in found.items() for one in of_group.partitions],
         COLUMNS,
     )
-    missing = unmatched(found.values(), only)
     for name, of_group in found.items():
         say_all(offset_notes(of_group))
         if not missing and all(one.committed is None for one in of_group.partitions):

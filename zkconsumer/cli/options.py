@@ -201,7 +201,7 @@ class Connection:
 
         if given is not None:
             return validate_group_znode(given)
-        found = self.named_group()
+        found = self._group_of_sources()
         if found is None:
             raise ConfigError(
                 "no group is named",
@@ -230,7 +230,7 @@ class Connection:
             raise ConfigError(f"group {repeated[0]} is named twice", where="--group")
         if names or all_groups:
             return names or None
-        found = self.named_group()
+        found = self._group_of_sources()
         return None if found is None else [found]
 
     def groups_to_change(
@@ -247,6 +247,14 @@ class Connection:
                 remedy="give --group GROUP, or --all-groups",
             )
         return names
+
+    def _group_of_sources(self) -> str | None:
+        """Return what `named_group` returns, and say on standard error where it comes from: the
+        user has not typed the group that limits the answer."""
+        found = self.named_group()
+        if found is not None and (source := self.sources.get("group.id")) is not None:
+            say(f"group {found}, from {source.place}")
+        return found
 
     def named_group(self) -> str | None:
         """Return the group that a source other than --group names. Raises ConfigError."""

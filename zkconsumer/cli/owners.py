@@ -61,7 +61,8 @@ def owners(
     limit_s = config.zookeeper_connection_timeout_s
     with Observer(config.zookeeper_connect, name, timeout_s=limit_s, config=config) as observer:
         if not observer.group_exists():
-            raise unknown_group(name)
+            with common.connect(name) as connection:
+                raise unknown_group(name, connection)
         if not watch:
             _show(name, observer.snapshot(), common)
         elif common.output in (Output.JSON, Output.JSONL):
@@ -84,7 +85,7 @@ def _show(group: str, snapshot: GroupSnapshot, common: Common) -> None:
     else:
         common.write([_shown(row, snapshot) for row in rows], COLUMNS)
         for problem in _problems(rows, snapshot):
-            say(problem)
+            say(f"group {group}: {problem}")
 
 
 def _lines(group: str, changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
@@ -106,7 +107,7 @@ def _lines(group: str, changes: Iterator[tuple[float, Change]]) -> Iterator[str]
     shown = [_shown(row, snapshot) for row in rows]
     yield format_table(Table(shown, COLUMNS), Output.WIDE, Screen())[0].rstrip("\n")
     for problem in _problems(rows, snapshot):
-        say(problem)
+        say(f"group {group}: {problem}")
     for _, change in changes:
         yield _change_line(change)
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from zkconsumer.config.secrets import CREDENTIAL, CREDENTIAL_NAME, SCHEME_NAME
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.suggestions import did_you_mean
 
 ZOOKEEPER, GROUP = "ZKCONSUMER_ZOOKEEPER", "ZKCONSUMER_GROUP"
 CONFIG, CONTEXT = "ZKCONSUMER_CONFIG", "ZKCONSUMER_CONTEXT"
@@ -190,7 +191,9 @@ class Contexts:
             raise ConfigError(
                 f"no context is called {name!r}",
                 where=str(contexts_file()),
-                remedy="`zkconsumer context list` lists the contexts",
+                remedy=did_you_mean(
+                    name, self.contexts, otherwise="list the contexts: `zkconsumer context list`"
+                ),
             )
         return self.contexts[name]
 

@@ -297,7 +297,7 @@ class Feed:
             stores=self._stores,
         ).get(name)
         if group is None:
-            raise unknown_group(name)
+            raise unknown_group(name, zk)
         health = self._detailed.memory.observe(group.image, time.time())
         rates, statuses = {}, {}
         for one in group.partitions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,10 +19,11 @@ from zkconsumer.cli.options import (
     whole_topics,
 )
 from zkconsumer.cli.output import Align, Color, Column, Row, Unknown, say
-from zkconsumer.errors import ZkConsumerError
+from zkconsumer.errors import Advice, RemedyOperation, ZkConsumerError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import PartitionReplicas, TopicSummary
+    from zkconsumer.zk.client import ZooKeeperClient
 
 
 # ---- topics forget -------------------------------------------------------------------------------
@@ -121,8 +122,8 @@ def list_(common: Common, *, names: NAMES = None, topic: Topics = None) -> None:
     names = whole_topics([*(names or ()), *(topic or ())])
     with common.connect() as connection:
         found = topics(connection, names)
-    common.write(map(_summary_row, found), LIST_COLUMNS)
-    _say_missing(names, {one.name for one in found})
+        common.write(map(_summary_row, found), LIST_COLUMNS)
+        _check_missing(connection, names, {one.name for one in found})
 
 
 @app.command("show")
@@ -142,25 +143,31 @@ def show(common: Common, *, names: NAMES = None, topic: Topics = None) -> None:
             for one in partitions(connection, (one.name for one in every if not one.fault))
             if (some := only.get(one.topic)) is None or one.partition in some
         ]
-    common.write(map(_place_row, found), SHOW_COLUMNS)
-    leaderless = sum(one.leader is None for one in found)
-    behind = sum(bool(one.out_of_sync) for one in found)
-    if leaderless:
-        say(f"{leaderless} of {len(found)} partitions have no leader")
-    if behind:
-        say(f"{behind} of {len(found)} partitions have replicas that are not in sync")
-    for one in every:
-        if one.fault:
-            say(f"topic {one.name}: {one.fault}")
-    _say_missing(list(only), {one.name for one in every})
+        common.write(map(_place_row, found), SHOW_COLUMNS)
+        leaderless = sum(one.leader is None for one in found)
+        behind = sum(bool(one.out_of_sync) for one in found)
+        if leaderless:
+            say(f"{leaderless} of {len(found)} partitions have no leader")
+        if behind:
+            say(f"{behind} of {len(found)} partitions have replicas that are not in sync")
+        for one in every:
+            if one.fault:
+                say(f"topic {one.name}: {one.fault}")
+        _check_missing(connection, only, {one.name for one in every})
 
 
-def _say_missing(names: Sequence[str] | None, found: set[str]) -> None:
+def _check_missing(
+    connection: ZooKeeperClient, names: Iterable[str] | None, found: set[str]
+) -> None:
+    """Raise ZkConsumerError with the topics that were not found."""
+    from zkconsumer.admin.groups import unknown_topic_remedy
+
     missing = sorted(set(names or ()) - found)
     if missing:
         raise ZkConsumerError(
             f"no such topic: {', '.join(missing)}",
-            remedy="`zkconsumer topics list` lists the topics",
+            remedy=unknown_topic_remedy(missing[0], connection),
+            advice=Advice(RemedyOperation.LIST_TOPICS),
         )
 
 
