@@ -296,7 +296,7 @@ def steps(session: str) -> list[tuple[str, str, int]]:
     """Return the commands of a session, with the output and the exit code of each.
 
     `echo $?` prints the exit code. Where it is missing, the code of `doctor` is 6 if it reports a
-    problem, and all other codes are 0.
+    problem and is no dry run, and all other codes are 0.
     """
     found: list[tuple[str, str, int]] = []
     for part in session.replace("\\\n", "").split("$ ")[1:]:
@@ -304,7 +304,8 @@ def steps(session: str) -> list[tuple[str, str, int]]:
         if line == "echo $?":
             found[-1] = (*found[-1][:2], int(printed))
         else:
-            is_found = "of which --fix can fix" in printed
+            is_dry_run = line.endswith("--fix")
+            is_found = "of which --fix can fix" in printed and not is_dry_run
             found.append((line, printed, Exit.FOUND if is_found else Exit.OK))
     return found
 
