@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ import pytest
 from support.scenes import Scene, job, scenes
 from typer.testing import CliRunner, Result
 
+from zkconsumer.admin.exporter import MetricNames, ServedGroup, exposition
 from zkconsumer.admin.groups import read_groups
 from zkconsumer.admin.health import Memory
-from zkconsumer.admin.lag import group_lags, samples, unasked_logs
+from zkconsumer.admin.lag import group_lags, unasked_logs
 from zkconsumer.cli import Exit, app
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -149,8 +151,10 @@ def test_the_exporter_counts_clients_by_kind(scene: Scene) -> None:
             (image,) = read_groups(connection, ["g"]).values()
             found = group_lags(connection, ["g"], limit_s=0.5, logs=unasked_logs, kafka=_nothing)
         health = memory.observe(image, at_s)
-        page = samples(found.values(), lambda *_: None, lambda _: health, at_s=at_s)
-        return {labels[1]: value for labels, value in page["zkconsumer_group_members"]}
+        served = [ServedGroup(one, health, {}, {}) for one in found.values()]
+        page = exposition(served, names=MetricNames.ZKCONSUMER, cluster="")
+        counts = re.findall(r'group_members{.*kind="(\w+)"} (\S+)', page)
+        return {kind: float(count) for kind, count in counts}
 
     assert members(0.0) == {"registered": 0, "unregistered": 0}
     scene.offset("t", 0, 6)

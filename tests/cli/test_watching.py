@@ -157,51 +157,77 @@ def test_colours_and_width(scene: Scene) -> None:
         assert max(map(len, plain)) <= 80
 
 
-def test_prometheus(scene: Scene) -> None:
-    """`--prometheus` serves a sample for each known value, and counts the unknown ones."""
+@contextmanager
+def exporter(*arguments: str) -> Iterator[Callable[[str], str]]:
+    """Run `lag --prometheus ARGUMENTS` until the end of the block, which interrupts it.
+
+    Yields a function that returns the page of the metrics as soon as it matches a pattern.
+    """
     port = free_port()
+    command = [sys.executable, "-m", "zkconsumer", "lag", "--prometheus", str(port)]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "zkconsumer",
-            "lag",
-            "-g",
-            "gone",
-            "-g",
-            "g",
-            "-z",
-            scene.connect,
-            "--prometheus",
-            str(port),
-            "--interval",
-            "0.2",
-            "--timeout",
-            "0.3",
-        ],
+        [*command, "--interval", "0.2", "--timeout", "0.3", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    try:
-        page = ""
-        deadline = time.monotonic() + LIMIT_S
-        while "zkconsumer_group_offset{" not in page:
-            assert time.monotonic() < deadline
+
+    def page_with(pattern: str) -> str:
+        page, deadline = "", time.monotonic() + LIMIT_S
+        while not re.search(pattern, page):
+            assert time.monotonic() < deadline, page
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                     page = answer.read().decode()
             except OSError:
                 select.select([], [], [], 0.05)
-        assert 'zkconsumer_group_members{group="g",kind="registered"} 1.0' in page
-        assert f'partition="39",topic="topic-{"y" * 30}"}} 5.0' in page
-        assert "zkconsumer_group_lag{" not in page
-        assert 'zkconsumer_group_unknown_partitions{group="g"} 40.0' in page
-        assert "zkconsumer_group_read_failures 0.0" in page
+        return page
+
+    try:
+        yield page_with
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 130
     finally:
         process.kill()
         process.wait()
+
+
+def test_prometheus(scene: Scene) -> None:
+    """`--prometheus` serves a sample for each known value, and counts the unknown ones."""
+    with exporter("-g", "gone", "-g", "g", "-z", scene.connect) as page_with:
+        page = page_with("zkconsumer_group_offset[{]")
+        assert 'zkconsumer_group_members{group="g",kind="registered"} 1.0' in page
+        assert f'partition="39",topic="topic-{"y" * 30}"}} 5.0' in page
+        assert "zkconsumer_group_lag{" not in page
+        assert 'zkconsumer_group_unknown_partitions{group="g"} 40.0' in page
+        assert "zkconsumer_group_read_failures 0.0" in page
+
+
+def test_clusters_of_which_one_is_down(scene: Scene) -> None:
+    """The exporter serves several clusters, and says which one it cannot read."""
+    scene.offset("orders", 0, 1, "denied")
+    scene.offset("hidden", 0, 1, "g")
+    named = ("--cluster", f"up={scene.connect}", "--cluster", f"down=127.0.0.1:{free_port()}")
+    chosen = ("--deny-groups", "den.*", "--deny-topics", "hidden")
+    with exporter(*named, *chosen, "--metric-names", "kafka_exporter") as page_with:
+        page_with('zkconsumer_group_read_success[{]cluster="up"} 1.0')
+        page = page_with('zkconsumer_group_read_failures[{]cluster="down"} [1-9]')
+        assert 'zkconsumer_group_read_success{cluster="down"} 0.0' in page
+        assert 'kafka_consumergroup_members{cluster="up",consumergroup="g"} 1.0' in page
+        assert "denied" not in page
+        assert "hidden" not in page
+
+
+def test_an_exporter_starts_before_zookeeper(
+    zookeeper: ZooKeeperServer, unique: Callable[[str], str]
+) -> None:
+    """While the chroot is missing, the metrics say that nothing was read; then they have groups."""
+    chroot = unique("later")
+    with exporter("-z", f"{zookeeper.connect}/{chroot}") as page_with:
+        page_with("zkconsumer_group_read_success 0.0")
+        with scenes(zookeeper, chroot) as scene:
+            scene.offset("orders", 0, 1)
+            page = page_with("zkconsumer_group_read_success 1.0")
+            assert 'zkconsumer_group_offset{group="g",partition="0",topic="orders"} 1.0' in page
 
 
 def test_watch_in_a_pipe(scene: Scene) -> None:

@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 from support.kafka.offsets import foreign
 from typer.testing import CliRunner
 
-from zkconsumer.admin.lag import GAUGES
+from zkconsumer.admin.exporter import OWN, READINGS
 from zkconsumer.cli import COMMANDS, MEANINGS, Exit, app
 from zkconsumer.cli.sources import Source
 from zkconsumer.kafka.columns.compilation import fastest_engine
@@ -336,7 +336,7 @@ def test_the_alert(stage: Recipe) -> None:
     recipe = RECIPES["See the lag, and alert on it"]
     named = set(re.findall(r"expr: .*?(zkconsumer_\w+)", recipe))
     assert named
-    assert named <= {name for name, _, _ in GAUGES}
+    assert named <= {name for name, _, _ in (*OWN, *READINGS)}
     (line,) = re.findall(r"^```sh\nzkconsumer (.*)\n```$", recipe, re.MULTILINE)
     port = free_port()
     words = shlex.split(stage.real(line).replace("9308", str(port)).replace("0.0.0.0", "127.0.0.1"))

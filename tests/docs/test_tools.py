@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.admin.lag import GAUGES
+from zkconsumer.admin.exporter import OWN, READINGS
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
@@ -48,4 +48,4 @@ def test_every_metric_of_a_group_is_listed() -> None:
     """docs/metrics.md lists exactly the metrics that `lag --prometheus` serves."""
     page = (DOCS / "metrics.md").read_text()
     listed = set(re.findall(r"^\| `(zkconsumer_group_\w+)`", page, re.MULTILINE))
-    assert listed == {name for name, _, _ in GAUGES}
+    assert listed == {name for name, _, _ in (*OWN, *READINGS)}

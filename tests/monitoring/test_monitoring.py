@@ -18,8 +18,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
 
-from zkconsumer.admin.lag import GAUGES as GROUP_GAUGES
-from zkconsumer.admin.lag import REGISTERED, UNREGISTERED, Status
+from zkconsumer.admin.exporter import OWN, READINGS, REGISTERED, UNREGISTERED
+from zkconsumer.admin.lag import Status
 from zkconsumer.consumer.metrics import Collector, MetricsSnapshot
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.member.commands import NoticeKind
@@ -62,7 +62,7 @@ SAMPLE = MetricsSnapshot(
 
 def _metrics() -> dict[str, frozenset[str]]:
     """Return metric -> labels, as members and the group exporter serve them."""
-    found = {name: frozenset(labels) for name, _, labels in GROUP_GAUGES}
+    found = {name: frozenset(["cluster", *labels]) for name, _, labels in (*OWN, *READINGS)}
     collector = Collector()
     collector.reads.append(lambda: SAMPLE)
     for family in collector.collect():

@@ -1,7 +1,6 @@
-"""The lag of groups: committed offsets, log ends, status of each partition, Prometheus metrics.
+"""The lag of groups: committed offsets, log ends, and the status of each partition.
 
-A value that could not be read is a string with the reason, never a number. Prometheus gets no
-sample for such a value.
+A value that could not be read is a string with the reason, never a number.
 
 The status of a partition follows from its last commits. The rules are those of Burrow, LinkedIn's
 monitor of consumer lag (`calculatePartitionStatus` in core/internal/evaluator/caching.go), with two
@@ -18,13 +17,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Final
 
 from zkconsumer.admin.groups import (
     SLICE,
@@ -41,17 +39,13 @@ from zkconsumer.admin.groups import (
     selected,
 )
 from zkconsumer.admin.groups import groups as group_summaries
-from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import KeptLogs, LogRange, without_messages
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import RequestedTopics, partitions_in, requested_topics
-from zkconsumer.protocol.group_health import GroupHealth, GroupState, owner_of
+from zkconsumer.protocol.group_health import GroupState, owner_of
 from zkconsumer.protocol.model import ConsumerId, OffsetAndMetadata, ThreadId, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
-
-FromPrometheus: TypeAlias = Any
-"""An object of prometheus-client, which is an optional dependency and imported on first use."""
 
 FEW: Final = 50
 """The maximum lag about which a tool asks whether it consists of transaction markers. A longer lag
@@ -579,8 +573,13 @@ class Commit:
 
 @dataclass(slots=True)
 class Window:
-    """Window of the last commits of one partition; `observe` records a reading."""
+    """Window of the last commits of one partition; `observe` records a reading.
 
+    Attributes:
+        size: the number of commits that are kept.
+    """
+
+    size: int = WINDOW
     commits: list[Commit] = field(default_factory=list)
     lag: int | None = None
     is_owned: bool = False
@@ -603,7 +602,7 @@ class Window:
         if last and last.offset == offset and committed_s in (None, last.at_s):
             return
         self.commits.append(Commit(now_s if committed_s is None else committed_s, offset, lag))
-        del self.commits[:-WINDOW]
+        del self.commits[: -self.size]
 
     def observe(self, one: PartitionLag, now_s: float) -> None:
         """Record a reading of the partition at `now_s`, in seconds since 1970."""
@@ -619,24 +618,38 @@ class Window:
             is_owned=one.is_owned,
         )
 
-    def status(self, now_s: float, *, patience_s: float = PATIENCE_S) -> Status | None:
+    def status(
+        self, now_s: float, *, patience_s: float = PATIENCE_S, allowed_lag: int = 0
+    ) -> Status | None:
         """Return the status that follows from the commits so far; None if there are too few
-        commits."""
+        commits. See `evaluate` for the arguments."""
         if self.lag is None or not self.commits:
             return None
         return evaluate(
-            self.commits, lag=self.lag, is_owned=self.is_owned, now_s=now_s, patience_s=patience_s
+            self.commits,
+            lag=self.lag,
+            is_owned=self.is_owned,
+            now_s=now_s,
+            patience_s=patience_s,
+            allowed_lag=allowed_lag,
         )
 
 
 def evaluate(
-    commits: Sequence[Commit], *, lag: int, is_owned: bool, now_s: float, patience_s: float
+    commits: Sequence[Commit],
+    *,
+    lag: int,
+    is_owned: bool,
+    now_s: float,
+    patience_s: float,
+    allowed_lag: int = 0,
 ) -> Status | None:
     """Return the status of a partition with at least one commit; None if more commits are needed.
 
     `lag` is the present lag in messages. `patience_s` is the longest normal time without a commit.
+    A lag up to `allowed_lag` counts as none (Burrow's `allowed-lag`).
     """
-    if lag <= 0 or any(one.lag <= 0 for one in commits):
+    if lag <= allowed_lag or any(one.lag <= allowed_lag for one in commits):
         return Status.OK
     pairs = list(pairwise(commits))
     if any(after.offset < before.offset for before, after in pairs):
@@ -651,172 +664,3 @@ def evaluate(
     if all(after.lag >= before.lag for before, after in pairs):
         return Status.WARNING
     return Status.OK
-
-
-# ---- Prometheus exporter -------------------------------------------------------------------------
-
-
-PARTITION = ("group", "topic", "partition")
-
-GAUGES = (
-    ("zkconsumer_group_lag", "Messages between the committed offset and the log's end.", PARTITION),
-    ("zkconsumer_group_offset", "The committed offset.", PARTITION),
-    ("zkconsumer_group_log_end", "The offset after the log's last.", PARTITION),
-    ("zkconsumer_group_owned", "1 if the partition has an owner, else 0.", PARTITION),
-    (
-        "zkconsumer_group_status",
-        "1 for the state of the partition that follows from its commits.",
-        (*PARTITION, "status"),
-    ),
-    (
-        "zkconsumer_group_members",
-        "Clients that use the group: registered members, and clients that are not registered.",
-        ("group", "kind"),
-    ),
-    (
-        "zkconsumer_group_unknown_partitions",
-        "Partitions whose lag is unknown: an offset or a log end cannot be read, or the offset is"
-        " beyond the end of the log.",
-        ("group",),
-    ),
-    (
-        "zkconsumer_group_read_failures",
-        "Readings that have failed since the exporter started.",
-        (),
-    ),
-    (
-        "zkconsumer_group_read_timestamp_seconds",
-        "Time at which ZooKeeper and the brokers were read.",
-        (),
-    ),
-)
-
-REGISTERED, UNREGISTERED = "registered", "unregistered"
-"""The values of the label `kind`."""
-
-StatusOf = Callable[[str, PartitionLag], Status | None]
-HealthOf = Callable[[GroupLag], GroupHealth]
-
-Samples = dict[str, list[tuple[Sequence[str], float]]]
-
-
-def samples(
-    groups: Iterable[GroupLag],
-    status_of: StatusOf,
-    health_of: HealthOf,
-    *,
-    at_s: float,
-) -> Samples:
-    """Return metric -> its samples (label values, value); unknown values have no sample.
-
-    The lag of an offset beyond the end of the log is not a number of messages, so it has none.
-    """
-    found: Samples = {name: [] for name, _, _ in GAUGES}
-    found["zkconsumer_group_read_timestamp_seconds"].append(((), at_s))
-    for group in groups:
-        health = health_of(group)
-        clients = {*health.unregistered_owners.values()}
-        found["zkconsumer_group_members"] += [
-            ((group.name, REGISTERED), len(health.live)),
-            ((group.name, UNREGISTERED), len(clients) + bool(health.writers)),
-        ]
-        unknown = sum(one.is_unknown for one in group.partitions)
-        found["zkconsumer_group_unknown_partitions"].append(((group.name,), unknown))
-        for one in group.partitions:
-            labels = (group.name, one.topic, str(one.partition))
-            lag = one.lag
-            figures = {
-                "lag": None if isinstance(lag, int) and lag < 0 else lag,
-                "offset": one.committed,
-                "log_end": one.log if isinstance(one.log, str) else one.log.end,
-                "owned": int(one.is_owned),
-            }
-            for name, value in figures.items():
-                if isinstance(value, int):
-                    found[f"zkconsumer_group_{name}"].append((labels, value))
-            status = status_of(group.name, one)
-            if status is not None:
-                found["zkconsumer_group_status"].append(((*labels, status.value), 1))
-    return found
-
-
-def _client() -> FromPrometheus:
-    try:
-        import prometheus_client  # noqa: PLC0415 - the extra `metrics`
-    except ImportError as error:
-        raise ConfigError(
-            "prometheus-client is not installed",
-            where="lag exporter",
-            remedy="run pip install 'zkconsumer[metrics]'",
-        ) from error
-    return prometheus_client
-
-
-def exposition(groups: Iterable[GroupLag], status_of: StatusOf, health_of: HealthOf) -> str:
-    """Return the metrics of groups in the text format of Prometheus.
-
-    Raises ConfigError if prometheus-client is not installed.
-    """
-    client = _client()
-    page = LagExporter("", 0)
-    page.update(groups, status_of, health_of)
-    registry = client.CollectorRegistry()
-    registry.register(page)
-    return str(client.generate_latest(registry).decode())
-
-
-class LagExporter:
-    """HTTP server that answers Prometheus with the groups of the last `update`.
-
-    The server runs during its `with` block. The start of the block raises ConfigError if
-    prometheus-client is not installed, or if the address cannot be used.
-    """
-
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
-        self._samples: Samples = {}
-        self._failures = 0
-        self._server: FromPrometheus = None
-
-    def __enter__(self) -> Self:
-        prometheus_client = _client()
-        registry = prometheus_client.CollectorRegistry()
-        registry.register(self)
-        try:
-            self._server, _ = prometheus_client.start_http_server(self._port, self._host, registry)
-        except OSError as error:
-            raise ConfigError(
-                f"the address cannot be used: {error.strerror}",
-                where=f"{self._host}:{self._port}",
-                remedy="choose another port or address",
-            ) from error
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def update(self, groups: Iterable[GroupLag], status_of: StatusOf, health_of: HealthOf) -> None:
-        """Replace the groups that are served."""
-        self._samples = samples(groups, status_of, health_of, at_s=time.time())
-
-    def failed(self) -> None:
-        """Count a reading that has failed; the last figures are still served."""
-        self._failures += 1
-
-    def collect(self) -> Iterator[object]:
-        """Yield the metrics; prometheus-client calls this on its own thread."""
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - the extra `metrics`
-
-        failures: Samples = {"zkconsumer_group_read_failures": [((), self._failures)]}
-        now = self._samples | failures
-        for name, meaning, labels in GAUGES:
-            family = GaugeMetricFamily(name, meaning, labels=labels)
-            for values, value in now.get(name, ()):
-                family.add_metric(values, value)
-            yield family

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from zkconsumer.cli.lag_exporter import Exporting, cluster_name, clusters_of, serve
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import AllGroups, Common, Groups, Topics, operator, topics_of
 from zkconsumer.cli.output import (
@@ -25,13 +27,15 @@ from zkconsumer.cli.output import (
     say_all,
 )
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
-from zkconsumer.errors import ConfigError, ZkConsumerError
+from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.paths import consumer_of
 
 if TYPE_CHECKING:
+    from zkconsumer.admin.exporter import ServedGroup
     from zkconsumer.admin.groups import GroupImage, Selection
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Status, Window
+    from zkconsumer.config.settings import ConnectionConfig
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
 
@@ -243,23 +247,27 @@ def _some(names: list[str]) -> str:
 
 # ---- the command ---------------------------------------------------------------------------------
 
-FIRST_S: Final = 1.0
-"""Seconds between the first two readings of the exporter. One reading does not tell a stopped
-member from a client that commits without a registration, so the first page is served after two."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Values of the options that choose groups and topics by their names, and judge partitions."""
 
-
-@app.command()
-@operator(formats=(*ROWS, Output.PROMETHEUS, Output.LEGACY))
-def lag(
-    common: Common,
-    *,
-    group: Groups = None,
-    all_groups: AllGroups = False,
-    topic: Topics = None,
-    watch_: Watch = False,
-    interval: Interval = 5.0,
+    allow_groups: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Read only the groups whose whole names match."),
+    ] = None
+    deny_groups: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Leave out the groups whose whole names match."),
+    ] = None
+    allow_topics: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Show only the topics whose whole names match."),
+    ] = None
+    deny_topics: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Leave out the topics whose whole names match."),
+    ] = None
     commit_interval: Annotated[
         float,
         typer.Option(
@@ -268,7 +276,61 @@ def lag(
             help="auto.commit.interval.ms of the members, in seconds. A partition without a commit"
             " for twice this time counts as not committing.",
         ),
-    ] = 60.0,
+    ] = 60.0
+    allowed_lag: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="A lag of up to N messages has the status OK."),
+    ] = 0
+    window: Annotated[
+        int,
+        typer.Option(
+            min=2, metavar="N", help="Number of last commits from which a status follows."
+        ),
+    ] = 10
+
+    @cached_property
+    def is_group(self) -> Callable[[str], bool]:
+        """Whether a group is chosen. Raises InvalidFilterError."""
+        return _is_chosen(self.allow_groups, self.deny_groups)
+
+    @cached_property
+    def is_topic(self) -> Callable[[str], bool]:
+        """Whether a topic is chosen. Raises InvalidFilterError."""
+        return _is_chosen(self.allow_topics, self.deny_topics)
+
+
+def _is_chosen(allowed: str | None, denied: str | None) -> Callable[[str], bool]:
+    """Return a function that says whether a name is allowed and not denied."""
+    from zkconsumer.protocol.filters import matching, white_list
+
+    filters = [None if one is None else white_list(one) for one in (allowed, denied)]
+
+    @cache
+    def is_chosen(name: str) -> bool:
+        allow, deny = (
+            None if one is None else bool(matching(one, [name], internal=frozenset()))
+            for one in filters
+        )
+        return allow is not False and not deny
+
+    return is_chosen
+
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+@operator(formats=(*ROWS, Output.PROMETHEUS, Output.LEGACY), of=(Common, Exporting, Choice))
+def lag(
+    common: Common,
+    exporting: Exporting,
+    choice: Choice,
+    *,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    watch_: Watch = False,
+    interval: Interval = 5.0,
     fail_above: Annotated[
         int | None,
         typer.Option(
@@ -277,22 +339,6 @@ def lag(
             help="Exit with 6 if the lag of a partition exceeds N messages or is unknown.",
         ),
     ] = None,
-    prometheus: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            metavar="PORT",
-            help="Serve the lag to Prometheus on this port until Ctrl-C; --interval sets how often"
-            " the groups are read.",
-        ),
-    ] = None,
-    prometheus_host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS", help="Address to serve on; 0.0.0.0 serves other machines too."
-        ),
-    ] = "127.0.0.1",
 ) -> None:
     """Show committed offsets, log ends, and the lag between them. Changes nothing.
 
@@ -308,79 +354,113 @@ def lag(
 
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
     """
-    names = common.groups(group, all_groups=all_groups)
-    settings = common.connection_settings(names[0] if names else None)
-    if (watch_ or prometheus) and fail_above is not None:
+    if (watch_ or exporting.prometheus) and fail_above is not None:
         raise ConfigError(
             "--fail-above excludes --watch and --prometheus",
             remedy="leave out --watch and --prometheus",
         )
+    if exporting.cluster and not exporting.prometheus:
+        raise ConfigError("--cluster needs --prometheus", remedy="add --prometheus PORT")
+    # The group of the settings belongs to one cluster, so it does not limit several clusters.
+    is_every = all_groups or (bool(exporting.cluster) and not group)
+    names, only = common.groups(group, all_groups=is_every), topics_of(topic)
+    if exporting.prometheus:
+        clusters = clusters_of(common, exporting.cluster, lambda: _settings(common, names))
+        serve(
+            exporting,
+            clusters,
+            lambda settings: Reader(settings, names, only, choice),
+            interval_s=interval,
+            window=choice.window,
+        )
     from zkconsumer.zk.client import ZooKeeperClient
 
-    limit_s = settings.zookeeper_connection_timeout_s
+    settings = _settings(common, names)
+    reader = Reader(settings, names, only, choice)
     with ZooKeeperClient(settings) as connection:
-        reader = Reader(connection, names, topics_of(topic), limit_s, 2 * commit_interval)
-        if prometheus is not None:
-            _serve(reader, common, (prometheus_host, prometheus), interval)
-        elif watch_:
+        reader.use(connection)
+        if watch_:
             watch(common, reader.read_for_watch, interval_s=interval)
         else:
-            _show(reader, common, fail_above)
+            _show(reader, common, exporting, fail_above)
+
+
+def _settings(common: Common, names: Sequence[str] | None) -> ConnectionConfig:
+    return common.connection_settings(names[0] if names else None)
 
 
 class Reader:
-    """Reads groups repeatedly, and keeps a window of the commits of each partition."""
+    """Reads groups of one cluster repeatedly, and keeps a window of the commits of each partition.
+
+    Call `use` before the first reading, and with each new connection.
+    """
 
     def __init__(
         self,
-        connection: ZooKeeperClient,
+        settings: ConnectionConfig,
         names: Sequence[str] | None,
         only: Selection | None,
-        limit_s: float,
-        patience_s: float,
+        choice: Choice,
     ) -> None:
-        self._connection, self._names, self.only = connection, names, only
-        self._limit_s, self._patience_s = limit_s, patience_s
+        self._connection: ZooKeeperClient | None = None
+        self._names, self.only, self._choice = names, only, choice
+        self._limit_s = settings.zookeeper_connection_timeout_s
+        self._patience_s = 2 * choice.commit_interval
         from zkconsumer.admin.health import Memory
         from zkconsumer.admin.lag import StoreWatch, TailCheck
 
         self.missing: list[str] = []
         self._windows: dict[tuple[str, str, int], Window] = {}
         self._tails, self._stores = TailCheck(), StoreWatch()
-        self._memory = Memory(patience_s)
+        self._memory = Memory(self._patience_s)
         self._healths: dict[str, GroupHealth] = {}
+
+    def use(self, connection: ZooKeeperClient) -> None:
+        """Read over this connection from now on."""
+        self._connection = connection
+
+    @property
+    def connection(self) -> ZooKeeperClient:
+        """The connection of the last call of `use`."""
+        assert self._connection is not None
+        return self._connection
 
     def read(self) -> list[GroupLag]:
         """Read and return the groups that exist. Raises what `group_lags` raises."""
         from zkconsumer.admin.groups import SLICE, read_group_names, read_groups
         from zkconsumer.admin.lag import lags_of
 
-        names = read_group_names(self._connection) if self._names is None else self._names
+        connection, is_topic = self.connection, self._choice.is_topic
+        every = read_group_names(connection) if self._names is None else self._names
+        names = list(filter(self._choice.is_group, every))
         images: dict[str, GroupImage] = {}
         progress = Progress("groups")
         with progress.until_done():
             for at in range(0, len(names), SLICE):
                 some = names[at : at + SLICE]
-                images |= read_groups(self._connection, some)
+                images |= read_groups(connection, some)
                 progress.advanced(at + len(some), len(names))
             # The brokers are asked once for all groups, because silent brokers use up a time limit.
             found = lags_of(
-                self._connection,
+                connection,
                 images,
                 limit_s=self._limit_s,
                 only=self.only,
                 tails=self._tails,
                 stores=self._stores,
             )
-        self.missing = [name for name in self._names or () if name not in images]
-        return list(found.values())
+        self.missing = [name for name in names if self._names and name not in images]
+        return [
+            replace(group, partitions=tuple(p for p in group.partitions if is_topic(p.topic)))
+            for group in found.values()
+        ]
 
     def check_names(self) -> None:
         """Raise UnknownGroupError if the last reading has not found a group that was named."""
         from zkconsumer.admin.groups import unknown_group
 
         if self.missing:
-            raise unknown_group(self.missing[0], self._connection)
+            raise unknown_group(self.missing[0], self.connection)
 
     def observe(self) -> list[GroupLag]:
         """Read the groups, and add the reading to the windows. Raises what `read` raises."""
@@ -395,13 +475,13 @@ class Reader:
         for group in groups:
             for one in group.partitions:
                 key = (group.name, one.topic, one.partition)
-                window = self._windows[key] = known.get(key) or Window()
+                window = self._windows[key] = known.get(key) or Window(self._choice.window)
                 window.observe(one, now_s)
         return groups
 
     def unmatched(self, groups: Iterable[GroupLag]) -> list[str]:
         """Return a note for each selected topic or partition of which no group has a row."""
-        return unmatched(groups, self.only, self._connection)
+        return unmatched(groups, self.only, self.connection)
 
     def health(self, group: GroupLag) -> GroupHealth:
         """Return who uses a group, judged by the readings so far."""
@@ -410,7 +490,26 @@ class Reader:
     def status(self, group: str, one: PartitionLag) -> Status | None:
         """Return the status of a partition, judged by the readings so far."""
         window = self._windows[group, one.topic, one.partition]
-        return window.status(time.time(), patience_s=self._patience_s)
+        return window.status(
+            time.time(), patience_s=self._patience_s, allowed_lag=self._choice.allowed_lag
+        )
+
+    def served(self, groups: Sequence[GroupLag]) -> list[ServedGroup]:
+        """Return the groups of the last reading as the exporter serves them."""
+        from zkconsumer.admin.exporter import ServedGroup
+
+        return [
+            ServedGroup(
+                group,
+                self.health(group),
+                {
+                    one.tp: tuple(self._windows[group.name, one.topic, one.partition].commits)
+                    for one in group.partitions
+                },
+                {one.tp: self.status(group.name, one) for one in group.partitions},
+            )
+            for group in groups
+        ]
 
     def read_for_watch(self) -> Reading:
         """Return the title, the table and the notes of one reading, for `--watch`."""
@@ -446,15 +545,16 @@ def _columns(groups: Sequence[GroupLag]) -> tuple[Column, ...]:
     return tuple(replace(one, wide_only=False) if one in STORES else one for one in columns)
 
 
-def _show(reader: Reader, common: Common, fail_above: int | None) -> None:
+def _show(reader: Reader, common: Common, exporting: Exporting, fail_above: int | None) -> None:
     from zkconsumer.cli import Exit
 
     groups = reader.observe()
     reader.check_names()
     if common.output is Output.PROMETHEUS:
-        from zkconsumer.admin.lag import exposition
+        from zkconsumer.admin.exporter import exposition
 
-        print(exposition(groups, reader.status, reader.health), end="")
+        name = cluster_name(common, reader.connection.config)
+        print(exposition(reader.served(groups), names=exporting.names, cluster=name), end="")
     elif common.output is Output.LEGACY:
         for group in groups:
             for line in legacy_lines(group):
@@ -486,39 +586,6 @@ def _check(groups: Iterable[GroupLag], fail_above: int) -> None:
         are = "partition is" if len(failing) == 1 else "partitions are"
         say(f"{len(failing)} {are} more than {fail_above} messages behind, or unknown: {some}")
         raise typer.Exit(Exit.FOUND)
-
-
-def _may_be_written(group: GroupLag) -> bool:
-    """Return whether a second reading may show a client that commits without a registration, or
-    which store the group commits to."""
-    return group.image.health.write_age_s(time.time()) is not None or any(
-        one.rule for one in group.partitions
-    )
-
-
-def _serve(reader: Reader, common: Common, where: tuple[str, int], interval_s: float) -> None:
-    from kazoo.exceptions import KazooException
-
-    from zkconsumer.admin.lag import LagExporter
-
-    is_first = True
-    with LagExporter(*where) as exporter:
-        say(f"serving http://{where[0]}:{where[1]}/metrics")
-        while True:
-            try:
-                groups = reader.observe()
-                if is_first and any(map(_may_be_written, groups)):
-                    time.sleep(FIRST_S)
-                    groups = reader.observe()
-                is_first = False
-                exporter.update(groups, reader.status, reader.health)
-                for name in reader.missing:
-                    say(f"group {name} does not exist; it is served as soon as it does")
-            except (ZkConsumerError, OSError, KazooException) as error:
-                # The exporter keeps the last figures, with their timestamp, and counts the error.
-                say(str(error))
-                exporter.failed()
-            time.sleep(interval_s)
 
 
 # ---- --output legacy ----------------------------------------------------------------------------

@@ -1,0 +1,216 @@
+"""The lag of groups as metrics of three programs, and as Burrow's HTTP API; no server is needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from zkconsumer.admin.exporter import (
+    BurrowApi,
+    LagExporter,
+    MetricNames,
+    ServedCluster,
+    ServedGroup,
+    exposition,
+)
+from zkconsumer.admin.groups import GroupImage
+from zkconsumer.admin.lag import Commit, GroupLag, PartitionLag, Status
+from zkconsumer.kafka.logs import LogRange
+from zkconsumer.protocol.group_assignment import requested_topics
+from zkconsumer.sandbox.ports import free_port
+
+COMMITS = (Commit(1_000.0, 3, 9), Commit(1_060.5, 5, 7))
+
+
+def partition(number: int, committed: int | None, log: LogRange | str, **more: Any) -> PartitionLag:
+    """Return a partition of the topic `orders`, whose offset is in ZooKeeper."""
+    return PartitionLag("orders", number, None, 0, committed, 1_060_500, None, log, **more)
+
+
+def group(*partitions: PartitionLag, name: str = "billing") -> ServedGroup:
+    image = GroupImage(name, {})
+    lag = GroupLag(image, requested_topics({}, {}), partitions)
+    statuses = {partitions[0].tp: Status.STOPPED}
+    return ServedGroup(lag, image.health, {partitions[0].tp: COMMITS}, statuses)
+
+
+KNOWN = partition(0, 5, LogRange(2, 12))
+MARKERS = partition(1, 9, LogRange(0, 10), is_read=True)
+UNKNOWN = partition(2, 4, "the leader does not answer")
+BEYOND = partition(3, 40, LogRange(0, 10))
+WITHOUT_OFFSET = partition(4, None, LogRange(0, 10))
+
+
+def samples(*partitions: PartitionLag, names: MetricNames) -> dict[str, float]:
+    """Return name and labels -> value of the metrics of one group."""
+    text = exposition([group(*partitions)], names=names, cluster="prod")
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_own_names() -> None:
+    """A lag of transaction markers is no lag, as in `lag`; an unknown lag has no sample."""
+    found = samples(KNOWN, MARKERS, UNKNOWN, BEYOND, names=MetricNames.ZKCONSUMER)
+    lags = {name: value for name, value in found.items() if name.startswith("zkconsumer_group_lag")}
+    labels = 'group="billing",partition="{}",topic="orders"'
+    assert lags == {
+        f"zkconsumer_group_lag{{{labels.format(0)}}}": 7,
+        f"zkconsumer_group_lag{{{labels.format(1)}}}": 0,
+    }
+    assert found['zkconsumer_group_unknown_partitions{group="billing"}'] == 2
+    assert found["zkconsumer_group_read_success"] == 1
+
+
+def test_the_names_of_kafka_exporter() -> None:
+    """The names and labels are those of kafka_exporter; the sum of an unknown lag is unknown."""
+    found = samples(KNOWN, MARKERS, WITHOUT_OFFSET, names=MetricNames.KAFKA_EXPORTER)
+    labels = 'consumergroup="billing",partition="0",topic="orders"'
+    assert found[f"kafka_consumergroup_lag{{{labels}}}"] == 7
+    assert found[f"kafka_consumergroup_current_offset{{{labels}}}"] == 5
+    assert found[f"kafka_consumergroupzookeeper_lag_zookeeper{{{labels}}}"] == 7
+    assert found['kafka_consumergroup_lag_sum{consumergroup="billing",topic="orders"}'] == 7
+    assert found['kafka_consumergroup_members{consumergroup="billing"}'] == 0
+    assert found['kafka_topic_partitions{topic="orders"}'] == 3
+    assert found['kafka_topic_partition_oldest_offset{partition="0",topic="orders"}'] == 2
+    unknown = samples(KNOWN, UNKNOWN, names=MetricNames.KAFKA_EXPORTER)
+    assert not [name for name in unknown if "lag_sum" in name]
+
+
+def test_the_names_of_burrow() -> None:
+    """The names and labels are those of Burrow, with the numbers of its statuses."""
+    found = samples(KNOWN, MARKERS, names=MetricNames.BURROW)
+    of_group = 'cluster="prod",consumer_group="billing"'
+    labels = f'{of_group},partition="0",topic="orders"'
+    assert found[f"burrow_kafka_consumer_lag_total{{{of_group}}}"] == 7
+    assert found[f"burrow_kafka_consumer_status{{{of_group}}}"] == 3
+    assert found[f"burrow_kafka_topic_partition_status{{{labels}}}"] == 4
+    assert found[f"burrow_kafka_consumer_partition_lag{{{labels}}}"] == 7
+    assert found[f"burrow_kafka_consumer_current_offset{{{labels}}}"] == 5
+    of_topic = 'cluster="prod",partition="0",topic="orders"'
+    assert found[f"burrow_kafka_topic_partition_offset{{{of_topic}}}"] == 12
+
+
+@pytest.fixture
+def cluster() -> ServedCluster:
+    one = ServedCluster("prod", ("zk1:2181",))
+    one.read([group(KNOWN, MARKERS, WITHOUT_OFFSET), group(UNKNOWN, name="search")])
+    return one
+
+
+def answer(cluster: ServedCluster, path: str) -> dict[str, Any]:
+    """Return Burrow's answer without the fields that each answer has."""
+    code, found = BurrowApi([cluster]).answer(path)
+    assert (code, found.pop("error"), found.pop("request")["url"]) == (200, False, path)
+    assert found.pop("message")
+    return found
+
+
+def test_the_lists_of_burrow(cluster: ServedCluster) -> None:
+    """Burrow's API lists clusters, groups and topics."""
+    assert answer(cluster, "/v3/kafka") == {"clusters": ["prod"]}
+    assert answer(cluster, "/v3/kafka/prod")["module"]["servers"] == ["zk1:2181"]
+    assert answer(cluster, "/v3/kafka/prod/consumer") == {"consumers": ["billing", "search"]}
+    assert answer(cluster, "/v3/kafka/prod/topic") == {"topics": ["orders"]}
+    assert answer(cluster, "/v3/kafka/prod/topic/orders") == {"offsets": [12, 10, None, None, 10]}
+    consumers = answer(cluster, "/v3/kafka/prod/topic/orders/consumers")
+    assert consumers == {"consumers": ["billing", "search"]}
+
+
+def test_the_status_of_burrow(cluster: ServedCluster) -> None:
+    """`status` has the partitions that are not OK, and `lag` has all with an offset."""
+    found = answer(cluster, "/v3/kafka/prod/consumer/billing/status")["status"]
+    (stopped,) = found.pop("partitions")
+    assert stopped == {
+        "topic": "orders",
+        "partition": 0,
+        "owner": "",
+        "client_id": "",
+        "status": "STOP",
+        "start": {"offset": 3, "timestamp": 1_000_000, "observedAt": None, "lag": 9},
+        "end": {"offset": 5, "timestamp": 1_060_500, "observedAt": None, "lag": 7},
+        "current_lag": 7,
+        "complete": 0.2,
+    }
+    assert found == {
+        "cluster": "prod",
+        "group": "billing",
+        "status": "ERR",
+        "complete": 0,
+        "partition_count": 2,
+        "maxlag": stopped,
+        "totallag": 7,
+    }
+    every = answer(cluster, "/v3/kafka/prod/consumer/billing/lag")["status"]["partitions"]
+    assert [(one["partition"], one["status"]) for one in every] == [(0, "STOP"), (1, "OK")]
+    topics = answer(cluster, "/v3/kafka/prod/consumer/billing")["topics"]
+    assert [one["current-lag"] for one in topics["orders"]] == [7, 0]
+    assert topics["orders"][0]["offsets"][:8] == [None] * 8
+
+
+def test_an_unknown_lag_in_burrow(cluster: ServedCluster) -> None:
+    """An unknown lag is null and an error, so no alert takes it for 0."""
+    found = answer(cluster, "/v3/kafka/prod/consumer/search/lag")["status"]
+    assert (found["status"], found["totallag"], found["maxlag"]) == ("ERR", None, None)
+    assert found["partitions"][0]["current_lag"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "message"),
+    [
+        ("/v3/kafka/other", 404, "cluster not found"),
+        ("/v3/kafka/prod/consumer/x", 404, "consumer not found"),
+        ("/v3/kafka/prod/consumer/x/status", 404, "consumer status"),
+        ("/v3/kafka/prod/topic/x", 404, "topic not found"),
+        ("/v3/kafka/prod/consumer/billing/x", 404, "invalid request type"),
+        ("/v3/config", 404, "invalid request type"),
+        ("/v3/kafka/down/consumer", 503, "not been read yet: ZooKeeper is away"),
+    ],
+)
+def test_what_burrow_does_not_find(
+    cluster: ServedCluster, path: str, code: int, message: str
+) -> None:
+    """A wrong path and an unknown name give 404; a cluster that was never read gives 503."""
+    down = ServedCluster("down")
+    down.failed("ZooKeeper is away")
+    found_code, found = BurrowApi([cluster, down]).answer(path)
+    assert (found_code, message in found["message"]) == (code, True)
+
+
+@pytest.fixture
+def served(cluster: ServedCluster) -> Iterator[tuple[ServedCluster, str]]:
+    """An exporter of two clusters, of which one was never read; the address of the exporter."""
+    down, port = ServedCluster("down"), free_port()
+    down.failed("ZooKeeper is away")
+    with LagExporter("127.0.0.1", port, [cluster, down], has_cluster=True):
+        yield down, f"http://127.0.0.1:{port}"
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url) as response:
+        return str(response.read().decode())
+
+
+def test_the_server(served: tuple[ServedCluster, str]) -> None:
+    """One port serves the metrics of several clusters, and Burrow's API, which only reads."""
+    down, url = served
+    page = get(f"{url}/metrics")
+    assert 'zkconsumer_group_lag{cluster="prod",group="billing",' in page
+    success = dict(re.findall(r'read_success{cluster="(\w+)"} (\S+)', page))
+    assert success == {"prod": "1.0", "down": "0.0"}
+    assert 'zkconsumer_group_read_timestamp_seconds{cluster="prod"}' in page
+    assert 'zkconsumer_group_read_timestamp_seconds{cluster="down"}' not in page
+    assert get(f"{url}/burrow/admin") == "GOOD"
+    assert json.loads(get(f"{url}/v3/kafka"))["clusters"] == ["prod", "down"]
+    delete = urllib.request.Request(f"{url}/v3/kafka/prod/consumer/billing", method="DELETE")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(delete)
+    assert refused.value.code == 405
+    refused.value.close()
+    down.read([])
+    assert 'read_success{cluster="down"} 1.0' in get(f"{url}/metrics")
