@@ -135,9 +135,11 @@ def test_a_writer_is_remembered_between_its_commits(clients: Clients, group: str
     assert state(0.0) == "idle"
     clients.offsets(group, {T0: 101})
     assert [state(1.0), state(50.0), state(62.0)] == ["unregistered", "unregistered", "idle"]
+    clients.other.create(f"{paths.group(group)}/spout/partition_0", b"{}", makepath=True)
+    assert [state(63.0), state(120.0), state(124.0)] == ["unregistered", "unregistered", "idle"]
     clients.offsets(group, {T0: 102})
     memory.keep([])
-    assert state(63.0) == "idle"
+    assert state(125.0) == "idle"
 
 
 # ---- znodes without a session --------------------------------------------------------------------

@@ -109,6 +109,8 @@ def test_idle_groups(scene: Scene) -> None:
     assert old["last_commit"].endswith("Z")
     assert (old["lag"], "lag" in old["unknown"]) == (None, True)  # the broker does not answer
     assert found["empty"]["last_commit"] is None
+    scene.put(paths.group("old") + "/partition_0", b"{}")
+    assert rows(scene, "groups", "list", "--idle-for", "1m") == []
     assert rows(scene, "groups", "list", "--idle-for", "1h") == []
     assert run(scene, "groups", "list", "--idle-for", "soon").exit_code == Exit.USAGE
 
@@ -121,7 +123,7 @@ def test_a_dry_run_warns_of_a_recent_commit(scene: Scene) -> None:
     scene.offset("t", 0, 5)
     result = run(scene, "groups", "delete", "g", "--patience", "60")
     assert result.exit_code == 0
-    assert "the last offset was written" in result.stderr
+    assert "the last write was" in result.stderr
     assert "--execute reads the group again after 60 s" in result.stderr
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from zkconsumer.protocol.group_health import (
     RECENT_S,
     GroupReading,
     GroupState,
-    OffsetWrite,
+    LastWrite,
     as_threads,
     group_health,
     owner_of,
@@ -31,7 +32,7 @@ def reading(
         members or {},
         {tp: OwnerZnode(text, session, 1) for tp, (text, session) in (owners or {}).items()},
         {
-            tp: OffsetWrite(mzxid, version, 1_000 * mzxid)
+            tp: LastWrite(mzxid, version, 1_000 * mzxid)
             for tp, (mzxid, version) in (writes or {}).items()
         },
     )
@@ -115,6 +116,22 @@ def test_a_writer_beside_members() -> None:
     health = group_health(reading(members, owned, {T0: (6, 1), T1: (6, 1)}), before)
     assert health.writers == {T1: 1}
     assert health.state is GroupState.LIVE
+
+
+def test_a_writer_of_foreign_znodes() -> None:
+    """Each write to a znode that no consumer keeps counts, with members and without."""
+
+    def with_foreign(members: Mapping[str, int], **writes: tuple[int, int]) -> GroupReading:
+        foreign = {path: LastWrite(mzxid, n, 1_000 * mzxid) for path, (mzxid, n) in writes.items()}
+        return replace(reading(members), foreign=foreign)
+
+    before = with_foreign({}, a=(5, 0), b=(5, 1), gone=(4, 4))
+    assert group_health(before).write_age_s(7.0) == 2.0
+    health = group_health(with_foreign({}, a=(9, 2), b=(5, 1), new=(9, 0)), before)
+    assert (health.writers, health.foreign_writers) == ({}, {"a": 2, "new": 1})
+    assert health.state is GroupState.UNREGISTERED
+    beside = group_health(with_foreign({"g_a": 7}, a=(9, 1)), before)
+    assert (beside.state, beside.is_written) == (GroupState.LIVE, True)
 
 
 def test_the_age_of_a_write() -> None:

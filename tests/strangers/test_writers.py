@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,19 +143,33 @@ def test_secor(group: Group, tools: Tools) -> None:
     assert member.readers[0].offsets(1) == [*range(5, 10)]
 
 
-def test_storm(group: Group, tools: Tools) -> None:
-    """A spout's tree in the folder of a group is neither read nor changed nor a finding."""
-    path = storm(group.admin, group.name, group.tp(0), 5)
-    before = group.admin.get(path)[0]
+def test_storm(group: Group, tools: Tools, tmp_path: Path) -> None:
+    """A running spout is a writer whose offsets no plan deletes; a member reads beside it."""
+    numbers = itertools.count(1)
+
+    def commit() -> str:
+        return storm(group.admin, group.name, group.tp(0), next(numbers))
+
+    path = commit()
     assert tools.listed() == (0, "idle")
     assert tools.findings() == []
-    member = group.join()
-    member.read(PARTITIONS * MESSAGES)
-    assert tools.run("verify", group.name).exit_code == 0
-    assert tools.findings() == []
-    assert storm(group.admin, group.name, group.tp(0), 6) == path
-    assert group.admin.get(path)[0] == before.replace(b'"offset":5', b'"offset":6')
-    assert path in tools.run("groups", "delete", group.name).stdout
+    delete = ("groups", "delete", group.name, "--backup-dir", str(tmp_path), "--execute")
+    with repeated(commit):
+        refused = tools.run(*delete, "--patience", "60")
+        assert refused.exit_code == Exit.REFUSED
+        assert "a client without a registration writes znodes of the group" in refused.stderr
+        assert path in refused.stderr
+        member = group.join()
+        member.read(PARTITIONS * MESSAGES)
+        assert tools.run("verify", group.name).exit_code == 0
+        (one,) = tools.findings(patience_s=1.0)
+        assert (one["code"], one["subject"]) == ("unregistered-writer", group.name)
+        assert path in one["what"]
+        member.close()
+    assert json.loads(group.admin.get(path)[0])["offset"] == next(numbers) - 1
+    assert tools.findings(patience_s=0.5) == []
+    assert tools.run(*delete, "--patience", "0.5").exit_code == Exit.OK
+    assert group.admin.exists(path) is None
 
 
 def test_a_copy_of_a_live_group(group: Group, tools: Tools, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn, Protocol
 
 from zkconsumer.admin import plan as plan_file
-from zkconsumer.admin.health import Watch, listed
+from zkconsumer.admin.health import Watch, written_places
 from zkconsumer.admin.plan import Change, KafkaChange, Plan, Verb
 from zkconsumer.errors import (
     AccessDeniedError,
@@ -753,12 +753,14 @@ def _live_error(members: Mapping[str, Sequence[str]], plan: Plan) -> RefusedErro
 
 def _writers_error(writers: Mapping[str, GroupHealth]) -> RefusedError:
     has = "the group" if len(writers) == 1 else f"{len(writers)} groups"
+    commits = any(one.writers for one in writers.values())
+    does = f"commits offsets of {has}" if commits else f"writes znodes of {has}"
     return RefusedError(
-        f"a client without a registration commits offsets of {has}; nothing was written",
-        where="; ".join(f"{name}: {listed(one.writers)}" for name, one in writers.items()),
+        f"a client without a registration {does}; nothing was written",
+        where="; ".join(f"{name}: {written_places(one)}" for name, one in writers.items()),
         remedy="stop that client (a direct Spark job, Flink, Storm, or kafka-python up to 0.9.5"
-        " commits without a registration), or change the group anyway: its next commit overwrites"
-        " the offsets",
+        " commits without a registration), or change the group anyway: that client overwrites the"
+        " change, or does not see it",
         advice=Advice(RemedyOperation.FORCE_LIVE),
     )
 

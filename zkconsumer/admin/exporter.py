@@ -284,7 +284,7 @@ def _readings(cluster: ServedCluster) -> Iterator[Sample]:
 def _own(cluster: ServedCluster) -> Iterator[Sample]:
     for group in cluster.groups.values():
         health, name = group.health, group.name
-        clients = len({*health.unregistered_owners.values()}) + bool(health.writers)
+        clients = len({*health.unregistered_owners.values()}) + health.is_written
         yield Sample("zkconsumer_group_members", (name, REGISTERED), len(health.live))
         yield Sample("zkconsumer_group_members", (name, UNREGISTERED), clients)
         unknown = sum(one.is_unknown for one in group.lag.partitions)

@@ -31,7 +31,7 @@ from zkconsumer.protocol.group_health import (
     GroupHealth,
     GroupReading,
     GroupState,
-    OffsetWrite,
+    LastWrite,
     as_threads,
     group_health,
 )
@@ -51,7 +51,7 @@ from zkconsumer.protocol.payloads import (
 )
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
-from zkconsumer.protocol.requests import Node
+from zkconsumer.protocol.requests import Node, Stat
 from zkconsumer.protocol.suggestions import did_you_mean
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -84,11 +84,13 @@ class GroupImage:
         name: name of the group.
         nodes: path -> znode, parents first.
         listed: parent -> names of its children, for every parent that was listed.
+        foreign: path -> the last write to a znode that the consumers' layout does not have.
     """
 
     name: str
     nodes: Mapping[str, Node]
     listed: Mapping[str, Collection[str]] = field(default_factory=dict)
+    foreign: Mapping[str, LastWrite] = field(default_factory=dict)
 
     @cached_property
     def registrations(self) -> dict[ConsumerId, bytes | None]:
@@ -124,13 +126,14 @@ class GroupImage:
     @cached_property
     def reading(self) -> GroupReading:
         """The znodes that show who uses the group."""
-        writes = (
-            (TopicPartition(at.name, at.partition), node.stat) for at, node in self._of(Kind.OFFSET)
-        )
         return GroupReading(
             {at.name: node.stat.owner for at, node in self._of(Kind.MEMBER)},
             self.owners,
-            {tp: OffsetWrite(stat.mzxid, stat.version, stat.mtime_ms) for tp, stat in writes},
+            {
+                TopicPartition(at.name, at.partition): last_write(node.stat)
+                for at, node in self._of(Kind.OFFSET)
+            },
+            self.foreign,
         )
 
     @cached_property
@@ -186,6 +189,11 @@ class GroupImage:
             at = paths.locate(path)
             found.setdefault(at.kind, []).append((at, node))
         return found
+
+
+def last_write(stat: Stat) -> LastWrite:
+    """Return the last write to a znode with this stat."""
+    return LastWrite(stat.mzxid, stat.version, stat.mtime_ms)
 
 
 def _registration(
@@ -246,6 +254,10 @@ SLICE: Final = 500
 
 MEMBERS, OWNERS, OFFSETS = "ids", "owners", "offsets"
 
+MOST_FOREIGN: Final = 1_000
+"""Number of foreign znodes of a group that are read: another program may keep a large tree there.
+A program that writes some of them is then noticed only by chance."""
+
 
 def read_groups(
     connection: ZooKeeperClient,
@@ -261,7 +273,8 @@ def read_groups(
     """Read groups with few requests; groups that do not exist are left out.
 
     Args:
-        directories: those of `ids`, `owners` and `offsets` that are read.
+        directories: those of `ids`, `owners` and `offsets` that are read. With all of them, foreign
+            znodes are read too, as far as this client may read them.
         topics: whose owners and offsets are read; None means all topics.
     """
     roots = {paths.group(name): name for name in names}
@@ -290,7 +303,50 @@ def read_groups(
     listings: dict[str, dict[str, Collection[str]]] = {name: {} for name in found}
     for path, below in listed.items():
         listings[path.split("/", 3)[2]][path] = below
-    return {name: GroupImage(name, found[name], listings[name]) for name in found}
+    foreign: dict[str, dict[str, LastWrite]] = {name: {} for name in found}
+    if {MEMBERS, OWNERS, OFFSETS}.issubset(directories):
+        odd = [
+            f"{path}/{name}"
+            for path in deeper
+            if path.split("/", 4)[3] == OFFSETS
+            for name in listed.get(path, ())
+            if not paths.is_partition(name)
+        ]
+        for path, stat in _foreign_stats(connection, nodes, odd).items():
+            foreign[path.split("/", 3)[2]][path] = last_write(stat)
+    return {name: GroupImage(name, found[name], listings[name], foreign[name]) for name in found}
+
+
+def _foreign_stats(
+    connection: ZooKeeperClient, roots: Iterable[str], odd: Iterable[str]
+) -> dict[str, Stat]:
+    """Return the stats of foreign znodes, as far as this client may read them.
+
+    These are the znodes `odd` below `offsets`, other children of the groups' znodes (`roots`), and
+    all znodes below them.
+    """
+    tops = connection.permitted_children(roots)
+    level = [
+        f"{root}/{name}"
+        for root, names in tops.items()
+        for name in names
+        if name not in paths.GROUP_PARTS
+    ]
+    level += odd
+    found: dict[str, Stat] = {}
+    counts: dict[str, int] = {}
+    while level:
+        wanted = []
+        for path in level:
+            group = path.split("/", 3)[2]
+            counts[group] = counts.get(group, 0) + 1
+            if counts[group] <= MOST_FOREIGN:
+                wanted.append(path)
+        answers = connection.stats_allowed(wanted)
+        found |= {path: stat for path, stat in answers.items() if isinstance(stat, Stat)}
+        below = connection.permitted_children(wanted)
+        level = [f"{path}/{name}" for path, names in below.items() for name in names]
+    return found
 
 
 def read_allowed_groups(

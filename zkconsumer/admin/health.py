@@ -11,29 +11,32 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeVar
 
 from zkconsumer.admin.findings import ranges
 from zkconsumer.admin.groups import MEMBERS, OWNERS, GroupImage, read_groups
+from zkconsumer.admin.groups import last_write as write_of
 from zkconsumer.errors import quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import (
     PATIENCE_S,
     GroupHealth,
     GroupReading,
-    OffsetWrite,
     group_health,
 )
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Stat
 from zkconsumer.zk.client import ZooKeeperClient
 
 # ---- sentences -----------------------------------------------------------------------------------
 
-_NAMED = 5  # the maximum number of members that a sentence names
+_NAMED = 5  # the maximum number of members, or of znodes, that a sentence names
+
+Key = TypeVar("Key")
 
 
 def last_write(health: GroupHealth, now_s: float) -> str:
-    """Return a clause on a recent write to an offset that no member owns, or "".
+    """Return a clause on a recent write that no member's registration explains, or "".
 
     One reading cannot tell a member that has stopped from a client that never registers.
     """
@@ -41,8 +44,8 @@ def last_write(health: GroupHealth, now_s: float) -> str:
     if age_s is None:
         return ""
     return (
-        f"; the last offset was written {age(age_s)} ago, by a member that has stopped or by a"
-        " client without a registration"
+        f"; the last write was {age(age_s)} ago, by a member that has stopped or by a client"
+        " without a registration"
     )
 
 
@@ -56,9 +59,9 @@ def age(seconds: float) -> str:
 
 def remarks(health: GroupHealth, now_s: float) -> Iterator[str]:
     """Yield sentences on who uses a group, besides registered members as JVM consumers are."""
-    if health.writers:
+    if health.is_written:
         yield written(health)
-    elif not health.live:
+    if not health.is_written and not health.live:
         yield f"no member is registered{last_write(health, now_s)}"
     if health.leftovers:
         count = len(health.leftovers)
@@ -80,11 +83,27 @@ def remarks(health: GroupHealth, now_s: float) -> Iterator[str]:
 
 def written(health: GroupHealth) -> str:
     """Return the sentence on the unregistered writers of a group that has some."""
-    count = sum(health.writers.values())
-    return (
-        f"a client without a registration commits offsets of {listed(health.writers)}"
-        f" ({count} write{'' if count == 1 else 's'} between two readings)"
-    )
+    parts = []
+    if health.writers:
+        parts.append(f"commits offsets of {listed(health.writers)} ({_writes(health.writers)})")
+    if health.foreign_writers:
+        parts.append(
+            f"writes {_some(sorted(health.foreign_writers))} ({_writes(health.foreign_writers)}),"
+            " where consumers keep nothing, as Storm's spouts do"
+        )
+    return f"a client without a registration {', and '.join(parts)}"
+
+
+def _writes(counts: Mapping[Key, int]) -> str:
+    count = sum(counts.values())
+    return f"{count} write{'' if count == 1 else 's'} between two readings"
+
+
+def written_places(health: GroupHealth) -> str:
+    """Return what the unregistered writers of a group write: partitions by topic, and paths."""
+    places = [listed(health.writers)] if health.writers else []
+    places += [_some(sorted(health.foreign_writers))] if health.foreign_writers else []
+    return "; ".join(places)
 
 
 def listed(partitions: Collection[TopicPartition]) -> str:
@@ -105,7 +124,8 @@ def _some(names: Collection[str]) -> str:
 
 NEWEST: Final = 1_000
 """Number of offsets of a group that a second reading compares: those that were written last. A
-client that commits has written some of them; reading 10,000 offsets takes a second."""
+client that commits has written some of them; reading 10,000 offsets takes a second. In such a large
+group, a second reading finds no new foreign znodes."""
 
 
 def read_again(
@@ -119,12 +139,15 @@ def read_again(
     images = read_groups(connection, first.keys() - large)
     readings = {name: image.reading for name, image in images.items()}
     for name, image in read_groups(connection, large, directories=(MEMBERS, OWNERS)).items():
-        wanted = {paths.offset(name, tp): tp for tp in _last_written(large[name])}
-        writes = {
-            wanted[path]: OffsetWrite(stat.mzxid, stat.version, stat.mtime_ms)
-            for path, stat in connection.stats(wanted).items()
-        }
-        readings[name] = replace(image.reading, writes=writes)
+        first_one = large[name]
+        wanted = {paths.offset(name, tp): tp for tp in _last_written(first_one)}
+        answers = connection.stats_allowed([*wanted, *first_one.foreign])
+        stats = {path: write_of(stat) for path, stat in answers.items() if isinstance(stat, Stat)}
+        readings[name] = replace(
+            image.reading,
+            writes={wanted[path]: one for path, one in stats.items() if path in wanted},
+            foreign={path: one for path, one in stats.items() if path not in wanted},
+        )
     return {name: group_health(one, first[name]) for name, one in readings.items()}
 
 
@@ -186,7 +209,7 @@ class Watch:
         self._first |= {name: image.reading for name, image in images.items()}
 
     def suspects(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
-        """Return the groups with a recent write to an offset that no member owned.
+        """Return the groups with a recent write that no member's registration explains.
 
         Only the first reading is needed.
         """
@@ -221,7 +244,7 @@ class Watch:
         return found
 
     def _writers(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
-        return {name: one for name, one in self.so_far(groups).items() if one.writers}
+        return {name: one for name, one in self.so_far(groups).items() if one.is_written}
 
 
 # ---- repeated readings ---------------------------------------------------------------------------
@@ -237,23 +260,28 @@ class Memory:
 
     patience_s: float
     _readings: dict[str, GroupReading] = field(default_factory=dict)
-    _written: dict[str, dict[TopicPartition, tuple[float, int]]] = field(default_factory=dict)
+    _written: dict[str, dict[TopicPartition | str, tuple[float, int]]] = field(default_factory=dict)
 
     def observe(self, image: GroupImage, now_s: float) -> GroupHealth:
         """Record a reading at `now_s` (any clock, in seconds), and return who uses the group."""
         name, reading = image.name, image.reading
         health = group_health(reading, self._readings.get(name))
         self._readings[name] = reading
-        known = self._written.get(name, {}) | {
-            tp: (now_s, count) for tp, count in health.writers.items()
-        }
+        there = {*reading.writes, *reading.foreign} - health.owned.keys()
+        known = dict(self._written.get(name, {}))
+        known |= {tp: (now_s, count) for tp, count in health.writers.items()}
+        known |= {path: (now_s, count) for path, count in health.foreign_writers.items()}
         known = {
-            tp: (at_s, count)
-            for tp, (at_s, count) in known.items()
-            if now_s - at_s <= self.patience_s and tp not in health.owned and tp in reading.writes
+            key: (at_s, count)
+            for key, (at_s, count) in known.items()
+            if now_s - at_s <= self.patience_s and key in there
         }
         self._written[name] = known
-        return replace(health, writers={tp: count for tp, (_, count) in known.items()})
+        return replace(
+            health,
+            writers={k: n for k, (_, n) in known.items() if isinstance(k, TopicPartition)},
+            foreign_writers={k: n for k, (_, n) in known.items() if isinstance(k, str)},
+        )
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget all other groups."""

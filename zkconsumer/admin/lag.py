@@ -525,11 +525,15 @@ def idle_groups(
 
 
 def _last_use_ms(image: GroupImage) -> float:
-    """Return the time of the last commit, or of the group's creation; never, if it is in use."""
+    """Return the time of the last commit, or of the group's creation; never, if it is in use.
+
+    Each write to a foreign znode counts as a commit.
+    """
     if image.health.live or image.health.unregistered_owners:
         return math.inf
-    offsets = [node.mtime_ms for node in image.offsets.values()]
-    return max(offsets, default=image.nodes[paths.group(image.name)].stat.mtime_ms)
+    written = [node.mtime_ms for node in image.offsets.values()]
+    written += [one.mtime_ms for one in image.foreign.values()]
+    return max(written, default=image.nodes[paths.group(image.name)].stat.mtime_ms)
 
 
 def _total_lag(group: GroupLag) -> int | str | None:

@@ -127,7 +127,11 @@ def _suspicions(suspects: Mapping[str, GroupHealth]) -> Iterable[str]:
 
     now_s = time.time()
     for name, health in islice(suspects.items(), _NAMED):
-        who = "no member owns some partitions" if health.live else "no member is registered"
+        who = (
+            "no member owns some of its partitions or znodes"
+            if health.live
+            else "no member is registered"
+        )
         yield f"group {name}: {who}{last_write(health, now_s)}"
     more = len(suspects) - _NAMED
     if more > 0:
@@ -166,7 +170,7 @@ def source_notes(watch: Watch, source: str) -> Iterable[str]:
     for name, one in watch.so_far([source]).items():
         if one.live:
             yield f"group {name} has live members: {then}"
-        elif one.writers:
+        elif one.is_written:
             yield f"group {name}: {written(one)}; {then}"
         else:
             yield from (f"{line}; {then}" for line in _suspicions(watch.suspects([name])))
@@ -241,14 +245,14 @@ def _report_users(plan: Plan, how: Changing, watch: Watch) -> None:
         return  # the application watches the groups, and refuses the plan if they are used
     found = watch.so_far(plan.groups)
     live = [name for name, one in found.items() if one.live]
-    writers = {name: one for name, one in found.items() if one.writers}
+    writers = {name: one for name, one in found.items() if one.is_written}
     if live:
         names = ", ".join(live[:5])
         if how.force_live:
             say(f"live members in {names}: {what_members_do(plan)}")
         elif not how.execute:
             say(f"live members in {names}: --execute will refuse the plan until they have stopped")
-    then = "its next commit overwrites the plan's offsets"
+    then = "that client overwrites the plan's changes, or does not see them"
     for name, one in writers.items():
         if not how.execute:
             then = "--execute will refuse the plan until that client has stopped"

@@ -6,11 +6,12 @@ A group's znodes do not say directly who uses the group:
   registration or owner znode looks like a member's, and nobody lives behind it: a *leftover*.
 - Other clients (kafka-node, the Go library consumergroup) write their bare consumer id into an
   owner znode, without a thread number.
-- Some clients commit offsets and never register: direct Spark jobs, Flink, Storm, kafka-python up
-  to 0.9.5, and the mirrored offsets of a direct query of zkconsumer. Only two readings show such an
-  *unregistered writer*: the offset of a partition that no registered member owns was written
-  between them. One reading shows only the time of the last write, and a member that has just
-  stopped has also just committed.
+- Some clients commit offsets and never register: direct Spark jobs, Flink, kafka-python up to
+  0.9.5, and the mirrored offsets of a direct query of zkconsumer. Others keep offsets in *foreign*
+  znodes, which the consumers' layout does not have, as Storm's spouts do. Only two readings show
+  such an *unregistered writer*: between them, the offset of a partition that no registered member
+  owns was written, or a foreign znode. One reading shows only the time of the last write, and a
+  member that has just stopped has also just committed.
 
 `group_health` answers for one reading of a group, or for two. Callers decide how long they wait
 between the readings (`PATIENCE_S` unless they have a reason), and what to do about the answer.
@@ -19,7 +20,7 @@ between the readings (`PATIENCE_S` unless they have a reason), and what to do ab
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -38,8 +39,8 @@ this time, tools do not wait for a second reading. The limit is far above any us
 commits, because ZooKeeper's clock and the tool's clock may differ."""
 
 
-class OffsetWrite(NamedTuple):
-    """The last write to an offset znode: transaction, version, and time by the server's clock."""
+class LastWrite(NamedTuple):
+    """The last write to a znode: transaction, version, and time by the server's clock."""
 
     mzxid: int
     version: int
@@ -54,11 +55,13 @@ class GroupReading:
         members: consumer id -> session of its registration; 0 if the registration is persistent.
         owners: partition -> owner znode.
         writes: partition -> the last write to its offset znode.
+        foreign: path -> the last write to a znode that the consumers' layout does not have.
     """
 
     members: Mapping[ConsumerId, int]
     owners: Mapping[TopicPartition, OwnerZnode]
-    writes: Mapping[TopicPartition, OffsetWrite]
+    writes: Mapping[TopicPartition, LastWrite]
+    foreign: Mapping[str, LastWrite] = field(default_factory=dict)
 
 
 class GroupState(Enum):
@@ -84,8 +87,10 @@ class GroupHealth:
             registered.
         writers: partition -> number of writes between the two readings, by a client that is not
             registered; empty after one reading.
-        last_write_ms: time of the last write to an offset that no live member owns, in
-            milliseconds since 1970 by the server's clock; None without such an offset.
+        foreign_writers: path of a foreign znode -> number of writes between the two readings.
+        last_write_ms: time of the last write to a foreign znode, or to an offset that no live
+            member owns, in milliseconds since 1970 by the server's clock; None without such a
+            znode.
     """
 
     live: Mapping[ConsumerId, int]
@@ -95,24 +100,30 @@ class GroupHealth:
     other_clients: frozenset[ConsumerId]
     unregistered_owners: Mapping[TopicPartition, int]
     writers: Mapping[TopicPartition, int]
+    foreign_writers: Mapping[str, int]
     last_write_ms: int | None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a client that is not registered wrote between the two readings."""
+        return bool(self.writers or self.foreign_writers)
 
     @property
     def state(self) -> GroupState:
         """The state of the group in one word."""
         if self.live:
             return GroupState.LIVE
-        if self.writers or self.unregistered_owners:
+        if self.is_written or self.unregistered_owners:
             return GroupState.UNREGISTERED
         if self.leftovers or self.leftover_owners:
             return GroupState.LEFTOVER
         return GroupState.IDLE
 
     def write_age_s(self, now_s: float) -> float | None:
-        """Return the seconds since the last write to an offset that no live member owns.
+        """Return the seconds since `last_write_ms`.
 
-        None if there is no such offset, or if the write is older than `RECENT_S`. A time in the
-        future, from a server whose clock is ahead, counts as now. `now_s` is in seconds since 1970.
+        None if there is no such write, or if it is older than `RECENT_S`. A time in the future,
+        from a server whose clock is ahead, counts as now. `now_s` is in seconds since 1970.
         """
         if self.last_write_ms is None:
             return None
@@ -149,7 +160,14 @@ def group_health(now: GroupReading, earlier: GroupReading | None = None) -> Grou
             and tp not in before
             and (count := _writes_between(earlier.writes.get(tp), write))
         },
-        last_write_ms=max((write.mtime_ms for write in free.values()), default=None),
+        foreign_writers={
+            path: count
+            for path, write in now.foreign.items()
+            if earlier is not None and (count := _writes_between(earlier.foreign.get(path), write))
+        },
+        last_write_ms=max(
+            (write.mtime_ms for write in (*free.values(), *now.foreign.values())), default=None
+        ),
     )
 
 
@@ -187,8 +205,8 @@ def as_threads(
     }
 
 
-def _writes_between(before: OffsetWrite | None, after: OffsetWrite) -> int:
-    """Return the number of writes to an offset znode between two readings, at least one if any.
+def _writes_between(before: LastWrite | None, after: LastWrite) -> int:
+    """Return the number of writes to a znode between two readings, at least one if any.
 
     A znode that was created between the readings, or deleted and created, counts its writes since
     then.

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from zkconsumer.errors import ConfigError, InvalidNameError, quoted
 from zkconsumer.protocol import arguments
@@ -224,6 +225,8 @@ _IN_GROUP = {
     ("offsets", 2): Kind.OFFSET,
     ("edits", 0): Kind.EDITS,
 }
+GROUP_PARTS: Final = frozenset({"ids", "owners", "offsets", "edits"})
+"""The children of a group's znode in the layout of the consumers and of zkconsumer's tools."""
 _IN_BROKERS = {
     ("ids", 0): Kind.BROKER_IDS,
     ("ids", 1): Kind.BROKER,

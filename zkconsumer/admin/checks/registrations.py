@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, partitions_of
-from zkconsumer.admin.health import last_write
+from zkconsumer.admin.health import last_write, written
 from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC, NO_MEMBERS, PERSISTENT_MEMBER
 from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
@@ -138,13 +139,24 @@ def of_users(examined: ExaminedGroup) -> Iterator[Finding]:
             topic,
             f"a client without a registration commits offsets of {partitions_of(counts)}"
             f" ({count} write{'' if count == 1 else 's'} between two readings)",
-            "a direct Spark job, Flink, Storm, or kafka-python up to 0.9.5 does this; it overwrites"
+            "a direct Spark job, Flink, or kafka-python up to 0.9.5 does this; it overwrites"
             " offsets that a tool sets, and members that join read the same messages",
             "stop that client before you change the group's offsets or start members",
             tuple(counts),
         )
+    if health.foreign_writers:
+        yield Finding(
+            Severity.WARNING,
+            UNREGISTERED_WRITER,
+            examined.group,
+            examined.group,
+            written(replace(health, writers={})),
+            "these znodes probably are that client's offsets: commands for offsets do not change"
+            " them, and `groups delete` deletes them",
+            "stop that client before you delete or rename the group",
+        )
     waiting = _lag(examined)
-    if not health.live and not health.writers and waiting:
+    if not health.live and not health.is_written and waiting:
         yield Finding(
             Severity.WARNING,
             NO_MEMBERS,
