@@ -86,6 +86,19 @@ def test_a_mark_is_in_the_transaction(clients: Clients, group: str, tmp_path: Pa
         assert clients.other.exists(paths.offset(group, tp)).mzxid == mark.czxid
 
 
+def test_a_deletion_of_offsets_is_marked(clients: Clients, group: str, tmp_path: Path) -> None:
+    """Only the deletion of an offset that members can read is an edit, unless the group goes."""
+    unreadable, readable = T[0], T[1]
+    clients.other.set(paths.offset(group, unreadable), b"x")
+    for partition, marks in ((unreadable, []), (readable, ["0"])):
+        plan = plan_offsets(clients.tools, "offsets delete", {group: {partition: None}})
+        do(clients, plan, tmp_path)
+        clients.other.ensure_path(paths.edits(group))
+        assert clients.other.get_children(paths.edits(group)) == marks
+    do(clients, plan_delete_group(clients.tools, group), tmp_path)
+    assert clients.other.exists(paths.group(group)) is None
+
+
 def test_another_operators_mark(clients: Clients, group: str, tmp_path: Path) -> None:
     """If another operator creates a mark between two transactions, the change still succeeds."""
     seen: list[int] = []

@@ -99,7 +99,7 @@ def test_groups_without_members_and_without_a_znode(scene: Scene) -> None:
     scene.offset("orders", 0, 5)
     (one,) = findings(scene)
     assert one.code == "no-members"
-    assert "written" in one.what and "ago" in one.what
+    assert "last write" in one.what and "ago" in one.what
     with ZooKeeperClient(scene.config()) as connection, pytest.raises(UnknownGroupError):
         verify(connection, "nobody")
 

@@ -803,6 +803,22 @@ def test_a_kept_position_is_not_used_after_an_edit() -> None:
     assert one(done, cmd.StartFetching).grants[T3][1] is None
 
 
+def test_a_kept_position_is_not_used_after_an_edit_in_restored_data() -> None:
+    """In data restored from a backup, an edit with a lower zxid is newer than the position."""
+    member = Member()
+    member.zxid = 1_000
+    member.settle()
+    member.finished[T3] = 7
+    member.connect(LATER)
+    member.zxid = 500
+    while member.state.phase is not Phase.LOADING:
+        member.go_on(view())
+    assert max(mine.epoch for mine in member.state.owned.values()) < 1_000
+    done = member.answer(ev.OffsetsLoaded(dict.fromkeys(tps(0, 1, 2, 3), GONE), edit_czxid=490))
+    assert {start for _, start in one(done, cmd.StartFetching).grants.values()} == {None}
+    assert not of(done, cmd.Notice)
+
+
 def test_a_kept_position_is_not_used_in_a_new_topic() -> None:
     """The position belongs to the topic that was deleted, so `auto.offset.reset` decides."""
     member = Member()

@@ -7,6 +7,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from support.zk.client import peer_of
 from support.zk.proxies import RawProxy
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
-from zkconsumer.errors import ZooKeeperUnreachableError
+from zkconsumer.admin.apply import apply
+from zkconsumer.admin.group_changes import plan_offsets
+from zkconsumer.errors import NotOwnedError, ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import Session, TopicPartition
 from zkconsumer.protocol.requests import Children, Code, Reply
@@ -201,5 +204,49 @@ def test_a_member_of_a_server_that_was_emptied(server: ZooKeeperServer) -> None:
             assert len(hand.get_children(paths.ids("g"))) == 1
             _, stat = hand.get(paths.owner("g", TopicPartition("t", 0)))
             assert stat.ephemeralOwner == connector.status().session
+    finally:
+        connector.shutdown()
+
+
+def _position(connector: ConsumerConnector, partition: TopicPartition) -> int | None:
+    """Wait until the member serves the partition; return its position."""
+    found: list[int | None] = []
+
+    def is_served() -> bool:
+        with suppress(NotOwnedError):
+            found.append(connector.position(partition))
+        return bool(found)
+
+    eventually(is_served)
+    return found[0]
+
+
+def test_an_edit_in_data_that_were_restored(server: ZooKeeperServer, tmp_path: Path) -> None:
+    """A member obeys an operator who deletes an offset in restored data, and not its position."""
+    data, backup = server.directory / "data", tmp_path / "backup"
+    partition = TopicPartition("t", 0)
+    with peer_of(server.connect) as hand:
+        hand.create(paths.broker(0), BROKER, makepath=True)
+        hand.create(paths.topic("t"), TOPIC, makepath=True)
+    server.stop()
+    shutil.copytree(data, backup / "data")
+    server.start()
+    connector = ConsumerConnector(_config(server.connect))
+    try:
+        connector.create_message_streams({"t": 1})
+        assert _position(connector, partition) == 99
+        session = connector.status().session
+        server.stop()
+        with (
+            ZooKeeperServer(backup, tick_time_s=0.1) as restored,
+            ZooKeeperClient(_config(restored.connect)) as client,
+        ):
+            plan = plan_offsets(client, "offsets delete", {"g": {partition: None}})
+            apply(client, plan, backup_dir=tmp_path)
+        shutil.rmtree(data)
+        shutil.copytree(backup / "data", data)
+        server.start()
+        eventually(lambda: connector.status().session not in (session, None))
+        assert _position(connector, partition) is None
     finally:
         connector.shutdown()

@@ -16,8 +16,10 @@ A transaction contains two kinds of writes besides its changes:
   missing, since a transaction is atomic. No member's watch fires: a member watches the parent only
   while its registration is below the parent, and then the guard fails. Registrations without a
   session, which copies of ZooKeeper leave behind, are deleted and created again with the parent.
-- An *edit mark* is a znode that is created in the same transaction as new offsets. A zkconsumer
-  member that finds it adopts the new offset instead of overwriting it (`member.offset_ledger`).
+- An *edit mark* is a znode that is created in the same transaction as new offsets, or as the
+  deletion of offsets. A zkconsumer member that finds it adopts the new offset instead of
+  overwriting it (`member.offset_ledger`). A member that had lost a partition before the deletion
+  does not continue at its old position.
 
 If the reply to a transaction is lost, `apply` reads the znodes to see whether the transaction took
 effect.
@@ -44,6 +46,7 @@ from zkconsumer.errors import (
     AccessDeniedError,
     Advice,
     AppliedInPartError,
+    MalformedZnodeError,
     RefusedError,
     RemedyOperation,
     ZkConsumerError,
@@ -54,6 +57,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import GroupHealth
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.payloads import stored_offset
 from zkconsumer.protocol.requests import (
     MAX_MULTI_BYTES,
     MAX_MULTI_WRITES,
@@ -109,6 +113,12 @@ class Guards:
         # offset of it.
         self._made = {
             roots[one.path] for one in plan.changes if one.verb is Verb.CREATE and one.path in roots
+        }
+        # The deletion of a group is no edit of its offsets.
+        self._deleted = {
+            one.group
+            for one in plan.changes
+            if one.verb is Verb.DELETE and one.path == paths.offsets(one.group)
         }
         self._root: tuple[Write, ...] = ()
         self._groups: set[str] = set()
@@ -214,9 +224,7 @@ class Guards:
         found: set[str] = set()
         for one in chunk.changes:
             group = one.group
-            if group in found or group in self._made or one.after is None:
-                continue
-            if paths.locate(one.path).kind is Kind.OFFSET:
+            if group not in found | self._made | self._deleted and _is_edit(one):
                 found.add(group)
         return found
 
@@ -704,6 +712,18 @@ class _Run:
                         remedy="remove the cause, and apply the plan again",
                     )
                 )
+
+
+def _is_edit(change: Change) -> bool:
+    """Return whether the change moves or deletes an offset that members can read."""
+    if paths.locate(change.path).kind is not Kind.OFFSET:
+        return False
+    if change.after is not None or change.before is None:
+        return change.after is not None
+    try:
+        return stored_offset(change.before.data, where=change.path) is not None
+    except MalformedZnodeError:
+        return False
 
 
 def split_due(

@@ -538,6 +538,10 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
 
     The offsets are read after the claim, so the last commit of the previous owner is included.
     """
+    if any(
+        state.owned[tp].epoch < one.epoch for tp, one in state.kept.items() if tp in state.owned
+    ):
+        state = forget_zxids(state)
     offsets, grants, malformed = dict(state.offsets), {}, {}
     gone: list[TopicPartition] = []
     for tp, stored in outcome.offsets.items():
@@ -737,6 +741,20 @@ def keep_positions(state: State, positions: Positions) -> State:
         if tp.topic in state.topics
     }
     return replace(state, kept={**state.kept, **kept})
+
+
+def forget_zxids(state: State) -> State:
+    """Give the kept positions the epoch 0, because ZooKeeper has come back with older data.
+
+    zxids only grow, except in this case:
+    1. This member owns a partition since zxid 100. 2. The servers are restored from a backup, whose
+    last zxid is 50. 3. An operator deletes the partition's offset at zxid 60. 4. This member claims
+    the partition again at zxid 70. The edit of step 3 is newer than the ownership of step 1.
+    Each edit mark in the restored data is newer than the epoch 0.
+    """
+    session = state.session and replace(state.session, after_loss=False)
+    kept = {tp: replace(one, epoch=0) for tp, one in state.kept.items()}
+    return replace(state, session=session, kept=kept)
 
 
 # ---- triggers -----------------------------------------------------------------------------------

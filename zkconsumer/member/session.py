@@ -168,6 +168,8 @@ def unfence(state: State, now: float, following: Callable[[State], Step]) -> Ste
 
 def registered(state: State, _: events.Registered, now: float) -> Step:
     state = replace(state, registered=True, rival=None)
+    if state.session is not None and state.session.after_loss:
+        state = rebalance.forget_zxids(state)
     if state.owned or state.unconfirmed_claims:
         return rebalance.recover(state)
     return unfence(state, now, rebalance.read)

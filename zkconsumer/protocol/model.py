@@ -39,10 +39,17 @@ class RebalanceMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A ZooKeeper session; `timeout_s` is the session timeout that the server granted."""
+    """A ZooKeeper session.
+
+    Attributes:
+        timeout_s: the session timeout that the server granted, in seconds.
+        after_loss: whether the servers have lost their data since the client's last session, so
+            that zxids of that session cannot be compared with later ones.
+    """
 
     id: int
     timeout_s: float
+    after_loss: bool = False
 
 
 def session_text(session: int) -> str:

@@ -925,8 +925,10 @@ class World:
 
     _do_join = join
 
-    def _do_connect(self, who: int) -> None:
+    def _do_connect(self, who: int, *, after_loss: bool = False) -> None:
         """Try the replicas in turn; resume the old session if it still lives.
+
+        `after_loss` tells the member that the servers have lost its session with their data.
 
         If the server refuses the credential, the client stops for good.
         """
@@ -945,7 +947,8 @@ class World:
             link.session, link.replica, link.connected = session, replica, True
             link.refusals = None
             self.zookeeper.take_events(session)
-            member.connect(Session(session, self.plan.session_of(who)), self.now, self._wall_ms())
+            granted = Session(session, self.plan.session_of(who), after_loss)
+            member.connect(granted, self.now, self._wall_ms())
             return
         if Do.LOSE_DATA in self.plan.faults:  # otherwise a refusal ends with the replica's lag
             self._refused(who, refused_by)
@@ -971,7 +974,7 @@ class World:
         link.refusals = link.refusals.granted()
         if lost_data.is_lost(refusals, seen=seen, last=zookeeper.last_zxid):
             link.session, link.refusals = 0, None
-            self._do_connect(who)
+            self._do_connect(who, after_loss=True)
 
     def _session_at(self, replica: int, session: int, timeout_s: float) -> int:
         for wanted in (session, 0):

@@ -98,6 +98,7 @@ class Attempts:
         self._refusals: dict[str, Refusals] = {}
         # A new session replaces a session that the servers have lost: its first request is `sync`.
         self.must_sync = False
+        self._has_lost_data = False
 
     # ---- one attempt -----------------------------------------------------------------------------
 
@@ -214,6 +215,11 @@ class Attempts:
 
     # ---- servers that have lost their data -------------------------------------------------------
 
+    def take_loss(self) -> bool:
+        """Return whether the servers have lost data since the last call."""
+        found, self._has_lost_data = self._has_lost_data, False
+        return found
+
     def has_lost_data(self, *, seen: int, session_id: int) -> bool:
         """Return whether the server of the present attempt has lost this session with its data.
 
@@ -243,6 +249,7 @@ class Attempts:
         self.must_sync = is_lost(refusals, seen=seen, last=last)
         self._refusals[name] = self._refusals[name].granted()
         if self.must_sync:
+            self._has_lost_data = True
             logger.warning(
                 "ZooKeeper at %s has lost data: its last transaction is 0x%x, and this client has"
                 " seen 0x%x; session %s is lost, and a new session replaces it",

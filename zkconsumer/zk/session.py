@@ -159,7 +159,8 @@ class ZooKeeperSession:
 
     def _connection_established(self, identity: tuple[int, bytes]) -> None:
         self._identity = identity
-        self._on_state(Session(identity[0], self._timeout_s))
+        after_loss = self._attempts.take_loss()
+        self._on_state(Session(identity[0], self._timeout_s, after_loss))
         self._decided.set()
 
     def _loop_ended(self, client: KazooClient, fault: BaseException | None) -> None:
@@ -361,6 +362,7 @@ class ZooKeeperSession:
         """
         dead, self._death = self._client, None
         client = self._new_client()
+        client.last_zxid = dead.last_zxid  # a server with older data must refuse this client, too
         sender = Sender(client, self._watch)
         sender.has_multi_read = self._sender.has_multi_read
         self._client, self._sender = client, sender
