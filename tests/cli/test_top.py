@@ -18,12 +18,12 @@ from support.wait import LIMIT_S, soon
 from support.zk.client import peer_of
 from typer.testing import CliRunner
 
-from zkconsumer.admin.health import Memory
 from zkconsumer.admin.lag import group_lags
+from zkconsumer.admin.lag_history import LagHistory
 from zkconsumer.cli import app
 from zkconsumer.cli.options import Connection
 from zkconsumer.cli.top_app import GROUP_COLUMNS, Rows, Top
-from zkconsumer.cli.top_feed import Feed, GroupRow, History, ordered, row_of
+from zkconsumer.cli.top_feed import Feed, GroupRow, ordered, row_of
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
@@ -218,10 +218,10 @@ def test_the_history_of_a_group_that_is_gone_is_dropped(world: World) -> None:
     """The commits of a group are kept only while the group exists."""
     with ZooKeeperClient(world.scene.config()) as connection:
         group = group_lags(connection, ["idle"], limit_s=LIMIT_S)["idle"]
-    history = History(Memory(60.0))
+    history = LagHistory()
     row_of(group, history)
     history.keep(["idle"])
-    assert {key[0] for key in history.windows} == {key[0] for key in history.offsets} == {"idle"}
+    assert history.window("idle", group.partitions[0]).commits
     history.keep([])
-    assert not history.windows
-    assert not history.offsets
+    row_of(group, history)
+    assert history.window("idle", group.partitions[0]).rate is None

@@ -581,6 +581,7 @@ class Window:
 
     Attributes:
         size: the number of commits that are kept.
+        rate: committed messages per second between the last two readings, if both have an offset.
     """
 
     size: int = WINDOW
@@ -588,6 +589,8 @@ class Window:
     lag: int | None = None
     is_owned: bool = False
     source: Source | None = None
+    rate: float | None = None
+    _read: tuple[float, int] | None = None  # the time and the offset of the last reading
 
     def add(
         self,
@@ -613,10 +616,17 @@ class Window:
         if one.source in (Source.ZOOKEEPER, Source.KAFKA):
             if self.source not in (None, one.source):
                 self.commits.clear()  # the offsets of two stores are not one sequence
+                self._read = None
             self.source = one.source
+        offset = one.committed if isinstance(one.committed, int) else None
+        self.rate = None
+        if offset is not None:
+            if self._read is not None and now_s > self._read[0]:
+                self.rate = (offset - self._read[1]) / (now_s - self._read[0])
+            self._read = now_s, offset
         self.add(
             now_s=now_s,
-            offset=one.committed if isinstance(one.committed, int) else None,
+            offset=offset,
             committed_s=None if one.committed_ms is None else one.committed_ms / 1000,
             lag=one.messages if isinstance(one.messages, int) else None,
             is_owned=one.is_owned,

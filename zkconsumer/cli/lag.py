@@ -34,7 +34,7 @@ from zkconsumer.protocol.paths import consumer_of
 if TYPE_CHECKING:
     from zkconsumer.admin.exporter import ServedGroup
     from zkconsumer.admin.groups import GroupImage, Selection
-    from zkconsumer.admin.lag import GroupLag, PartitionLag, Status, Window
+    from zkconsumer.admin.lag import GroupLag, PartitionLag, Status
     from zkconsumer.config.settings import ConnectionConfig
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
@@ -390,7 +390,7 @@ def _settings(common: Common, names: Sequence[str] | None) -> ConnectionConfig:
 
 
 class Reader:
-    """Reads groups of one cluster repeatedly, and keeps a window of the commits of each partition.
+    """Reads groups of one cluster repeatedly, and keeps what the readings show.
 
     Call `use` before the first reading, and with each new connection.
     """
@@ -402,18 +402,17 @@ class Reader:
         only: Selection | None,
         choice: Choice,
     ) -> None:
+        from zkconsumer.admin.lag_history import LagHistory
+
         self._connection: ZooKeeperClient | None = None
         self._names, self.only, self._choice = names, only, choice
         self._limit_s = settings.zookeeper_connection_timeout_s
-        self._patience_s = 2 * choice.commit_interval
-        from zkconsumer.admin.health import Memory
-        from zkconsumer.admin.lag import StoreWatch, TailCheck
-
         self.missing: list[str] = []
-        self._windows: dict[tuple[str, str, int], Window] = {}
-        self._tails, self._stores = TailCheck(), StoreWatch()
-        self._memory = Memory(self._patience_s)
-        self._healths: dict[str, GroupHealth] = {}
+        self.history = LagHistory(
+            patience_s=2 * choice.commit_interval,
+            allowed_lag=choice.allowed_lag,
+            window=choice.window,
+        )
 
     def use(self, connection: ZooKeeperClient) -> None:
         """Read over this connection from now on."""
@@ -446,8 +445,8 @@ class Reader:
                 images,
                 limit_s=self._limit_s,
                 only=self.only,
-                tails=self._tails,
-                stores=self._stores,
+                tails=self.history.tails,
+                stores=self.history.stores,
             )
         self.missing = [name for name in names if self._names and name not in images]
         return [
@@ -463,50 +462,31 @@ class Reader:
             raise unknown_group(self.missing[0], self.connection)
 
     def observe(self) -> list[GroupLag]:
-        """Read the groups, and add the reading to the windows. Raises what `read` raises."""
-        from zkconsumer.admin.lag import Window
-
+        """Read the groups, and add the reading to the history. Raises what `read` raises."""
         groups, now_s = self.read(), time.time()
-        self._memory.keep(group.name for group in groups)
-        self._tails.keep(group.name for group in groups)
-        self._stores.keep(group.name for group in groups)
-        self._healths = {group.name: self._memory.observe(group.image, now_s) for group in groups}
-        known, self._windows = self._windows, {}
+        self.history.keep(group.name for group in groups)
         for group in groups:
-            for one in group.partitions:
-                key = (group.name, one.topic, one.partition)
-                window = self._windows[key] = known.get(key) or Window(self._choice.window)
-                window.observe(one, now_s)
+            self.history.observe(group, now_s)
         return groups
 
     def unmatched(self, groups: Iterable[GroupLag]) -> list[str]:
         """Return a note for each selected topic or partition of which no group has a row."""
         return unmatched(groups, self.only, self.connection)
 
-    def health(self, group: GroupLag) -> GroupHealth:
-        """Return who uses a group, judged by the readings so far."""
-        return self._healths[group.name]
-
-    def status(self, group: str, one: PartitionLag) -> Status | None:
-        """Return the status of a partition, judged by the readings so far."""
-        window = self._windows[group, one.topic, one.partition]
-        return window.status(
-            time.time(), patience_s=self._patience_s, allowed_lag=self._choice.allowed_lag
-        )
-
     def served(self, groups: Sequence[GroupLag]) -> list[ServedGroup]:
         """Return the groups of the last reading as the exporter serves them."""
         from zkconsumer.admin.exporter import ServedGroup
 
+        history = self.history
         return [
             ServedGroup(
                 group,
-                self.health(group),
+                history.health(group),
                 {
-                    one.tp: tuple(self._windows[group.name, one.topic, one.partition].commits)
+                    one.tp: tuple(history.window(group.name, one).commits)
                     for one in group.partitions
                 },
-                {one.tp: self.status(group.name, one) for one in group.partitions},
+                {one.tp: history.status(group.name, one) for one in group.partitions},
             )
             for group in groups
         ]
@@ -517,8 +497,9 @@ class Reader:
         self.check_names()
         groups.sort(key=lambda group: not _is_beyond(group))
         columns = (*_columns(groups), STATUS)
-        rows = list(partition_rows(groups, status_of=self.status))
-        words = [word for group in groups for word in group_notes(group, self.health(group))]
+        history = self.history
+        rows = list(partition_rows(groups, status_of=history.status))
+        words = [word for group in groups for word in group_notes(group, history.health(group))]
         words += self.unmatched(groups)
         return _title(groups), Table(rows, columns), words
 
@@ -561,7 +542,9 @@ def _show(reader: Reader, common: Common, exporting: Exporting, fail_above: int 
                 print(line)
     else:
         groups.sort(key=lambda group: not _is_beyond(group))
-        common.write(partition_rows(groups, status_of=reader.status), (*_columns(groups), STATUS))
+        common.write(
+            partition_rows(groups, status_of=reader.history.status), (*_columns(groups), STATUS)
+        )
         say_all(word for group in groups for word in group_notes(group))
         say_all(map(_title, ([group] for group in groups)))
     missing = reader.unmatched(groups)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +23,8 @@ from zkconsumer.errors import (
 if TYPE_CHECKING:
     from zkconsumer.admin.findings import Finding
     from zkconsumer.admin.groups import GroupSummary
-    from zkconsumer.admin.health import Memory
-    from zkconsumer.admin.lag import GroupLag, PartitionLag, Status, Window
+    from zkconsumer.admin.lag import GroupLag, Status
+    from zkconsumer.admin.lag_history import LagHistory
     from zkconsumer.kafka.logs import BrokerReading, KeptLogs
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
@@ -91,51 +91,21 @@ class Detail:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-@dataclass
-class History:
-    """The readings so far: who uses each group; a window of commits and the last offset of each
-    partition."""
-
-    memory: Memory
-
-    windows: dict[tuple[str, str, int], Window] = field(default_factory=dict)
-    offsets: dict[tuple[str, str, int], tuple[float, int]] = field(default_factory=dict)
-
-    def keep(self, groups: Iterable[str]) -> None:
-        """Forget all other groups."""
-        kept = set(groups)
-        self.memory.keep(kept)
-        self.windows = {key: one for key, one in self.windows.items() if key[0] in kept}
-        self.offsets = {key: one for key, one in self.offsets.items() if key[0] in kept}
-
-    def observe(self, group: str, one: PartitionLag) -> tuple[float | None, Status | None]:
-        """Record a reading of a partition; return its rate and its status."""
-        from zkconsumer.admin.lag import Window
-
-        key, now_s = (group, one.topic, one.partition), time.time()
-        offset = one.committed if isinstance(one.committed, int) else None
-        window = self.windows.setdefault(key, Window())
-        window.observe(one, now_s)
-        rate = None
-        if offset is not None:
-            before_s, before = self.offsets.get(key, (now_s, offset))
-            if now_s > before_s:
-                rate = (offset - before) / (now_s - before_s)
-            self.offsets[key] = now_s, offset
-        return rate, window.status(now_s)
-
-
 _WORST = ("STOPPED", "STALLED", "REWOUND", "WARNING", "OK")
 
 
-def row_of(group: GroupLag, history: History) -> GroupRow:
-    """Return the row of a group that was read."""
-    health = history.memory.observe(group.image, time.time())
+def row_of(group: GroupLag, history: LagHistory) -> GroupRow:
+    """Return the row of a group that was read, and add the reading to the history."""
+    health = history.observe(group, time.time())
     lags = [one.messages for one in group.partitions]
     known = [lag for lag in lags if isinstance(lag, int) and lag >= 0]
-    observed = [history.observe(group.name, one) for one in group.partitions]
-    rates = [rate for rate, _ in observed if rate is not None]
-    statuses = {status.value for _, status in observed if status is not None}
+    rates = [
+        rate
+        for one in group.partitions
+        if (rate := history.window(group.name, one).rate) is not None
+    ]
+    observed = [history.status(group.name, one) for one in group.partitions]
+    statuses = {status.value for status in observed if status is not None}
     return GroupRow(
         group.name,
         len(health.live),
@@ -165,11 +135,10 @@ class Feed:
     def __init__(self, connection: Connection, *, interval_s: float) -> None:
         self._connection = connection
         self._interval_s = interval_s
-        from zkconsumer.admin.health import Memory
-        from zkconsumer.admin.lag import PATIENCE_S, StoreWatch, TailCheck
+        from zkconsumer.admin.lag_history import LagHistory
 
-        self._history, self._detailed = History(Memory(PATIENCE_S)), History(Memory(PATIENCE_S))
-        self._tails, self._stores = TailCheck(), StoreWatch()
+        # The details of a group are read with its offsets in Kafka, and the list without them.
+        self._history, self._detailed = LagHistory(), LagHistory()
         self._kept: KeptLogs | None = None
         self._stopped, self._woken = threading.Event(), threading.Event()
         self._examined: tuple[str, float, Sequence[Finding]] = ("", 0.0, ())
@@ -232,8 +201,6 @@ class Feed:
         names = [one.name for one in summaries]
         self._history.keep(names)
         self._detailed.keep(names)
-        self._tails.keep(names)
-        self._stores.keep(names)
         reading = self._logs(zk).reading()
         on_rows(list(map(_summary_row, summaries)), True)
         # A dict instead of a set, because a dict keeps the order.
@@ -265,7 +232,7 @@ class Feed:
                 limit_s=self._limit_s(zk),
                 logs=reading.ends,
                 kafka=lambda brokers, name, mine: {},
-                tails=self._tails,
+                tails=self._history.tails,
             )
         except AccessDeniedError:
             if len(names) == 1:
@@ -293,16 +260,16 @@ class Feed:
             limit_s=self._limit_s(zk),
             logs=reading.ends,
             kafka=reading.committed,
-            tails=self._tails,
-            stores=self._stores,
+            tails=self._detailed.tails,
+            stores=self._detailed.stores,
         ).get(name)
         if group is None:
             raise unknown_group(name, zk)
-        health = self._detailed.memory.observe(group.image, time.time())
+        health = self._detailed.observe(group, time.time())
         rates, statuses = {}, {}
         for one in group.partitions:
-            rate, status = self._detailed.observe(name, one)
-            statuses[one.topic, one.partition] = status
+            statuses[one.topic, one.partition] = self._detailed.status(name, one)
+            rate = self._detailed.window(name, one).rate
             if rate is not None:
                 rates[one.topic, one.partition] = rate
         last, at_s, findings = self._examined

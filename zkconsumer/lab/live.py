@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from typing import NamedTuple
 from zkconsumer.admin.api import Admin
 from zkconsumer.admin.findings import Finding
 from zkconsumer.admin.lag import PartitionLag, Status, Window
+from zkconsumer.admin.lag_history import LagHistory
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError, escaped_and_cut
 from zkconsumer.lab.camera import NOBODY, STRANGER
@@ -73,10 +74,9 @@ class Flow(NamedTuple):
 
 
 def flow_of(one: PartitionLag, window: Window, now_s: float) -> Flow | None:
-    """Record a reading of a partition in its window, and return its flow; None if it is unknown."""
+    """Return the flow of a partition whose last reading is in its window; None if it is unknown."""
     if isinstance(one.log, str) or not isinstance(one.lag, int):
         return None
-    window.observe(one, now_s)
     commits, rate = window.commits, 0.0
     if commits and now_s > commits[0].at_s:
         rate = max(0.0, (commits[-1].offset - commits[0].offset) / (now_s - commits[0].at_s))
@@ -366,7 +366,7 @@ class LiveGroup:
         # The first number is greater than any number of an earlier server.
         self._number = int(time.time() * 1000)
         self._findings: list[JsonObject] | None = None
-        self._windows: dict[TopicPartition, Window] = defaultdict(Window)
+        self._history = LagHistory()
         self._closed = threading.Event()
         self._is_read = False
         self._is_identified = False
@@ -522,11 +522,12 @@ class LiveGroup:
         findings = [_finding(one) for one in admin.doctor([self.group])]
         now_s = time.time()
         flows = {}
-        for one in lags.partitions if lags else ():
-            tp = TopicPartition(one.topic, one.partition)
-            flow = flow_of(one, self._windows[tp], now_s)
-            if flow is not None:
-                flows[tp] = flow
+        if lags is not None:
+            self._history.observe(lags, now_s)
+            for one in lags.partitions:
+                flow = flow_of(one, self._history.window(self.group, one), now_s)
+                if flow is not None:
+                    flows[one.tp] = flow
         with self._news:
             self._picture.advance(time.monotonic() - self._started)
             self._frames([self._picture.flows(flows)])
