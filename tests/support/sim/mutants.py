@@ -34,6 +34,7 @@ from zkconsumer.member import (
     machine,
     offset_ledger,
     operations,
+    peers,
     phases,
     read_group,
     rebalance,
@@ -288,7 +289,13 @@ def _blockers_end_overlooked() -> list[Patch]:
             return state, ()
         return rebalance.owners_changed(state, event)
 
-    return [(machine.HANDLERS, (None, events.OwnersChanged), owners_changed)]
+    changed = (machine.HANDLERS, (None, events.OwnersChanged), owners_changed)
+    return [changed, *_blocked_until_the_back_off()]
+
+
+def _blocked_until_the_back_off() -> list[Patch]:
+    """Switch the deadline `blocked.ask_at` off: it retries a blocked claim without a watch."""
+    return [(peers, "ask_after_s", lambda state: float("inf"))]
 
 
 def _no_watch_on_owners() -> list[Patch]:
@@ -298,7 +305,7 @@ def _no_watch_on_owners() -> list[Patch]:
         event = real(fired, settings, now)
         return None if isinstance(event, events.OwnersChanged) else event
 
-    return [(loop, "event_of_watch", meaning)]
+    return [(loop, "event_of_watch", meaning), *_blocked_until_the_back_off()]
 
 
 # ---- the group ----------------------------------------------------------------------------------
