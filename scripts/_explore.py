@@ -21,10 +21,10 @@ from _bench import end_with_parent
 
 from zkconsumer.sim import coverage, random_search
 from zkconsumer.sim.coverage import Coverage, Pair
+from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
 from zkconsumer.sim.random_search import Decisions, Result, draw_plan, run, run_plan, world_of
-from zkconsumer.sim.recorder import Watchers
 from zkconsumer.sim.world import World
 
 CHUNK = 50
@@ -102,7 +102,7 @@ def chunk(worlds: str, seeds: range, counted: bool) -> Totals:
         reached = Coverage()
 
         def make(plan: Plan, monitor: Monitor, reached: Coverage = reached) -> World:
-            return world_of(plan, Watchers(monitor, reached) if counted else monitor)
+            return world_of(plan, all_of(monitor, reached) if counted else monitor)
 
         totals.add(seed, WORLDS[worlds](Decisions(random.Random(seed)), make))
         totals.pairs += reached.pairs

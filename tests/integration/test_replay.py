@@ -18,7 +18,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.kernel.world import InvariantViolation
 
 Plant = Callable[[Replay], Replay]
 

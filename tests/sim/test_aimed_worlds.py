@@ -15,6 +15,7 @@ from zkconsumer.member.state import Settings, replace
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim import coverage
 from zkconsumer.sim.coverage import Coverage, Pair, excluded
+from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.member import LAST_REPLY
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
@@ -26,7 +27,6 @@ from zkconsumer.sim.random_search import (
     run,
     world_of,
 )
-from zkconsumer.sim.recorder import Watchers
 from zkconsumer.sim.world import World
 
 SEEDS = range(12)
@@ -47,7 +47,7 @@ def run_aimed(seed: int, phase: Phase, reached: Coverage) -> None:
     """
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        return world_of(plan, Watchers(monitor, reached))
+        return world_of(plan, all_of(monitor, reached))
 
     def draw(decide: Decide) -> tuple[Plan, int, int]:
         plan, length, rarity = draw_aimed(decide)
@@ -91,7 +91,7 @@ def test_sharp_worlds_reach_rare_pairs(pair: Pair) -> None:
     reached = Coverage()
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        return world_of(plan, Watchers(monitor, reached))
+        return world_of(plan, all_of(monitor, reached))
 
     for seed in range(SHARP_SEEDS):
         result = run(Decisions(random.Random(seed)), make=make, draw=draw_sharp)
@@ -121,7 +121,7 @@ def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.Monke
     monkeypatch.setattr(coverage, "EXCLUDED", wrong)
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        return world_of(plan, Watchers(monitor, Coverage()))
+        return world_of(plan, all_of(monitor, Coverage()))
 
     violation = run(Decisions(random.Random(1)), make=make).violation
     assert str(violation) == "COVERAGE: reading x ViewRead occurs, although this test says so"
@@ -134,7 +134,7 @@ def test_a_member_whose_id_is_taken_releases_and_returns() -> None:
         return replace(one, backoff_s=0.5)
 
     monitor, reached = Monitor(), Coverage()
-    world = World(Plan(members=1, partitions=2, settings=hasty), Watchers(monitor, reached))
+    world = World(Plan(members=1, partitions=2, settings=hasty), all_of(monitor, reached))
     member = world.members[0]
 
     def until(phase: Phase, owners: int) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from zkconsumer.protocol import lost_data, paths
 from zkconsumer.protocol import requests as rq
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
+from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.world import LAG_ENTRIES, World
 
 FAULTS = {Do.LOSE_DATA: 1, Do.LAG: 1, Do.NO_QUORUM: 1, Do.CUT: 1}

@@ -37,8 +37,9 @@ from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.registrations import decode_registration
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import JvmMember
+from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.lessons import RequestCounter
-from zkconsumer.sim.plan import Delivered, Do
+from zkconsumer.sim.plan import Do
 from zkconsumer.sim.world import World
 from zkconsumer.sim.znodes import Change, End
 

@@ -46,14 +46,8 @@ from zkconsumer.sim.coordinated.view import (
     group_view,
     message_text,
 )
-from zkconsumer.sim.coordinated.world import (
-    NEVER,
-    Delivered,
-    InTransit,
-    Watcher,
-    WatcherPair,
-    World,
-)
+from zkconsumer.sim.coordinated.world import InTransit, Watcher, World
+from zkconsumer.sim.kernel.world import NEVER, Delivered, all_of
 from zkconsumer.sim.plan import Do
 from zkconsumer.sim.recorder import Emit
 from zkconsumer.trace.story import listed
@@ -458,7 +452,7 @@ class CoordinatedStage:
 
     def record(self, emit: Emit) -> None:
         """Pass everything that happens from now on to `emit`, as entries of a trace."""
-        self.world.watcher = WatcherPair(self.camera, Recorder(emit))
+        self.world.watcher = all_of(self.camera, Recorder(emit))
 
     def rests(self) -> bool:
         return self.world.settled()

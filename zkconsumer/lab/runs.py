@@ -41,8 +41,9 @@ from zkconsumer.protocol.model import JsonObject
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import JvmMember
+from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.plan import Action, Do
-from zkconsumer.sim.recorder import Emit, Recorder, Watchers
+from zkconsumer.sim.recorder import Emit, Recorder
 from zkconsumer.sim.scenarios import Scenario
 from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError
 from zkconsumer.sim.world import World, possible, repairs
@@ -97,7 +98,7 @@ class LabStage(Stage):
     def record(self, emit: Emit) -> None:
         """Pass everything that happens from now on to `emit`, as entries of a trace."""
         recorder = Recorder(emit)
-        self.world.watcher = Watchers(self.camera, recorder)
+        self.world.watcher = all_of(self.camera, recorder)
         recorder.begin(self.world)
 
     def start(self, *settled: int) -> None:

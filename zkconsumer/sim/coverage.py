@@ -14,7 +14,8 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events, machine
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
-from zkconsumer.sim.plan import FAULTS, MEMBER_FAULTS, Action, Do, InvariantViolation
+from zkconsumer.sim.kernel.world import InvariantViolation
+from zkconsumer.sim.plan import FAULTS, MEMBER_FAULTS, Action, Do
 from zkconsumer.sim.world import Watcher, World
 
 

@@ -24,9 +24,10 @@ from typing import Any, TypeAlias
 from zkconsumer.consumer.executor import Resume
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.member import Replayed, SimMember
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import Action, Do, InvariantViolation, Plan
+from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import CONVERGENCE_S
 from zkconsumer.sim.world import WALL_MS, World, possible, repairs
 

@@ -32,7 +32,8 @@ from zkconsumer.protocol.model import (
 )
 from zkconsumer.protocol.paths import Kind, consumer_of
 from zkconsumer.protocol.registrations import Pattern
-from zkconsumer.sim.plan import FAULTS, Action, Delivered, Do, InvariantViolation, Link
+from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
+from zkconsumer.sim.plan import FAULTS, Action, Do, Link
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, parent_of
 

@@ -125,14 +125,6 @@ MEMBER_FAULTS = frozenset(
 """Faults of one member; any other fault concerns all live members."""
 
 
-class InvariantViolation(AssertionError):
-    """A promise was broken; `invariant` is its number."""
-
-    def __init__(self, invariant: str, text: str) -> None:
-        super().__init__(f"{invariant}: {text}")
-        self.invariant = invariant
-
-
 class Action(NamedTuple):
     """One action; `who` is the number of a member, a replica or a variant, depending on `do`."""
 
@@ -143,17 +135,6 @@ class Action(NamedTuple):
     def __str__(self) -> str:
         who = f" {self.who}" if self.who >= 0 else ""
         return f"{self.do.value}{who}" + (f" {self.tp}" if self.tp else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """One message that a user got."""
-
-    now: float
-    who: int
-    tp: TopicPartition
-    offset: int
-    epoch: int
 
 
 @dataclass

@@ -30,9 +30,10 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.requests import Reply, Request
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.logs import Log
 from zkconsumer.sim.member import OnTransition
-from zkconsumer.sim.plan import InvariantViolation, Rare
+from zkconsumer.sim.plan import Rare
 from zkconsumer.sim.stream_member import OnReport, ReportingMember
 from zkconsumer.spark.batch_member import Membership
 from zkconsumer.spark.offset_ranges import OffsetRange, advance

@@ -18,7 +18,8 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
-from zkconsumer.sim.plan import Action, Delivered
+from zkconsumer.sim.kernel.world import Delivered
+from zkconsumer.sim.plan import Action
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, End
 from zkconsumer.trace import VERSION, Digest, header, transition
@@ -137,47 +138,3 @@ def _shown(change: Change) -> list[str]:
     data = change.new.data if change.new is not None else None
     text = (data or b"").decode(errors="replace")
     return [sign, change.path, text if len(text) <= _SHOWN else "…"]
-
-
-class Watchers(Watcher):
-    """Passes everything to several watchers, in their order."""
-
-    def __init__(self, *watchers: Watcher) -> None:
-        self._watchers = watchers
-
-    def transition(
-        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
-    ) -> None:
-        commands = tuple(commands)
-        for one in self._watchers:
-            one.transition(world, who, before, event, commands)
-
-    def delivered(self, world: World, message: Delivered) -> None:
-        for one in self._watchers:
-            one.delivered(world, message)
-
-    def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
-        for one in self._watchers:
-            one.finished(world, who, tp, offset)
-
-    def repositioned(
-        self, world: World, who: int, tp: TopicPartition, *, epoch: int, offset: int, is_seek: bool
-    ) -> None:
-        for one in self._watchers:
-            one.repositioned(world, who, tp, epoch=epoch, offset=offset, is_seek=is_seek)
-
-    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
-        for one in self._watchers:
-            one.served(world, who, request, reply)
-
-    def notified(self, world: World, who: int, fired: WatchFired) -> None:
-        for one in self._watchers:
-            one.notified(world, who, fired)
-
-    def entered(self, world: World, who: int, phase: str, text: str) -> None:
-        for one in self._watchers:
-            one.entered(world, who, phase, text)
-
-    def acted(self, world: World, action: Action) -> None:
-        for one in self._watchers:
-            one.acted(world, action)

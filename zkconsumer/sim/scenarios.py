@@ -18,8 +18,9 @@ from enum import Enum
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import FAULTS, Action, Do, InvariantViolation, Plan
+from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
 from zkconsumer.sim.random_search import Decisions
 from zkconsumer.sim.recorder import Emit, Recorder
 from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError, monitor_for, stage

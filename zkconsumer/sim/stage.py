@@ -13,9 +13,10 @@ from typing import Protocol
 
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.jvm_member import MixedMonitor, MixedWorld
+from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
-from zkconsumer.sim.recorder import Recorder, Watchers
+from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.world import Watcher, World
 
 LIMIT_S = 120.0
@@ -166,7 +167,7 @@ def stage(
     """Return a stage for a plan; `recorder` records everything, and the members in `jvm` are JVM
     members.
     """
-    everybody = Watchers(recorder, *watchers)
+    everybody = all_of(recorder, *watchers)
     world = MixedWorld(plan, everybody, jvm=jvm) if jvm else World(plan, everybody)
     recorder.begin(world)
     return Stage(world, recorder)

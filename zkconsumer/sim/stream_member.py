@@ -31,9 +31,10 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Pattern
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.logs import Log, MemoryFetcher
 from zkconsumer.sim.member import OnTransition, SimMember
-from zkconsumer.sim.plan import InvariantViolation, Rare
+from zkconsumer.sim.plan import Rare
 
 POLLED = 3
 """Upper bound of the messages of a polled batch, so that some fetched messages remain."""

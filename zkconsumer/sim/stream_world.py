@@ -14,9 +14,10 @@ from zkconsumer.consumer.stream_partitions import CommitScope
 from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Reply, Request
+from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
 from zkconsumer.sim.logs import CountedLog
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.plan import Action, Delivered, Do, InvariantViolation, Plan
+from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.session import BROKEN
 from zkconsumer.sim.stream_member import StreamMember
 from zkconsumer.sim.world import STEP_S, Watcher, World, revive

@@ -28,7 +28,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.requests import Code, Node, Reply
-from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Plan as WorldPlan
 from zkconsumer.sim.zookeeper import SimZooKeeper
 from zkconsumer.zk.client import Read, ZooKeeperClient

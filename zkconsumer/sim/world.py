@@ -27,8 +27,9 @@ from zkconsumer.protocol.lost_data import Refusals
 from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.sim.kernel.world import NEVER, Delivered
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.plan import USER_ACTIONS, Action, ActiveFaults, Delivered, Do, Link, Plan
+from zkconsumer.sim.plan import USER_ACTIONS, Action, ActiveFaults, Do, Link, Plan
 from zkconsumer.sim.zookeeper import NotConnected, ReplicaBehind, SimZooKeeper
 
 if TYPE_CHECKING:
@@ -673,8 +674,6 @@ STEP_S = 0.001
 PATIENCE = 2 / 3
 """A client that receives nothing for this fraction of the session timeout drops the connection, as
 kazoo does."""
-
-NEVER = float("inf")
 
 MORE_PARTITIONS = 2
 """Partitions of each topic except the first one."""

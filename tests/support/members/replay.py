@@ -37,8 +37,9 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.paths import Kind
+from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
 from zkconsumer.sim.monitor import Monitor
-from zkconsumer.sim.plan import Delivered, InvariantViolation, Link
+from zkconsumer.sim.plan import Link
 from zkconsumer.trace import decode
 from zkconsumer.trace.replay import check
 

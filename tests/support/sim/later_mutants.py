@@ -20,7 +20,7 @@ from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.coordination import ReconcilingMember, reconcile
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.sim.coordinated.search import run
-from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.kernel.world import InvariantViolation
 
 Patch = tuple[Any, Any, Any]
 Step = tuple[State, ev.Commands]

@@ -48,8 +48,8 @@ from zkconsumer.protocol import group_snapshot, lost_data, paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose
 from zkconsumer.sim import handover
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.logs import MemoryFetcher
-from zkconsumer.sim.plan import InvariantViolation
 from zkconsumer.sim.random_search import Decisions, run
 from zkconsumer.sim.session import SimSession
 from zkconsumer.spark import batch_member

@@ -11,7 +11,8 @@ from zkconsumer.later.group_events import Settings as BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.sim.compare import wire_sizes
 from zkconsumer.sim.compare.meter import Meter
-from zkconsumer.sim.coordinated.world import Delivered, Plan, Watcher, World
+from zkconsumer.sim.coordinated.world import Plan, Watcher, World
+from zkconsumer.sim.kernel.world import Delivered
 
 
 @dataclass(frozen=True)

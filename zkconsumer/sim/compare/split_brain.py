@@ -10,7 +10,8 @@ from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.compare.zookeeper_group import ZOOKEEPER_GROUPS
 from zkconsumer.sim.coordinated.stories import plan_for
-from zkconsumer.sim.coordinated.world import Delivered, Watcher, World
+from zkconsumer.sim.coordinated.world import Watcher, World
+from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.lessons import split_brain as on_zookeeper
 
 MEMBERS, PARTITIONS = 4, 12

@@ -14,8 +14,9 @@ from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.compare import wire_sizes
 from zkconsumer.sim.compare.meter import Meter
 from zkconsumer.sim.jvm_member import MixedWorld
+from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.lessons import LargeGroup
-from zkconsumer.sim.plan import Action, Delivered, Do, Plan
+from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
 from zkconsumer.sim.world import Watcher, World

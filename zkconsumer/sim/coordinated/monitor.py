@@ -27,8 +27,8 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim.coordinated.world import Delivered, Watcher, World
-from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.coordinated.world import Watcher, World
+from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
 
 Value: TypeAlias = Any
 """A state, record or setting; its class depends on the group protocol."""

@@ -17,7 +17,8 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim.coordinated.world import GROUP, Delivered, Watcher, World
+from zkconsumer.sim.coordinated.world import GROUP, Watcher, World
+from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.recorder import Emit
 from zkconsumer.trace import VERSION
 from zkconsumer.trace.story import listed

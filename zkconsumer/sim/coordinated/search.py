@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
-from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Plan, Watcher, WatcherPair, World
-from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Plan, Watcher, World
+from zkconsumer.sim.kernel.world import InvariantViolation, all_of
 from zkconsumer.sim.random_search import SHRINK_S, shrink
 
 PROTOCOLS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -94,7 +94,7 @@ def _run(
 
 
 def _both(monitor: Monitor, watcher: Watcher | None) -> Watcher:
-    return monitor if watcher is None else WatcherPair(monitor, watcher)
+    return monitor if watcher is None else all_of(monitor, watcher)
 
 
 def _plan(draw: random.Random, name: str) -> Plan:

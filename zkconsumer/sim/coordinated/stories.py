@@ -17,8 +17,8 @@ from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.recorder import Recorder
 from zkconsumer.sim.coordinated.search import RandomDelay, end_faults, run_faults
-from zkconsumer.sim.coordinated.world import Plan, WatcherPair, World
-from zkconsumer.sim.plan import InvariantViolation
+from zkconsumer.sim.coordinated.world import Plan, World
+from zkconsumer.sim.kernel.world import InvariantViolation, all_of
 from zkconsumer.sim.recorder import Emit
 from zkconsumer.sim.stage import StoryStuckError
 
@@ -478,7 +478,7 @@ class StoryRun:
 def run_story(story: Story, protocol: str, emit: Emit) -> StoryRun:
     """Run a story, and pass its entries to `emit`."""
     recorder, monitor = Recorder(emit), Monitor()
-    on = Director(story.world(protocol, WatcherPair(monitor, recorder)), recorder)
+    on = Director(story.world(protocol, all_of(monitor, recorder)), recorder)
     rest = ""
     try:
         story.script(on)
@@ -496,7 +496,7 @@ def run_story_of_seed(
     draw = random.Random(seed)
     recorder, monitor = Recorder(emit), Monitor()
     plan = plan_for(protocol, {}, members=members, partitions=partitions, messages=1)
-    world = World(replace(plan, delay=RandomDelay(draw)), WatcherPair(monitor, recorder))
+    world = World(replace(plan, delay=RandomDelay(draw)), all_of(monitor, recorder))
     on = Director(world, recorder)
     violation = rest = ""
     try:

@@ -31,6 +31,7 @@ from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.later.placement import OFFSETS_PARTITIONS, coordinator_partition
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.kernel.world import NEVER, Delivered
 
 Value: TypeAlias = Any
 """A state, record or setting; its class depends on the group protocol."""
@@ -49,8 +50,6 @@ LOAD_S = 0.05
 """Seconds in which a new coordinator reads its partition of `__consumer_offsets`."""
 
 GROUP, TOPIC = "g", "t"
-
-NEVER = float("inf")
 
 
 class Delay:
@@ -85,15 +84,6 @@ class Plan:
     delay: Delay = field(default_factory=Delay)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """A message that a user got."""
-
-    who: int
-    tp: TopicPartition
-    offset: int
-
-
 class Watcher:
     """Observes a run; each method is called after its event."""
 
@@ -119,41 +109,6 @@ class Watcher:
 
     def acted(self, world: World) -> None:
         """Something has happened; called after each change."""
-
-
-class WatcherPair(Watcher):
-    """Passes everything to two watchers, in their order."""
-
-    def __init__(self, first: Watcher, second: Watcher) -> None:
-        self._watchers = first, second
-
-    def transition(
-        self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
-    ) -> None:
-        for one in self._watchers:
-            one.transition(world, who, before, event, commands)
-
-    def asked(self, world: World, who: int, request: msg.Request) -> None:
-        for one in self._watchers:
-            one.asked(world, who, request)
-
-    def answered(
-        self, world: World, who: int, request: msg.Request, response: msg.Response
-    ) -> None:
-        for one in self._watchers:
-            one.answered(world, who, request, response)
-
-    def delivered(self, world: World, message: Delivered) -> None:
-        for one in self._watchers:
-            one.delivered(world, message)
-
-    def moved(self, world: World, broker: int | None) -> None:
-        for one in self._watchers:
-            one.moved(world, broker)
-
-    def acted(self, world: World) -> None:
-        for one in self._watchers:
-            one.acted(world)
 
 
 @dataclass
@@ -771,7 +726,7 @@ class World:
                 continue  # an earlier `Consumed` has revoked the partition
             first, end = member.fetching[tp], self.log_end.get(tp, 0)
             for offset in range(first, end):
-                self.watcher.delivered(self, Delivered(who, tp, offset))
+                self.watcher.delivered(self, Delivered(self.now, who, tp, offset))
             if end > first:
                 member.fetching[tp] = end
                 self._happens(who, ev.Consumed(self.now, tp, end))

@@ -1,0 +1,82 @@
+"""A simulated world as a transition system, and those that watch it.
+
+A world changes only by moves. `enabled` lists the ordinary moves that are possible now, in a fixed
+order, and `act` performs a move. Faults are moves too, but no `enabled` lists them. A world tells
+its watcher what happens in each move. The watcher's class belongs to the world, because the worlds
+have different parts; its methods return nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast
+
+from zkconsumer.protocol.model import TopicPartition
+
+NEVER = float("inf")
+
+Move = TypeVar("Move")
+W = TypeVar("W")
+
+
+class World(Protocol[Move]):
+    """A simulated world; times are in virtual seconds."""
+
+    now: float
+
+    def enabled(self) -> Sequence[Move]:
+        """Return the ordinary moves that are possible now; empty only if the world is at rest."""
+
+    def act(self, move: Move) -> None:
+        """Perform a move."""
+
+    def next_moment(self) -> float:
+        """Return the next time at which something is due; infinity if nothing is."""
+
+    def settled(self) -> bool:
+        """Return whether every live member is settled and nothing is in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """One message that a user got.
+
+    `epoch` is the fencing token; it is 0 in a group with a coordinator, which has no tokens.
+    """
+
+    now: float
+    who: int
+    tp: TopicPartition
+    offset: int
+    epoch: int = 0
+
+
+class InvariantViolation(AssertionError):
+    """A promise was broken; `invariant` is its number."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+
+
+class _AllWatchers:
+    """Passes each call to several watchers, in their order."""
+
+    def __init__(self, watchers: Sequence[object]) -> None:
+        self._watchers = watchers
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        methods = [getattr(one, name) for one in self._watchers]
+
+        def call(*arguments: object, **named: object) -> None:
+            for method in methods:
+                method(*arguments, **named)
+
+        self.__dict__[name] = call  # the next call does not look the methods up
+        return call
+
+
+def all_of(*watchers: W) -> W:
+    """Return one watcher that passes everything to all of these, in their order."""
+    return cast(W, _AllWatchers(watchers))
