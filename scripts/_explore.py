@@ -21,10 +21,11 @@ from _bench import end_with_parent
 
 from zkconsumer.sim import coverage, random_search
 from zkconsumer.sim.coverage import Coverage, Pair
+from zkconsumer.sim.kernel.search import Decisions, Result
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
-from zkconsumer.sim.random_search import Decisions, Result, draw_plan, run, run_plan, world_of
+from zkconsumer.sim.random_search import draw_plan, run, run_plan, world_of
 from zkconsumer.sim.world import World
 
 CHUNK = 50

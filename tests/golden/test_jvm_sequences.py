@@ -22,7 +22,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.jvm_member import MixedWorld
-from zkconsumer.sim.kernel.world import all_of
+from zkconsumer.sim.kernel.world import all_of as watchers
 from zkconsumer.sim.plan import Do, Plan
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
@@ -149,7 +149,7 @@ class JvmGroup(Stage):
             ),
         )
         recorder = Recorder(lambda entry: None)
-        self.jvm = MixedWorld(plan, all_of(recorder, self.sniffer), jvm=frozenset(range(3)))
+        self.jvm = MixedWorld(plan, watchers(recorder, self.sniffer), jvm=frozenset(range(3)))
         super().__init__(self.jvm, recorder)
 
     def consume(self, who: int, partition: int, messages: int) -> None:

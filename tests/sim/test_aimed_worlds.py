@@ -15,18 +15,12 @@ from zkconsumer.member.state import Settings, replace
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim import coverage
 from zkconsumer.sim.coverage import Coverage, Pair, excluded
+from zkconsumer.sim.kernel.search import Decide, Decisions
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.member import LAST_REPLY
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
-from zkconsumer.sim.random_search import (
-    Decide,
-    Decisions,
-    draw_aimed,
-    draw_sharp,
-    run,
-    world_of,
-)
+from zkconsumer.sim.random_search import draw_aimed, draw_sharp, run, world_of
 from zkconsumer.sim.world import World
 
 SEEDS = range(12)

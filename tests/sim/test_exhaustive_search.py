@@ -106,7 +106,7 @@ def test_keys_do_not_depend_on_the_time_of_day() -> None:
 
 def test_every_moment_counts_from_now() -> None:
     """Every float field in a key is a duration, or a time that MOMENTS lists."""
-    told = {"settings": core_state.Settings, "plan": plan.Plan, "judged": plan.Delivered}
+    told = {"settings": core_state.Settings, "plan": plan.Plan}
     kinds = [
         kind
         for module in (

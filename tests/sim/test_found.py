@@ -14,9 +14,10 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
-from zkconsumer.sim.random_search import Decisions, draw_plan, load, run
+from zkconsumer.sim.random_search import draw_plan, load, run
 from zkconsumer.sim.world import World, brokers, delete_owner, no_brokers
 
 

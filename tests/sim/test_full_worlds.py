@@ -9,11 +9,12 @@ import pytest
 
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.coverage import EXCLUDED, Coverage, excluded, possible
+from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import USER_ACTIONS, Action, Do, Plan
 from zkconsumer.sim.query_member import QueryMember
-from zkconsumer.sim.random_search import Decisions, draw_full, run, world_of
+from zkconsumer.sim.random_search import draw_full, run, world_of
 from zkconsumer.sim.stream_world import StreamWorld
 from zkconsumer.sim.world import Watcher, World
 

@@ -18,10 +18,10 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Code
 from zkconsumer.sim.jvm_member import JvmMember, MixedMonitor, MixedWorld, run
+from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Do, Plan
-from zkconsumer.sim.random_search import Decisions
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
 from zkconsumer.sim.world import Watcher, World

@@ -10,9 +10,10 @@ import pytest
 
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
+from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Do, Plan
-from zkconsumer.sim.random_search import Decisions, draw_plan, run_plan
+from zkconsumer.sim.random_search import draw_plan, run_plan
 from zkconsumer.sim.world import World
 
 SEEDS = range(60)

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from zkconsumer.member.state import Settings
+from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
-from zkconsumer.sim.random_search import Decisions, listening, run
+from zkconsumer.sim.random_search import listening, run
 from zkconsumer.sim.world import World
 
 SEEDS = range(60)

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.sim import mutants
 
-from zkconsumer.sim.random_search import Decisions, load, record, report, run, save, shrunk
+from zkconsumer.sim.kernel.search import Decisions, shrunk
+from zkconsumer.sim.random_search import load, record, report, run, save
 
 # The seeds are fixed, so that a failure names a seed that others can run.
 SEEDS = range(240)
@@ -120,7 +121,7 @@ def test_a_failing_run_is_shrunk_and_saved(tmp_path: Path) -> None:
             for seed in range(100)
             if (result := run(Decisions(random.Random(seed)))).violation is not None
         )
-        fewer = shrunk(found.decisions)
+        fewer = shrunk(run, found.decisions)
         path = tmp_path / "release-before-stop.txt"
         saved = save(path, name=mutant.name, decisions=fewer)
         again = run(Decisions(load(path)))

@@ -22,7 +22,8 @@ from zkconsumer.member.events import Event
 from zkconsumer.member.state import State
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-from zkconsumer.sim.random_search import Decisions, choose, draw_plan
+from zkconsumer.sim.kernel.search import Decisions
+from zkconsumer.sim.random_search import choose, draw_plan
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.trace import TraceFile, Undecodable, decode, encode
 from zkconsumer.trace.replay import check

@@ -10,7 +10,6 @@ coordinator instead of ZooKeeper's tree.
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -37,7 +36,7 @@ from zkconsumer.later.group_events import Settings as BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder, short
-from zkconsumer.sim.coordinated.search import RandomDelay
+from zkconsumer.sim.coordinated.search import random_delay
 from zkconsumer.sim.coordinated.stories import plan_for
 from zkconsumer.sim.coordinated.view import (
     GroupView,
@@ -412,7 +411,7 @@ class CoordinatedStage:
             partitions=spec.partitions,
             messages=spec.messages,
             broker_settings=BrokerSettings(session_s=spec.session_s),
-            **({"delay": RandomDelay(random.Random(spec.seed))} if spec.seed else {}),
+            **({"delay": random_delay(spec.seed)} if spec.seed else {}),
         )
         self.camera = CoordinatedCamera(spec.protocol)
         self.world = World(plan, self.camera)

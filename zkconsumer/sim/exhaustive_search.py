@@ -14,8 +14,6 @@ is never merged with another history.
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -24,6 +22,8 @@ from typing import Any, TypeAlias
 from zkconsumer.consumer.executor import Resume
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
+from zkconsumer.sim.kernel import search
+from zkconsumer.sim.kernel.search import SearchResult
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.member import Replayed, SimMember
 from zkconsumer.sim.monitor import Monitor
@@ -129,6 +129,10 @@ Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[float, 
 times."""
 
 
+MOST_STATES = 40_000
+"""Number of members' states in the cache of forms; the cache is then emptied."""
+
+
 class WorldKeys:
     """Computes keys of worlds; caches the forms of members' states, since most actions leave them
     unchanged.
@@ -163,10 +167,6 @@ class WorldKeys:
                 )
             )
         return hash(tuple(key))
-
-    def forget(self) -> None:
-        """Empty the cache; keys stay the same."""
-        self._states.clear()
 
     def _member(self, member: SimMember) -> tuple[Hashable, Numbers]:
         state, numbers = self._state(member.state)
@@ -209,6 +209,8 @@ class WorldKeys:
     def _state(self, state: State) -> tuple[Hashable, Numbers]:
         known = self._states.get(id(state))
         if known is None:
+            if len(self._states) >= MOST_STATES:
+                self._states.clear()
             form = KeyPart()
             whole = form.of(state)
             form.zxids.extend(state.topics[name] for name in sorted(state.topics))
@@ -292,9 +294,6 @@ KINDS = (
 
 _OF_A_CLIENT = (Do.RECEIVE, Do.OVERTAKE, Do.READ, Do.NEXT_MESSAGE, Do.NOTICE, Do.CONNECT)
 
-FORGET_EVERY = 20_000
-"""The cache of forms is emptied each time this many states were visited."""
-
 
 @dataclass(frozen=True)
 class Scope:
@@ -305,29 +304,6 @@ class Scope:
     partitions: int = 2
     messages: int = 1
     faults: int = 2
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """The result of a search.
-
-    Attributes:
-        states: number of distinct states.
-        transitions: number of actions tried.
-        rests: number of states from which convergence was checked.
-        depth: length of the longest path of actions to a state.
-        complete: whether the whole scope was searched.
-        violation: the first broken promise; `path` has the actions that lead to it.
-    """
-
-    states: int
-    transitions: int
-    rests: int
-    depth: int
-    complete: bool
-    seconds: float
-    violation: InvariantViolation | None = None
-    path: tuple[Action, ...] = ()
 
 
 class SmallWorld(World):
@@ -374,85 +350,66 @@ def _quiet(one: Settings) -> Settings:
     return replace(one, auto_commit_s=FAR_OFF_S)
 
 
-@dataclass(slots=True)
-class _Node:
-    world: SmallWorld
-    monitor: Monitor
-    path: tuple[Action, ...]
+class SearchNode:
+    """A small world and its monitor, as the exhaustive search visits them."""
+
+    __slots__ = ("_keys", "monitor", "world")
+
+    def __init__(self, world: SmallWorld, monitor: Monitor, keys: WorldKeys) -> None:
+        self.world, self.monitor, self._keys = world, monitor, keys
+
+    def choices(self) -> list[Action]:
+        return self.world.choices()
+
+    def copy(self) -> SearchNode:
+        """Return a node that continues independently from here."""
+        monitor = self.monitor.copy()
+        world = self.world.copy(monitor)
+        assert isinstance(world, SmallWorld)
+        return SearchNode(world, monitor, self._keys)
+
+    def after(self, move: Action) -> SearchNode:
+        twin = self.copy()
+        twin.world.act(move)
+        return twin
+
+    def key(self) -> int:
+        return self._keys.key(self.world, self.monitor)
+
+    def rests(self, move: Action) -> bool:
+        return move.do is Do.TIME
+
+    def must_settle(self) -> None:
+        """Check that the group settles correctly when all members run and no further fault happens
+        (I12).
+        """
+        copy = self.copy()
+        world, monitor = copy.world, copy.monitor
+        world.may_fail(0)
+        for repair in repairs(world):
+            world.act(repair)
+        deadline = world.now + CONVERGENCE_S
+        turn = 0
+        while reason := monitor.converged(world):
+            actions = world.choices()
+            if not actions or world.now > deadline:
+                raise InvariantViolation("I12", reason)
+            world.act(actions[turn % len(actions)])
+            turn += 1
 
 
-def explore(scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")) -> SearchResult:
+def explore(
+    scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")
+) -> SearchResult[Action]:
     """Search breadth-first from the scope's first state; stop at the first violation."""
-    started = time.monotonic()
-    canon = WorldKeys()
     monitor = Monitor()
-    root = SmallWorld(scope, monitor)
-    _begin(root, scope)
-    seen = {canon.key(root, monitor)}
-    queue = deque([_Node(root, monitor, ())])
-    transitions = rests = depth = 0
-
-    def found(violation: InvariantViolation | None, path: tuple[Action, ...]) -> SearchResult:
-        seconds = time.monotonic() - started
-        return SearchResult(
-            len(seen), transitions, rests, depth, not queue, seconds, violation, path
-        )
-
-    while queue and len(seen) < max_states and time.monotonic() - started < max_s:
-        node = queue.popleft()
-        for action in node.world.choices():
-            transitions += 1
-            after = _after(node, action)
-            try:
-                after.world.act(action)
-                key = canon.key(after.world, after.monitor)
-                if key in seen:
-                    continue
-                if action.do is Do.TIME:
-                    rests += 1
-                    _must_converge(after)
-            except InvariantViolation as violation:
-                return found(violation, after.path)
-            seen.add(key)
-            queue.append(after)
-            depth = max(depth, len(after.path))
-            if len(seen) % FORGET_EVERY == 0:
-                canon.forget()
-    return found(None, ())
-
-
-def _begin(world: SmallWorld, scope: Scope) -> None:
-    """Let the first members join one after the other, and settle."""
+    world = SmallWorld(scope, monitor)
     world.may_fail(0)
-    for who in range(scope.settled):
+    for who in range(scope.settled):  # these members join one after the other, and settle
         world.act(Action(Do.JOIN, who))
         while busy := [one for one in world.choices() if one.do not in (Do.JOIN, Do.TIME)]:
             world.act(busy[0])
         assert world.members[who].settled
     world.may_fail(scope.faults)
-
-
-def _after(node: _Node, action: Action) -> _Node:
-    monitor = node.monitor.copy()
-    world = node.world.copy(monitor)
-    assert isinstance(world, SmallWorld)
-    return _Node(world, monitor, (*node.path, action))
-
-
-def _must_converge(node: _Node) -> None:
-    """Check that the group settles correctly when all members run and no further fault happens
-    (I12).
-    """
-    copy = _after(node, Action(Do.TIME))
-    world, monitor = copy.world, copy.monitor
-    world.may_fail(0)
-    for repair in repairs(world):
-        world.act(repair)
-    deadline = world.now + CONVERGENCE_S
-    turn = 0
-    while reason := monitor.converged(world):
-        actions = world.choices()
-        if not actions or world.now > deadline:
-            raise InvariantViolation("I12", reason)
-        world.act(actions[turn % len(actions)])
-        turn += 1
+    root = SearchNode(world, monitor, WorldKeys())
+    return search.explore(root, max_states=max_states, max_s=max_s)

@@ -58,11 +58,12 @@ from zkconsumer.protocol.model import Session, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import Kind, consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration
 from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.sim.kernel.search import Decide, Decisions, Result
 from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
 from zkconsumer.sim.member import Feed, SimMember
 from zkconsumer.sim.monitor import Monitor, ObservedWorld
 from zkconsumer.sim.plan import Action, Do, Plan
-from zkconsumer.sim.random_search import Decide, Decisions, Result, draw_plan, heal, run_world
+from zkconsumer.sim.random_search import draw_plan, heal, run_world
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, Write, parent_of
 

@@ -6,11 +6,9 @@ then `run`), and the run's story, with one column for each member.
 
 from __future__ import annotations
 
-import random
 import textwrap
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -21,6 +19,7 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import RebalanceMode, Storage, TopicPartition
 from zkconsumer.protocol.registrations import Pattern
+from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, shrunk
 from zkconsumer.sim.kernel.world import InvariantViolation, all_of
 from zkconsumer.sim.member import PREEMPTED_S, SimMember
 from zkconsumer.sim.monitor import Monitor, made_room
@@ -58,47 +57,6 @@ NEEDS_BACKOFF = frozenset({Do.REFUSE, Do.CORRUPT_OFFSET, Do.TAKE_ID})
 
 SILENCE = frozenset({Do.FREEZE, Do.BLACK_HOLE, Do.ISOLATE, Do.LAG})
 """Faults that no member notices by an event."""
-
-Decide = Callable[[int], int]
-"""Returns an index below its argument: the single source of decisions."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a run ended: its decisions, its counts and its violation."""
-
-    decisions: tuple[int, ...]
-    actions: int
-    deliveries: int
-    duplicates: int
-    rebalances: int
-    violation: InvariantViolation | None = None
-
-
-class Decisions:
-    """Records every decision.
-
-    The decisions come from a random generator, from a list (after its end, each decision is 0), or
-    from a function.
-    """
-
-    def __init__(self, source: random.Random | Sequence[int] | Decide) -> None:
-        self.taken: list[int] = []
-        self._next = source if callable(source) else _chooser(source)
-
-    def __call__(self, below: int) -> int:
-        choice = self._next(below)
-        self.taken.append(choice)
-        return choice
-
-
-def _chooser(source: random.Random | Sequence[int]) -> Decide:
-    if isinstance(source, random.Random):
-        draw = source.random
-        return lambda below: int(draw() * below)
-    given = iter(source)
-    return lambda below: min(next(given, 0), below - 1)
-
 
 OPERATOR_FAULTS = frozenset({Do.APPLY, Do.LOSE_TOOL, Do.KILL_TOOL})
 LARGE_WORLD_FAULTS = frozenset({Do.REVIVE, Do.KAFKA_DOWN, *OPERATOR_FAULTS})
@@ -482,8 +440,9 @@ def run_world(
 ) -> Result:
     """Run this world as `run` does; `end_faults` replaces `heal`."""
     actions = 0
-    violation = None
-    try:
+
+    def play() -> None:
+        nonlocal actions
         while actions < length and (available := world.enabled()):
             world.act(choose(world, available, decide, rarity))
             actions += 1
@@ -491,20 +450,21 @@ def run_world(
         actions += settle(world, monitor, decide)
         if Do.REGISTER_EMPTY in world.plan.faults:
             actions += make_room(world, decide)
-    except InvariantViolation as found:
-        violation = found
+
+    return judged(lambda: _without_a_crash(play), monitor, decide, lambda: actions)
+
+
+def _without_a_crash(play: Callable[[], None]) -> None:
+    """Play a run; an exception of the production code breaks I15: it would end a thread."""
+    try:
+        play()
+    except InvariantViolation:
+        raise
     except IllegalTransitionError as error:
-        violation = InvariantViolation("I15", f"an event without a row in the table: {error}")
-    except Exception as error:  # noqa: BLE001  # it would end the member's thread
-        violation = InvariantViolation("I15", f"the member's thread crashes: {error!r}")
-    return Result(
-        tuple(decide.taken),
-        actions,
-        monitor.deliveries,
-        monitor.duplicates,
-        monitor.rebalances,
-        violation,
-    )
+        text = f"an event without a row in the table: {error}"
+        raise InvariantViolation("I15", text) from error
+    except Exception as error:
+        raise InvariantViolation("I15", f"the member's thread crashes: {error!r}") from error
 
 
 def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> Action:
@@ -773,25 +733,6 @@ def _busy(actions: list[Action], decide: Decide) -> Action:
     return actions[decide(len(actions))]
 
 
-def shrink(decisions: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> tuple[int, ...]:
-    """Return a shorter list for which `fails` is true; drop decisions, then set some to 0."""
-    current = list(decisions)
-    size = len(current) // 2
-    while size:
-        start = 0
-        while start < len(current):
-            shorter = current[:start] + current[start + size :]
-            if fails(shorter):
-                current = shorter
-            else:
-                start += size
-        size //= 2
-    for index, value in enumerate(current):
-        if value and fails([*current[:index], 0, *current[index + 1 :]]):
-            current[index] = 0
-    return tuple(current)
-
-
 # ---- files of failing runs -----------------------------------------------------------------------
 
 
@@ -810,28 +751,6 @@ def record(decide: Decisions) -> tuple[Result, list[dict[str, object]], World]:
     return run(decide, make=make), entries, worlds[0]
 
 
-SHRINK_S = 60.0
-"""Seconds of the wall clock after which shrinking stops."""
-
-
-def shrunk(decisions: Sequence[int], *, limit_s: float = SHRINK_S) -> tuple[int, ...]:
-    """Return a shorter list of smaller decisions that breaks the same promise.
-
-    Shrinking stops after `limit_s` seconds and returns the shortest list found by then.
-    """
-    end = time.monotonic() + limit_s
-    wanted = run(Decisions(decisions)).violation
-    assert wanted is not None, "this run breaks no promise"
-
-    def fails(shorter: Sequence[int]) -> bool:
-        if time.monotonic() > end:
-            return False
-        found = run(Decisions(shorter)).violation
-        return found is not None and found.invariant == wanted.invariant
-
-    return shrink(decisions, fails)
-
-
 def save(path: Path, *, name: str, decisions: Sequence[int]) -> Result:
     """Write the file of the run with these decisions; `name` names its bug."""
     result, text = _as_text(name, decisions)
@@ -841,7 +760,7 @@ def save(path: Path, *, name: str, decisions: Sequence[int]) -> Result:
 
 def report(decisions: Sequence[int], *, name: str = "a broken promise") -> str:
     """Shrink a run that breaks a promise; return the text of the file that `save` would write."""
-    return _as_text(name, shrunk(decisions))[1]
+    return _as_text(name, shrunk(run, decisions))[1]
 
 
 def _as_text(name: str, decisions: Sequence[int]) -> tuple[Result, str]:

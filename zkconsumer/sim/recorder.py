@@ -16,7 +16,7 @@ from zkconsumer.member.events import Event
 from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
-from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.plan import Action

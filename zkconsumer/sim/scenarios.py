@@ -18,10 +18,10 @@ from enum import Enum
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
-from zkconsumer.sim.random_search import Decisions
 from zkconsumer.sim.recorder import Emit, Recorder
 from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError, monitor_for, stage
 from zkconsumer.sim.world import World, possible, repairs

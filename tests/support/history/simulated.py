@@ -15,10 +15,11 @@ from zkconsumer.member.events import Event
 from zkconsumer.member.state import State
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.sim.kernel.search import Decisions, Result
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
-from zkconsumer.sim.random_search import Decisions, Result, run, world_of
+from zkconsumer.sim.random_search import run, world_of
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, End
 

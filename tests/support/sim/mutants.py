@@ -48,9 +48,10 @@ from zkconsumer.protocol import group_snapshot, lost_data, paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose
 from zkconsumer.sim import handover
+from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.logs import MemoryFetcher
-from zkconsumer.sim.random_search import Decisions, run
+from zkconsumer.sim.random_search import run
 from zkconsumer.sim.session import SimSession
 from zkconsumer.spark import batch_member
 from zkconsumer.spark.batch_member import ThreadPartitions

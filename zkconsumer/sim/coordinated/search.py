@@ -1,22 +1,28 @@
-"""Random runs of coordinated groups: a seed draws the protocol, the delays and the faults.
+"""Random runs of coordinated groups: decisions draw the protocol, the delays and the faults.
 
 A run ends all faults after some time. Then the group must settle (C7 of `monitor`). `report`
-shrinks a run that breaks a promise: it repeats the run with fewer of the numbers that were drawn.
+shrinks a run that breaks a promise.
 """
 
 from __future__ import annotations
 
-import copy
 import random
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Plan, Watcher, World
-from zkconsumer.sim.kernel.world import InvariantViolation, all_of
-from zkconsumer.sim.random_search import SHRINK_S, shrink
+from zkconsumer.sim.kernel.search import (
+    SHRINK_S,
+    Decide,
+    Decisions,
+    Result,
+    judged,
+    one_of,
+    shrunk,
+)
+from zkconsumer.sim.kernel.world import all_of
 
 PROTOCOLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classic-eager": ("classic", ("range",)),
@@ -25,8 +31,11 @@ PROTOCOLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "consumer": ("consumer", ()),
 }
 
-SLOWEST_S = 0.2
-"""The longest delay of a message in a random run, in seconds."""
+SLOWEST = 200
+"""Delays of a message in a random run, in multiples of the latency, are less than this number."""
+
+SHARES = 1_000
+"""Number of different fractions by which a random run multiplies the time between two faults."""
 
 FAULTS = 8
 """Maximum number of faults in a run."""
@@ -42,66 +51,47 @@ QUIET_S = 15.0
 """Virtual seconds for which the settled group is observed: several heartbeats and commits."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """How a run ended."""
-
-    seed: int
-    protocol: str
-    deliveries: int
-    duplicates: int
-    refused: int
-    rebalances: int
-    violation: InvariantViolation | None = None
+def _silent(world: World, text: str) -> None:
+    """Announce nothing."""
 
 
-def run(seed: int, protocol: str | None = None, watcher: Watcher | None = None) -> Result:
-    """Run one seed; if `protocol` is None, the seed selects the protocol."""
-    draw = random.Random(seed)
-    name = protocol or draw.choice(sorted(PROTOCOLS))
-    return _run(name, draw, draw, seed=seed, watcher=watcher)
-
-
-def _run(
-    name: str,
-    draw: random.Random,
-    late: random.Random,
+def run(
+    decide: Decisions,
+    protocol: str | None = None,
     *,
-    seed: int = -1,
     watcher: Watcher | None = None,
-    say: Callable[[World, str], None] = lambda world, text: None,
+    say: Callable[[World, str], None] = _silent,
 ) -> Result:
-    """Run a group; `draw` draws the group and the faults, and `late` the delays of messages."""
+    """Run a group with faults, then without; if `protocol` is None, a decision selects it.
+
+    `say` announces each fault before it happens.
+    """
+    name = protocol or one_of(sorted(PROTOCOLS), decide)
     monitor = Monitor()
-    world = World(replace(_plan(draw, name), delay=RandomDelay(late)), _both(monitor, watcher))
-    violation = None
-    try:
-        run_faults(world, draw, lambda text: say(world, text))
+    plan = replace(_plan(decide, name), delay=lambda _: _delay(decide))
+    world = World(plan, monitor if watcher is None else all_of(monitor, watcher))
+    actions = 0
+
+    def announce(text: str) -> None:
+        nonlocal actions
+        actions += 1
+        say(world, text)
+
+    def play() -> None:
+        run_faults(world, decide, announce)
         end_faults(world)
         _rest(world)
         monitor.check_rest(world, REST_S)
-    except InvariantViolation as found:
-        violation = found
-    return Result(
-        seed,
-        name,
-        monitor.deliveries,
-        monitor.duplicates,
-        monitor.refused,
-        monitor.rebalances,
-        violation,
-    )
+
+    return judged(play, monitor, decide, lambda: actions)
 
 
-def _both(monitor: Monitor, watcher: Watcher | None) -> Watcher:
-    return monitor if watcher is None else all_of(monitor, watcher)
-
-
-def _plan(draw: random.Random, name: str) -> Plan:
+def _plan(decide: Decide, name: str) -> Plan:
     messages, assignors = PROTOCOLS[name]
-    static, members = draw.random() < 0.2, draw.randint(2, 5)
-    session_s, poll_s = draw.choice((10.0, 45.0)), draw.choice((20.0, 60.0, 300.0))
-    auto = draw.choice((None, 1.0, 5.0))
+    static, members = decide(5) == 0, 2 + decide(4)
+    session_s = one_of((10.0, 45.0), decide)
+    poll_s = one_of((20.0, 60.0, 300.0), decide)
+    auto = one_of((None, 1.0, 5.0), decide)
 
     def settings(one: Settings, who: int) -> Settings:
         return replace(
@@ -116,43 +106,43 @@ def _plan(draw: random.Random, name: str) -> Plan:
     return Plan(
         protocol=messages,
         members=members,
-        partitions=draw.randint(1, 8),
+        partitions=1 + decide(8),
         messages=1,
         settings=settings,
     )
 
 
-class RandomDelay(Delay):
-    """Draws the delay of each message; about half of the messages are late."""
+def _delay(decide: Decide) -> float:
+    """Draw the delay of a message, in seconds; about half of the messages are late."""
+    return LATENCY_S * (1 + (decide(SLOWEST) if decide(2) else 0))
 
-    def __init__(self, draw: random.Random) -> None:
-        self._draw = draw
 
-    def __call__(self) -> float:
-        return self._draw.choice((LATENCY_S, self._draw.uniform(LATENCY_S, SLOWEST_S)))
+def random_delay(seed: int) -> Delay:
+    """Return the random delays of a seed, of the same distribution as in a random run."""
 
-    def copy(self) -> RandomDelay:
-        return RandomDelay(copy.copy(self._draw))
+    def delay(number: int) -> float:
+        return _delay(Decisions(random.Random(f"{seed}:{number}")))
+
+    return delay
 
 
 def run_faults(
-    world: World, draw: random.Random, say: Callable[[str], None] = lambda text: None
+    world: World, decide: Decide, say: Callable[[str], None] = lambda text: None
 ) -> None:
     """Let members join and faults happen, at random moments; `say` announces them."""
     waiting = [who for who, member in enumerate(world.members) if not member.joined]
-    draw.shuffle(waiting)
-    faults = draw.randint(1, FAULTS)
+    faults = 1 + decide(FAULTS)
     while waiting or faults:
-        if waiting and (not faults or draw.random() < 0.5):
-            who = waiting.pop()
+        if waiting and (not faults or decide(2) == 0):
+            who = waiting.pop(decide(len(waiting)))
             say(f"g_{who} joins")
             world.join(who)
         else:
             faults -= 1
-            kind, who = draw.choice(_possible(world))
+            kind, who = one_of(_possible(world), decide)
             say(_named(kind, who))
             HANDLERS[kind](world, who)
-        world.run(draw.choice((0.01, 0.1, 1.0, 5.0, 15.0, 60.0)) * draw.random())
+        world.run(one_of((0.01, 0.1, 1.0, 5.0, 15.0, 60.0), decide) * decide(SHARES) / SHARES)
         world.produce()
 
 
@@ -240,95 +230,14 @@ def end_faults(world: World) -> None:
         world.revive(0)
 
 
-# ---- shrinking -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DrawnNumbers:
-    """The numbers that a run drew: for the group and its faults, and for the delays of messages."""
-
-    script: tuple[int, ...]
-    late: tuple[int, ...]
-
-
-_BITS = 53
-"""Number of bits of a random fraction, which is stored as an integer."""
-
-
-class _RecordingRandom(random.Random):
-    """Draws from a source, and records the numbers."""
-
-    def __init__(self, source: random.Random) -> None:
-        super().__init__(0)
-        self._source, self.numbers = source, list[int]()
-
-    def random(self) -> float:
-        value = self._source.random()
-        self.numbers.append(int(value * (1 << _BITS)))
-        return value
-
-    def getrandbits(self, k: int) -> int:
-        self.numbers.append(self._source.getrandbits(k))
-        return self.numbers[-1]
-
-
-class _ReplayingRandom(random.Random):
-    """Draws the given numbers, and then zeros."""
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        super().__init__(0)
-        self._left = iter(numbers)
-
-    def random(self) -> float:
-        return next(self._left, 0) % (1 << _BITS) / (1 << _BITS)
-
-    def getrandbits(self, k: int) -> int:
-        return next(self._left, 0) % (1 << k)
-
-
-def run_recorded(seed: int, protocol: str) -> tuple[DrawnNumbers, Result]:
-    """Run one seed; also return the numbers that the run drew."""
-    source = random.Random(seed)
-    draw, late = _RecordingRandom(source), _RecordingRandom(source)
-    result = _run(protocol, draw, late, seed=seed)
-    return DrawnNumbers(tuple(draw.numbers), tuple(late.numbers)), result
-
-
-def replay(protocol: str, numbers: DrawnNumbers, watcher: Watcher | None = None) -> Result:
-    """Run with these numbers; every further number is 0, which stands for the shortest delay."""
-    return _run(
-        protocol, _ReplayingRandom(numbers.script), _ReplayingRandom(numbers.late), watcher=watcher
-    )
-
-
-def shrunk(protocol: str, numbers: DrawnNumbers, *, limit_s: float = SHRINK_S) -> DrawnNumbers:
-    """Return a shorter list of smaller numbers, whose run breaks the same promise.
-
-    Shrinking stops after `limit_s` seconds and returns the shortest run found by then.
-    """
-    end = time.monotonic() + limit_s
-    wanted = replay(protocol, numbers).violation
-    assert wanted is not None, "this run breaks no promise"
-
-    def fails(script: Sequence[int], late: Sequence[int]) -> bool:
-        if time.monotonic() > end:
-            return False
-        found = replay(protocol, DrawnNumbers(tuple(script), tuple(late))).violation
-        return found is not None and found.invariant == wanted.invariant
-
-    late = () if fails(numbers.script, ()) else numbers.late
-    script = shrink(numbers.script, lambda shorter: fails(shorter, late))
-    return DrawnNumbers(script, shrink(late, lambda shorter: fails(script, shorter)))
-
-
-def report(seed: int, protocol: str, *, limit_s: float = SHRINK_S) -> str:
-    """Shrink the run of a seed that breaks a promise, and return what happens in it."""
-    numbers = shrunk(protocol, run_recorded(seed, protocol)[0], limit_s=limit_s)
+def report(decisions: Sequence[int], protocol: str, *, limit_s: float = SHRINK_S) -> str:
+    """Shrink a run that breaks a promise, and return what happens in it."""
+    fewer = shrunk(lambda decide: run(decide, protocol), decisions, limit_s=limit_s)
     lines: list[str] = []
-    result = _run(
+    result = run(
+        Decisions(fewer),
         protocol,
-        _ReplayingRandom(numbers.script),
-        _ReplayingRandom(numbers.late),
         say=lambda world, text: lines.append(f"{world.now:9.3f}  {text}"),
     )
-    return "\n".join([f"{protocol}, seed {seed}, shrunk:", *lines, str(result.violation)])
+    numbers = " ".join(map(str, fewer))
+    return "\n".join([f"{protocol}, decisions {numbers}:", *lines, str(result.violation)])

@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.recorder import Recorder
-from zkconsumer.sim.coordinated.search import RandomDelay, end_faults, run_faults
+from zkconsumer.sim.coordinated.search import end_faults, random_delay, run_faults
 from zkconsumer.sim.coordinated.world import Plan, World
+from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation, all_of
 from zkconsumer.sim.recorder import Emit
 from zkconsumer.sim.stage import StoryStuckError
@@ -493,16 +494,16 @@ def run_story_of_seed(
     seed: int, protocol: str, *, members: int, partitions: int, emit: Emit
 ) -> StoryRun:
     """Run the joins and faults that the seed selects; then end the faults."""
-    draw = random.Random(seed)
+    decide = Decisions(random.Random(seed))
     recorder, monitor = Recorder(emit), Monitor()
     plan = plan_for(protocol, {}, members=members, partitions=partitions, messages=1)
-    world = World(replace(plan, delay=RandomDelay(draw)), all_of(monitor, recorder))
+    world = World(replace(plan, delay=random_delay(seed)), all_of(monitor, recorder))
     on = Director(world, recorder)
     violation = rest = ""
     try:
         on.scene(*range((members + 1) // 2))
         on.say(f"seed {seed}: {members} members, {partitions} partitions")
-        run_faults(world, draw, on.say)
+        run_faults(world, decide, on.say)
         on.say("all faults end")
         end_faults(world)
         on.rest()

@@ -52,15 +52,17 @@ LOAD_S = 0.05
 GROUP, TOPIC = "g", "t"
 
 
-class Delay:
-    """Returns the seconds that the next message takes; here always the same time."""
+Delay = Callable[[int], float]
+"""Returns the seconds that a message takes; the argument is the message's number in the world.
 
-    def __call__(self) -> float:
-        return LATENCY_S
+The function has no state, so a copy of a world may use it, too. Only a random search passes a
+function that draws from a stream of decisions, and it copies no world.
+"""
 
-    def copy(self) -> Delay:
-        """Return an object that returns the same delays from now on."""
-        return self
+
+def no_delay(number: int) -> float:
+    """Return the time that a message takes in a network without delays."""
+    return LATENCY_S
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Plan:
         protocol: "classic" or "consumer".
         settings: a function that changes a member's properties.
         broker_settings: the settings of each broker's coordinator.
-        delay: draws the seconds that the next message takes.
+        delay: the function that returns the delay of each message.
     """
 
     protocol: str = "classic"
@@ -81,7 +83,7 @@ class Plan:
     brokers: int = 3
     settings: Callable[[Settings, int], Settings] = lambda one, who: one
     broker_settings: ge.Settings = field(default_factory=ge.Settings)
-    delay: Delay = field(default_factory=Delay)
+    delay: Delay = no_delay
 
 
 class Watcher:
@@ -303,7 +305,6 @@ class World:
     def copy(self, watcher: Watcher | None = None) -> World:
         """Return a world in the same state, which does from now on what this one would do."""
         twin = copy.copy(self)
-        twin.plan = replace(self.plan, delay=self.plan.delay.copy())
         twin.watcher = watcher or Watcher()
         twin.log_end, twin.down = self.log_end.copy(), self.down.copy()
         twin.members = [member.copy() for member in self.members]
@@ -747,7 +748,7 @@ class World:
         if member.held is not None:
             member.held.append(LateRequest(sender, request))
             return
-        wire.request_at = max(self.now + self.plan.delay(), wire.request_at)
+        wire.request_at = max(self.now + self.plan.delay(self._number), wire.request_at)
         self._at(wire.request_at, InTransit(sender, wire.epoch, request))
 
     def _arrive(self, one: InTransit) -> None:
@@ -804,5 +805,5 @@ class World:
         wire = self._wire(who, sender.broker)
         if wire.epoch != epoch or self.members[who].muted:
             return
-        wire.response_at = max(self.now + self.plan.delay(), wire.response_at)
+        wire.response_at = max(self.now + self.plan.delay(self._number), wire.response_at)
         self._at(wire.response_at, InTransit(sender, epoch, response))
