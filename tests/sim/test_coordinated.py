@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from support.sim.later_mutants import MUTANTS, Mutant, run_seed
+from support.sim.mutants import function
 
 from zkconsumer.later import group_phases
 from zkconsumer.later.group_events import Loaded
@@ -54,11 +55,12 @@ def test_fresh_seeds(protocol: str) -> None:
 
 def test_a_broker_that_has_lost_its_election_loads_nothing() -> None:
     """A broker that loses its election, or is elected again, while it loads ignores old records."""
-    seed, protocol, genuine = 219, "classic-eager", World._perform
+    seed, protocol = 219, "classic-eager"
+    genuine, at_broker = function(World, "_perform"), function(World, "_at_broker")
 
     def perform(world: World, entry: Entry) -> None:
         if isinstance(entry, GroupLoaded):
-            world._at_broker(entry.broker, Loaded(world.partition, entry.records))
+            at_broker(world, entry.broker, Loaded(world.partition, entry.records))
         else:
             genuine(world, entry)
 
