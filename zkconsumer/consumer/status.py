@@ -125,7 +125,7 @@ def status_of(
             for name, why in (state.view.malformed if state.view else {}).items()
         },
         refused=dict(state.refused),
-        unreadable_offsets=frozenset(tp for tp in state.malformed if _is_unreadable(state, tp)),
+        unreadable_offsets=frozenset(tp for tp in state.unfetched if _is_unreadable(state, tp)),
         lease_s=max(0.0, gate.deadline - gate.clock()),
         error=error,
         stuck_streams=dict(stuck),

@@ -46,7 +46,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
         # The member reads everything only if a watch may be lost. Then every owner znode is read
         # back.
         unverified=frozenset(state.owned) if state.known is None else state.unverified,
-        malformed=_still_malformed(state, view),
+        unfetched=_still_unfetched(state, view),
     )
     held: Mapping[TopicPartition, ThreadId] = {tp: mine.thread for tp, mine in state.owned.items()}
     subject, reason = undecidable(view)
@@ -80,7 +80,7 @@ def view_read(state: State, outcome: ViewRead, now: float) -> Step:
     state = replace(state, assigned=assigned, waiting_for=waiting_for, reassign=reassign)
     state = state if assigned is held else rebalance.learn_assignment(state)
     state, unblocked = peers.drop_cleared_blockers(state)
-    return then((state, notices + unblocked), lambda s: rebalance.advance(s, now))
+    return then((state, notices + unblocked), lambda s: rebalance.enter_next_phase(s, now))
 
 
 def _misses_brokers(state: State, view: GroupView) -> bool:
@@ -99,8 +99,8 @@ def _watched(view: GroupView) -> frozenset[str]:
     return frozenset([*topics, paths.BROKER_IDS] if view.brokers else topics)
 
 
-def _still_malformed(state: State, view: GroupView) -> frozenset[TopicPartition]:
-    """Return the partitions that are not fetched in this rebalance.
+def _still_unfetched(state: State, view: GroupView) -> Mapping[TopicPartition, str]:
+    """Return the partitions that are not fetched in this rebalance, and why.
 
     Each rebalance reads malformed offsets again, because an operator may have corrected them. A
     rebalance with an outdated view does not: 1. The member reads the topic. 2. The topic is
@@ -108,8 +108,8 @@ def _still_malformed(state: State, view: GroupView) -> frozenset[TopicPartition]
     the topic.
     """
     if state.read_again:
-        return state.malformed
-    return frozenset(tp for tp in state.malformed if tp.topic not in view.topics)
+        return state.unfetched
+    return {tp: why for tp, why in state.unfetched.items() if tp.topic not in view.topics}
 
 
 def _own_assignment(

@@ -167,7 +167,7 @@ def _may_start(state: State, now: float) -> bool:
     after the release, when another member may own the partition.
     """
     waits = state.commits.retry_at is not None or state.phase is Phase.RELEASING
-    return state.connected and not state.fenced and state.lease.holds(now) and not waits
+    return state.connected and state.may_deliver and state.lease.holds(now) and not waits
 
 
 def _plan(state: State, asked: CommitRequest) -> CommitPlan:

@@ -213,7 +213,7 @@ def _phase_tick(state: State, now: float) -> Step:
             return peers.schedule_check(state, None), ()
         return peers.look_for_idle_peers(state)
     if Deadline.OWNERS in due and Deadline.RETRY not in due:
-        return rebalance.advance(peers.ask_owners(state), now)
+        return rebalance.enter_next_phase(peers.ask_owners(state), now)
     if Deadline.RETRY not in due:
         return state, ()
     again: dict[Phase, Callable[[State], Step]] = {
@@ -254,7 +254,7 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
     # A leaving member delivers nothing, and its last commit is a compare-and-set that checks the
     # member's id znode. So the commit is safe before the owner znodes are read back.
     leave_at = max(event.now + state.session.timeout_s, state.grace_at or 0.0)
-    state = replace(state, fenced=False, leave_at=leave_at)
+    state = replace(state, may_deliver=True, leave_at=leave_at)
     if collects:
         return state, (CollectPositions(event.purpose, served), *stops)
     # A waiting commit may start now: the owner znodes need not be read back.
@@ -312,8 +312,8 @@ def _listened(state: State, outcome: events.ListenerReturned, now: float) -> Ste
 def _denied(state: State, outcome: events.Denied, now: float) -> Step:
     """Report what ZooKeeper has refused; try again after the back-off, as the ACL may change."""
     notice = Notice(NoticeKind.DENIED, outcome.where, outcome.reason)
-    fenced = state.phase in (Phase.REGISTERING, Phase.RECOVERING)
-    phase = state.phase if fenced else Phase.WAITING
+    is_recovering = state.phase in (Phase.REGISTERING, Phase.RECOVERING)
+    phase = state.phase if is_recovering else Phase.WAITING
     retry_at = now + state.settings.backoff_s
     return enter(replace(state, op=None, known=None, retry_at=retry_at), phase), (notice,)
 

@@ -326,7 +326,7 @@ RARE: tuple[Row, ...] = tuple(
     _row(before, cause, _ADVANCED, "an interrupted rebalance continues")
     for before, cause in _ADVANCING
 )
-"""Changes after an interruption: every phase that `rebalance.advance` can choose.
+"""Changes after an interruption: every phase that `rebalance.enter_next_phase` can choose.
 
 Two sequences lead to them (tests/member/test_phases.py has an example of each):
 

@@ -1,8 +1,8 @@
 """A rebalance, phase by phase: revoke, commit, release, claim, load, verify.
 
-`advance` chooses the next phase. The function looks at the steps that are still missing, not at the
-last step, so no trigger that arrives during a rebalance is lost. A rebalance that a reconnect has
-aborted continues from the state after the reconnect.
+`enter_next_phase` chooses the next phase. The function looks at the steps that are still missing,
+not at the last step, so no trigger that arrives during a rebalance is lost. A rebalance that a
+reconnect has aborted continues from the state after the reconnect.
 
 The rebalance listener (JVM: `ConsumerRebalanceListener`, 0.9.0.0, KAFKA-1650) is called twice for
 each assignment. The first call comes before the release, with the revoked partitions, which may be
@@ -113,7 +113,7 @@ read at the same time.
 # ---- which phase comes next ---------------------------------------------------------------------
 
 
-def advance(state: State, now: float) -> Step:
+def enter_next_phase(state: State, now: float) -> Step:
     """Enter the next phase: revoke before claiming; read a changed group again before settling."""
     assigned, owned = state.assigned, state.owned
     to_revoke = frozenset(
@@ -124,9 +124,8 @@ def advance(state: State, now: float) -> Step:
     if to_revoke:
         return revoke(state, to_revoke, now)
     missing = [tp for tp in assigned if tp not in owned and tp not in state.refused]
-    unreadable = state.malformed | state.reassign
-    unserved = frozenset(
-        tp for tp in owned if tp in assigned and tp not in state.serving and tp not in unreadable
+    unserved = frozenset(tp for tp in owned if tp in assigned).difference(
+        state.serving, state.unfetched, state.reassign
     )
     claiming = bool(missing) and state.claim_due
     postponed = state.postponed_reads + 1 if state.read_again and (claiming or unserved) else 0
@@ -186,7 +185,7 @@ def register(state: State) -> Step:
     state, commands = _abort_rebalance(state)
     idle_peers = replace(state.idle_peers, nudge_op=None)
     state = replace(
-        state, registered=False, fenced=True, retry_at=None, known=None, idle_peers=idle_peers
+        state, registered=False, may_deliver=False, retry_at=None, known=None, idle_peers=idle_peers
     )
     state, op = start_op(enter(state, Phase.REGISTERING))
     return state, (ShutGate(), *commands, Register(op, state.wall_ms))
@@ -306,7 +305,7 @@ def forget_revoked(state: State, gone: frozenset[TopicPartition]) -> State:
         state,
         owned=drop_from(state.owned, gone),
         offsets=drop_from(state.offsets, gone),
-        malformed=state.malformed - gone,
+        unfetched=drop_from(state.unfetched, gone),
         revoking=frozenset(),
         finished=frozenset(),
     )
@@ -321,7 +320,7 @@ def released(state: State, outcome: Released, now: float) -> Step:
         Notice(NoticeKind.DENIED, str(tp), f"cannot release: {reason}")
         for tp, reason in sorted(outcome.denied.items())
     )
-    advanced = then((state, notices), lambda s: advance(s, now))
+    advanced = then((state, notices), lambda s: enter_next_phase(s, now))
     return then(advanced, lambda s: start_next_commit(s, now))
 
 
@@ -451,7 +450,7 @@ def listened(state: State, notices: tuple[Notice, ...], now: float) -> Step:
     state = replace(state, op=None, grace_at=None)
     if state.phase is Phase.LEAVING:
         return then((state, notices), leave_if_done)
-    return then((state, notices), release if state.revoking else lambda s: advance(s, now))
+    return then((state, notices), release if state.revoking else lambda s: enter_next_phase(s, now))
 
 
 def failure_notice(outcome: Outcome) -> tuple[Notice, ...]:
@@ -521,7 +520,7 @@ def claimed(state: State, outcome: Claimed, now: float) -> Step:
         for tp, reason in sorted(outcome.denied.items())
     )
     state, unblocked = peers.drop_cleared_blockers(state)
-    return then((state, notices + unblocked), lambda s: advance(s, now))
+    return then((state, notices + unblocked), lambda s: enter_next_phase(s, now))
 
 
 def _still_watched(state: State, outcome: Claimed) -> frozenset[TopicPartition]:
@@ -563,7 +562,7 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
         state,
         offsets=offsets,
         serving=state.serving.union(grants),
-        malformed=state.malformed.union(malformed),
+        unfetched={**state.unfetched, **malformed},
         refused={**state.refused, **refused},
         kept=drop_from(state.kept, frozenset(grants)),
     )
@@ -575,7 +574,7 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
         commands += (_continued(gone),)
     starts = {tp: at for tp, (_, at) in grants.items() if at is not None and tp not in gone}
     commands += _migrated(state, starts, outcome)
-    return then((state, commands), lambda s: advance(s, now))
+    return then((state, commands), lambda s: enter_next_phase(s, now))
 
 
 def _kept_position(state: State, tp: TopicPartition, outcome: OffsetsLoaded) -> int | None:
@@ -656,7 +655,7 @@ def recheck(state: State) -> Step:
 
 
 def verified(state: State, outcome: Verified, now: float) -> Step:
-    return then(apply_read_back(state, outcome), lambda s: advance(s, now))
+    return then(apply_read_back(state, outcome), lambda s: enter_next_phase(s, now))
 
 
 def apply_read_back(state: State, outcome: Verified) -> Step:
@@ -710,7 +709,7 @@ def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
         unreadable.forget_offsets(state, lost),
         owned=drop_from(state.owned, lost),
         serving=state.serving - lost,
-        malformed=state.malformed - lost,
+        unfetched=drop_from(state.unfetched, lost),
         offsets=drop_from(state.offsets, lost),
         kept={**state.kept, **_last_committed(state, lost)},
         last_callback=None if lost else state.last_callback,
@@ -849,7 +848,7 @@ def _blocker_changed(state: State, event: events.OwnerNodeChanged) -> Step:
         return state, ()
     partitions = {**state.blocked.partitions, tp: UNKNOWN_BLOCKER}
     state = replace(state, blocked=replace(state.blocked, partitions=partitions), claim_due=True)
-    return advance(state, event.now) if state.phase is Phase.WAITING else (state, ())
+    return enter_next_phase(state, event.now) if state.phase is Phase.WAITING else (state, ())
 
 
 def offset_node_changed(state: State, event: events.OffsetNodeChanged) -> Step:
@@ -876,7 +875,7 @@ def owners_changed(state: State, event: events.OwnersChanged) -> Step:
         return state, ()
     state = replace(state, claim_due=True)
     if state.phase is Phase.WAITING:
-        return advance(state, event.now)
+        return enter_next_phase(state, event.now)
     return state, ()
 
 
@@ -885,14 +884,14 @@ def topic_deleted(state: State, event: events.TopicDeleted) -> Step:
 
     The JVM does the same.
 
-    Until the next view, the topic's partitions are handled like partitions with a malformed offset:
-    they are not fetched. A running rebalance may have an older view, so the member reads the group
-    again after the rebalance.
+    A running rebalance may have an older view, so the member reads the group again after the
+    rebalance.
     """
     gone = frozenset(tp for tp in state.serving if tp.topic == event.topic)
     notice = Notice(NoticeKind.TOPIC_DELETED, event.topic, "the topic was deleted")
     read_again = state.read_again or state.phase not in RESTING
-    serving, malformed = state.serving - gone, state.malformed | gone
-    state = replace(state, serving=serving, malformed=malformed, read_again=read_again)
+    unfetched = {**state.unfetched, **dict.fromkeys(gone, "the topic was deleted")}
+    serving = state.serving - gone
+    state = replace(state, serving=serving, unfetched=unfetched, read_again=read_again)
     state = forget(state, paths.topic(event.topic))
     return state, (Withdraw(gone), RearmTopic(event.topic), notice)

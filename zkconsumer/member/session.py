@@ -78,7 +78,7 @@ def connected(state: State, event: events.Connected) -> Step:
         client=Client(),
         # A leaving member need not read back its owner znodes first: it delivers no more messages,
         # and its last commit is a compare-and-set.
-        fenced=expired or state.phase is not Phase.LEAVING,
+        may_deliver=not expired and state.phase is Phase.LEAVING,
         session=event.session,
         wall_ms=event.wall_ms,
         # A leaving member's operation is a call of `on_revoked`, which continues.
@@ -96,7 +96,7 @@ def connected(state: State, event: events.Connected) -> Step:
 def suspended(state: State, _: events.Suspended) -> Step:
     """Pause delivery at once when the connection is lost; keep all ownership."""
     state = rebalance.count_as_unwatched(state)
-    return replace(state, connected=False, fenced=True), (ShutGate(),)
+    return replace(state, connected=False, may_deliver=False), (ShutGate(),)
 
 
 def client_died(state: State, event: events.ClientDied) -> Step:
@@ -113,7 +113,7 @@ def client_died(state: State, event: events.ClientDied) -> Step:
         deaths=state.client.deaths + 1,
         refusals=state.client.refusals + event.refused,
     )
-    state = replace(state, connected=False, fenced=True, client=client)
+    state = replace(state, connected=False, may_deliver=False, client=client)
     if client.refusals >= MAX_REFUSALS or state.phase is Phase.LEAVING:
         state, commands = rebalance.close(state, f"the ZooKeeper client failed: {event.reason}")
         return state, (GiveUp(event.reason, event.refused), *commands)
@@ -152,14 +152,14 @@ def synced(state: State, outcome: events.Synced, now: float) -> Step:
 
 
 def _open(state: State, now: float) -> Step:
-    if state.fenced or not state.lease.holds(now):
+    if not state.may_deliver or not state.lease.holds(now):
         return state, ()
     return state, (OpenGate(state.lease.deadline),)
 
 
-def unfence(state: State, now: float, following: Callable[[State], Step]) -> Step:
+def resume_delivery(state: State, now: float, following: Callable[[State], Step]) -> Step:
     """Resume delivery and queued commits, because the member's owner znodes are known again."""
-    result = _open(replace(state, fenced=False), now)
+    result = _open(replace(state, may_deliver=True), now)
     return then(then(result, following), lambda s: rebalance.start_next_commit(s, now))
 
 
@@ -172,7 +172,7 @@ def registered(state: State, _: events.Registered, now: float) -> Step:
         state = rebalance.forget_zxids(state)
     if state.owned or state.unconfirmed_claims:
         return rebalance.recover(state)
-    return unfence(state, now, rebalance.read)
+    return resume_delivery(state, now, rebalance.read)
 
 
 def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
@@ -269,7 +269,7 @@ def released(state: State, outcome: events.Released, now: float) -> Step:
 def recovered(state: State, outcome: events.Verified, now: float) -> Step:
     """Resume delivery of the partitions that are still owned, and read the group."""
     result = rebalance.apply_read_back(state, outcome)
-    return then(result, lambda s: unfence(s, now, rebalance.read))
+    return then(result, lambda s: resume_delivery(s, now, rebalance.read))
 
 
 def member_node_gone(state: State, _: events.MemberNodeGone, now: float) -> Step:

@@ -304,7 +304,8 @@ class State:
         registered: the member's id znode exists in this session.
         rival: the session that is registered under this member's consumer id; None if none is.
         former: the sessions that this member has had before this one.
-        fenced: the member has not read back its owner znodes, so it must not deliver or commit.
+        may_deliver: the member knows which owner znodes it has, so it may deliver and commit while
+            the lease holds; False from a lost connection until they are read back.
         wall_ms: the wall clock's time at the last Connected, for the registration.
         client, lease: see the classes `Client` and `Lease`.
         auto_commit_at: when the next automatic commit is due.
@@ -333,7 +334,8 @@ class State:
         unconfirmed_claims: claims without a reply; the member reads them back after a reconnect.
         refused: partition -> why ZooKeeper refuses its claim or release, or the read of its offset.
             The next view clears it.
-        malformed: owned partitions that are not fetched, because their offset znode is malformed.
+        unfetched: owned partition -> why it is not fetched: its offset cannot be read, or its topic
+            was deleted.
         unverified: partitions that were owned before this rebalance and are not yet read back.
         unwatched: owned partitions whose owner znode is not watched; a read-back watches it.
         blocked: see the class `Blocked`.
@@ -372,7 +374,7 @@ class State:
     registered: bool = False
     rival: int | None = None
     former: frozenset[int] = frozenset()
-    fenced: bool = True
+    may_deliver: bool = False
     wall_ms: int = 0
     client: Client = field(default_factory=Client)
     lease: Lease = field(default_factory=Lease)
@@ -396,7 +398,7 @@ class State:
     kept: Mapping[TopicPartition, Kept] = field(default_factory=dict)
     unconfirmed_claims: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
     refused: Mapping[TopicPartition, str] = field(default_factory=dict)
-    malformed: frozenset[TopicPartition] = frozenset()
+    unfetched: Mapping[TopicPartition, str] = field(default_factory=dict)
     unverified: frozenset[TopicPartition] = frozenset()
     unwatched: frozenset[TopicPartition] = frozenset()
     blocked: Blocked = field(default_factory=Blocked)

@@ -184,7 +184,7 @@ def _can_commit(world: World, who: int) -> bool:
     # had its turn.
     has_turned = member.due > world.now
     state = member.state
-    return has_turned and state.connected and state.registered and not state.fenced
+    return has_turned and state.connected and state.registered and state.may_deliver
 
 
 def _retried_with(notices: Iterable[cmd.Notice], refused: object) -> bool:

@@ -87,7 +87,11 @@ def _joins(stage: Stage) -> None:
 
 
 @_story(
-    "many consumers join at once", "member.rebalance.advance", members=3, partitions=6, messages=1
+    "many consumers join at once",
+    "member.rebalance.enter_next_phase",
+    members=3,
+    partitions=6,
+    messages=1,
 )
 def _many(stage: Stage) -> None:
     """A change of the group during a rebalance is handled when the rebalance has ended."""

@@ -133,7 +133,7 @@ def schedules_to_catch(
 
 def _no_lease() -> list[Patch]:
     def opened(state: Any, now: float) -> Any:
-        return (state, ()) if state.fenced else (state, (commands.OpenGate(float("inf")),))
+        return (state, ()) if not state.may_deliver else (state, (commands.OpenGate(float("inf")),))
 
     return [(session, "_open", opened)]
 
@@ -166,7 +166,7 @@ def _old_session() -> list[Patch]:
         if state.session is None or state.session == event.session or not state.registered:
             return real(state, event)
         held = replace(state.lease, op=None)
-        state = replace(state, connected=True, fenced=False, session=event.session, lease=held)
+        state = replace(state, connected=True, may_deliver=True, session=event.session, lease=held)
         return session.renew(state, event.now)
 
     return [(session, "connected", connected)]
@@ -175,7 +175,7 @@ def _old_session() -> list[Patch]:
 def _nothing_read_after_a_reconnect() -> list[Patch]:
     def recover(state: Any) -> Any:
         phase = Phase.SETTLED if state.view else Phase.WAITING
-        return replace(state, fenced=False, phase=phase, op=None), ()
+        return replace(state, may_deliver=True, phase=phase, op=None), ()
 
     return [(rebalance, "recover", recover)]
 

@@ -19,10 +19,10 @@ def _roll_back_forgets() -> list[Patch]:
 
 
 def _stale_reading_clears() -> list[Patch]:
-    def still_malformed(state: Any, whole: Any) -> Any:
-        return frozenset(tp for tp in state.malformed if tp.topic not in whole.topics)
+    def still_unfetched(state: Any, whole: Any) -> Any:
+        return {tp: why for tp, why in state.unfetched.items() if tp.topic not in whole.topics}
 
-    return [(assignment, "_still_malformed", still_malformed)]
+    return [(assignment, "_still_unfetched", still_unfetched)]
 
 
 def _retry_in_front_of_a_hand_over() -> list[Patch]:
