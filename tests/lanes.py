@@ -625,7 +625,7 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/brokers/test_deleted_topics.py",
         "Each release takes 30 s, because a race is tried a hundred times. The quick lane tests "
-        "which brokers the columnar reader is chosen for.",
+        "for which brokers the columnar reader is chosen.",
     ),
     Rule(Lane.NORMAL, "tests/containers", "Its tests need a Docker engine."),
     Rule(Lane.NORMAL, "tests/faults", STARTS_SERVERS),
@@ -693,7 +693,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/security/test_two_readers.py::test_a_keystore_makes_librdkafka_read_columns",
-        "Starts a broker with TLS. The quick lane tests that such a property is found.",
+        "Starts a broker with TLS. The quick lane tests that the property of a keystore is found.",
     ),
     Rule(Lane.NORMAL, "tests/security/test_tools.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/sim/test_replicas_like_real.py", STARTS_SERVERS),

@@ -21,8 +21,12 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port
 
 LOGS = ROOT / "tests" / "golden" / "history" / "incident.tar.gz"
-# A block of commands or a program, or an installation that the text names.
-STEP = re.compile(r"^```(sh|console|python)\n(.*?)^```$|`(pip install [^`\n]+)`", re.M | re.S)
+# A block of commands or a program, an installation that the text names, or indented commands.
+STEP = re.compile(
+    r"^```(sh|console|python)\n(.*?)^```$|`(pip install [^`\n]+)`"
+    r"|^ {4}(zkconsumer (?:[^\\\n]|\\\n)+)$",
+    re.M | re.S,
+)
 # Installs the package for a page that names no installation: the first row of docs/installing.md.
 DEFAULT = "pip install ."
 # A command that the test does not run -> where it is tested, or why it cannot run.
@@ -33,13 +37,23 @@ ELSEWHERE = {
     r"--require-hashes|--no-deps|--no-binary": "tests/static/test_locks.py",
     r"spark-submit|pip wheel|mv |hdfs\]": "tests/spark: they need a cluster",
     r"kerberos|KRB5|apt-get": "tests/security/test_kerberos.py",
+    r"FILE|\[--": "tests/cli: the page describes the file or the syntax",
 }
 # These commands run until they are interrupted.
 ENDLESS = re.compile(r"--follow|--watch|--prometheus 9308")
 ENDLESS_S = 20
 # The pages whose Python blocks are whole programs.
-WITH_PROGRAMS = {"README.md", "docs/doctor.md"}
-# Uses the format of the README after its installation with the extra `spark`.
+WITH_PROGRAMS = {"README.md", "docs/doctor.md", "docs/operators.md"}
+# The pages whose commands need members of the group; for the other pages, the group has stopped.
+WITH_MEMBERS = {"docs/later.md", "docs/releases.md"}
+MEMBERS = ("billing_a", "billing_b")
+REGISTRATION = b'{"version":1,"subscription":{"orders":1},"pattern":"static","timestamp":"1"}'
+# The pages that install the extra `spark` -> an installation that only starts Spark.
+WITH_SPARK = {
+    "README.md": "pip install -e '.[sandbox]'",
+    "docs/spark.md": "pip install 'zkconsumer[sandbox]'",
+}
+# Uses the format after the page's installation with the extra `spark`.
 FORMAT = """
 from pathlib import Path
 from pyspark.sql import SparkSession
@@ -64,10 +78,13 @@ def steps(page: str) -> Iterator[tuple[str, str]]:
 
 
 def _all_steps(page: str) -> Iterator[tuple[str, str]]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for language, block, inline in STEP.findall(text):
+    files = sorted(ROOT.glob(page))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    for language, block, inline, indented in STEP.findall(text):
         if inline:
             yield "install", inline
+        elif indented:
+            yield "command", re.sub(r"\\\n\s*", "", indented)
         elif language == "python":
             if page in WITH_PROGRAMS:
                 yield "program", block
@@ -78,19 +95,29 @@ def _all_steps(page: str) -> Iterator[tuple[str, str]]:
                     yield "install" if command.startswith("pip install") else "command", command
 
 
-NAMES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+# The lessons need one environment, so they are read as one page.
+LESSONS = "docs/lessons/*.md"
+NAMES = [
+    "README.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+    "docs/monitoring/README.md",
+    LESSONS,
+]
 PAGES = [page for page in NAMES if {kind for kind, _ in steps(page)} > {"install"}]
 
 
 class Reader:
     """Follows a page: an empty environment, a copy of the checkout, and a directory to work in."""
 
-    def __init__(self, directory: Path, wheel: Path, sandbox: Sandbox) -> None:
+    def __init__(self, page: str, directory: Path, wheel: Path, sandbox: Sandbox) -> None:
         self._tree, self._work = directory / "tree", directory / "work"
         self._wheel, self._zookeeper = wheel, sandbox.zookeeper_connect
         shutil.copytree(ROOT, self._tree, ignore=LEFT_OUT, symlinks=True)
         venv.create(directory / "venv", with_pip=True, symlinks=True)
-        self._work.mkdir()
+        if page == LESSONS:  # The lessons' commands read the files beside them.
+            shutil.copytree(ROOT / "docs" / "lessons", self._work)
+        else:
+            self._work.mkdir()
         shutil.copy(LOGS, self._work)
         with tarfile.open(LOGS) as archive:
             archive.extractall(directory / "logs", filter="data")
@@ -101,7 +128,7 @@ class Reader:
         )
         for name in ("consumer.properties", "prod.properties"):
             (self._work / name).write_text(properties)
-        self._ports = {"2181": str(free_port()), "9092": str(free_port())}
+        self._ports = {port: str(free_port()) for port in ("2181", "9092", "9308")}
         homes = {f"XDG_{one}_HOME": str(directory / one) for one in ("DATA", "CONFIG", "STATE")}
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
         path = f"{directory / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -137,7 +164,8 @@ class Reader:
         text = re.sub(r"zk[12]:2181/kafka", "\0", text)  # No page contains this character.
         text = text.replace("/var/lib/zookeeper", str(self._logs))
         text = text.replace("~/.local/share", self._environ["XDG_DATA_HOME"])
-        text = re.sub("2181|9092", lambda port: self._ports[port.group()], text)
+        text = re.sub("2181|9092|9308", lambda port: self._ports[port.group()], text)
+        text = text.replace("0.0.0.0", "127.0.0.1")
         return text.replace("\0", self._zookeeper)
 
     def _run(self, line: str, where: Path) -> subprocess.CompletedProcess[str]:
@@ -154,26 +182,30 @@ class Reader:
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Sandbox]:
-    """Servers with a topic `orders`, whose ten messages a group `billing` has not read."""
+def servers(page: str, tmp_path: Path) -> Iterator[Sandbox]:
+    """Servers with a topic `orders`, of whose messages a group `billing` has read two."""
     with Sandbox(tmp_path / "servers") as sandbox:
         sandbox.create_topic("orders", partitions=2)
-        sandbox.produce("orders", [f"message-{number}" for number in range(10)])
+        for partition in range(2):
+            sandbox.produce("orders", 5, partition=partition)
         client = KazooClient(sandbox.zookeeper_connect)
         client.start(LIMIT_S)
         for partition in range(2):
             path = paths.offset("billing", TopicPartition("orders", partition))
-            client.create(path, b"0", makepath=True)
+            client.create(path, b"1", makepath=True)
+        for member in MEMBERS if page in WITH_MEMBERS else ():
+            path = paths.member("billing", member)
+            client.create(path, REGISTRATION, makepath=True, ephemeral=True)
+        yield sandbox
         client.stop()
         client.close()
-        yield sandbox
 
 
 @pytest.mark.timeout(4 * LIMIT_S)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page(page: str, built: Built, servers: Sandbox, tmp_path: Path) -> None:
     """After the page's own installations, all its commands run, one after the other."""
-    reader = Reader(tmp_path, built.wheel, servers)
+    reader = Reader(page, tmp_path, built.wheel, servers)
     for kind, text in steps(page):
         if kind == "install":
             reader.install(text)
@@ -181,6 +213,6 @@ def test_a_page(page: str, built: Built, servers: Sandbox, tmp_path: Path) -> No
             reader.command(text)
         else:
             reader.program(text)
-    if page == "README.md":
-        reader.install("pip install -e '.[sandbox]'")  # only starts Spark; not the format
+    if page in WITH_SPARK:
+        reader.install(WITH_SPARK[page])
         reader.program(FORMAT)

@@ -609,8 +609,9 @@ class App extends Component {
 
   header(run, band) {
     const button = (label, key, action) => html`<button onClick=${action} title="key ${key}">${label}</button>`;
+    const words = (!this.state.compared && run.about?.words) || band[1];
     return html`<header class="top"><h1><img src=${ICON} alt="" width="22" height="22" /> zkconsumer lab</h1>
-      <p class="band"><b>${band[0]}</b> <span>${(!this.state.compared && run.about?.words) || band[1]}</span></p>
+      <p class="band" title=${words}><b>${band[0]}</b> <span>${words}</span></p>
       <nav aria-label="lab">${this.opens ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("protocols", "x", () => this.setState({ dialog: "compare" }))] : null}
         ${this.opensFiles ? button("open a trace", "o", () => chooseFiles(this.openFiles)) : null}
         ${this.state.compared ? null : button("export", "e", () => this.setState({ dialog: "export" }))}

@@ -139,7 +139,7 @@ function draw(run, scale, height, least) {
     const x = scale.left + (scale.inner * tick) / last;
     const t = scale.byTime ? scale.t0 + ((scale.t1 - scale.t0) * tick) / last : run.times[Math.round(scale.first + (scale.span * tick) / last)];
     if (t === undefined) break; // the run is shorter than the run beside it
-    ticks.push(html`<text class="tick" x=${x} y=${ROW} text-anchor=${tick === last ? "end" : "middle"}>${t.toFixed(digits)} s</text>`);
+    ticks.push(html`<text class="tick" x=${tick === last ? x - 4 : x} y=${ROW} text-anchor=${tick === last ? "end" : "middle"}>${t.toFixed(digits)} s</text>`);
   }
   return { nodes: [html`<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
       <rect width="6" height="6" class="hatch-ground" /><rect width="2.4" height="6" class="hatch-line" /></pattern></defs>`, nodes], ticks,
