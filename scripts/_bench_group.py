@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _bench import Result, at_most, cpu_seconds
+from _pipeline_query import Query
 from confluent_kafka import Producer
 from pyarrow import parquet
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from zkconsumer import ConsumerConfig
-from zkconsumer.demo.pipeline_query import Query
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.requests import Create

@@ -39,14 +39,14 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
+from _history_charts import charts
+from _history_run import DemoRun, RunRecords
+from _history_scene import GROUP
 from support.history.real import moments, reports
 from support.history.truth import Differences, Truth, differences
 from support.members.replay import Record
 
 from zkconsumer.cli import was_interrupted
-from zkconsumer.demo.history import DemoRun, RunRecords
-from zkconsumer.demo.history_charts import charts
-from zkconsumer.demo.history_scene import GROUP
 from zkconsumer.errors import SandboxError
 from zkconsumer.history import report
 from zkconsumer.protocol.model import TopicPartition

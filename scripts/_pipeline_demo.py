@@ -19,12 +19,12 @@ import signal
 import sys
 from dataclasses import asdict
 
+from _pipeline_run import DemoRun, Result
 from rich.console import Console
 from rich.table import Table
 
 from zkconsumer.cli import was_interrupted
 from zkconsumer.demo.group import view
-from zkconsumer.demo.pipeline import DemoRun, Result
 from zkconsumer.errors import SandboxError
 
 

@@ -60,7 +60,6 @@ url_to_fs("webhdfs://127.0.0.1:1/")
 """
 CHARTS = """
 import pygal
-from zkconsumer.demo import history_charts
 assert pygal.Line().render()
 print("drawn")
 """

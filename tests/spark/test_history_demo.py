@@ -7,6 +7,7 @@ import json
 import random
 import signal
 import subprocess
+import sys
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,15 +19,17 @@ import pyarrow as pa
 import pytest
 from support.processes import PATIENCE_S, assert_nothing_is_left, programs
 
-from zkconsumer.demo.history import RunRecords, rows_of
-from zkconsumer.demo.history_charts import charts
-from zkconsumer.demo.history_scene import claims
 from zkconsumer.history.describe import Described, Description
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.report import Window, page, timeline, within
 from zkconsumer.history.tables import TABLES
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.history import table_batches
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+from _history_charts import charts  # needs the path above
+from _history_run import RunRecords, rows_of
+from _history_scene import claims
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "_history_demo.py"
 INCIDENT = Path(__file__).parents[1] / "golden" / "history" / "incident.tar.gz"

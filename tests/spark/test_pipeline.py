@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 from support.processes import PATIENCE_S, assert_nothing_is_left, programs
 
-from zkconsumer.demo.pipeline_judge import Row, Verdict, judge
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+from _pipeline_judge import Row, Verdict, judge  # needs the path above
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "_pipeline_demo.py"
 # Time limit of a run in seconds. On an idle machine a run takes 60 s.

@@ -43,7 +43,7 @@ PERMITTED: dict[str, set[str]] = {
         *("config", "zk", "admin", "sandbox", "history"),
     },
     "history": {"errors", "protocol"},
-    "demo": {"errors", "protocol", "zk", "spark", "sandbox", "history", "zkconsumer"},
+    "demo": {"errors", "protocol", "zk", "sandbox", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
         *("sim", "sandbox", "demo", "lab", "history", "file_lock", "loops", "zkconsumer"),

@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pygal
+from pygal.style import CleanStyle
+
 from zkconsumer.history.describe import Described
 
 _WIDTH, _HEIGHT = 1290, 300  # pixels; the charts are as wide as the lanes
@@ -22,8 +25,6 @@ def charts(found: Described) -> list[str]:
 
 
 def _chart(kind: str, title: str, **more: object) -> Any:  # Any: pygal has no types
-    import pygal
-    from pygal.style import CleanStyle
 
     style = CleanStyle(font_family="sans-serif")
     # Without `js`, the picture would load a script from another host.

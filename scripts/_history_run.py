@@ -1,6 +1,6 @@
 """The history demo: faults of a real group, and the pipeline that reads the servers' logs.
 
-`DemoRun` injects the faults of `history_scene`. Meanwhile, and again after all members have
+`DemoRun` injects the faults of `_history_scene`. Meanwhile, and again after all members have
 stopped, `history_pipeline` on a standalone Spark cluster brings the tables up to date. The caller
 compares the tables with the members' own records.
 """
@@ -14,19 +14,19 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from zkconsumer.demo.history_scene import GROUP, Claims, Scene
+import pyarrow as pa
+from _history_scene import GROUP, Claims, Scene
+from pyspark.sql import SparkSession
+
 from zkconsumer.history.describe import Described
 from zkconsumer.history.tables import TABLES, Event, Tables, columns_of
 from zkconsumer.sandbox import guard
+from zkconsumer.sandbox import spark as sparks
 from zkconsumer.sandbox.real_group import MemberKind
 from zkconsumer.spark import history_pipeline
 from zkconsumer.spark.history import MOMENTS, column_name
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 ENSEMBLE = "demo"
 
@@ -107,8 +107,6 @@ class DemoRun:
         return self._output / "tables"
 
     def _spark(self, directory: Path, stack: ExitStack) -> SparkSession:
-        from zkconsumer.sandbox import spark as sparks
-
         self._say("starting a standalone Spark cluster with two workers")
         (directory / "cluster").mkdir()
         cluster = stack.enter_context(sparks.SparkCluster(directory / "cluster"))
@@ -164,8 +162,6 @@ def described(spark: SparkSession, output: Path) -> Described:
 
 def rows_of(found: pa.Table, table: str) -> list[Event]:
     """Return the rows of a table from its columns, in the order of their zxids."""
-    import pyarrow as pa
-
     columns = {}
     for name in columns_of(TABLES[table]):
         column = found[column_name(name)]

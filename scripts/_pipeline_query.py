@@ -1,4 +1,4 @@
-"""The Spark query of the pipeline: `python -m zkconsumer.demo.pipeline_query SETTINGS`.
+"""The Spark query of the pipeline: `python scripts/_pipeline_query.py SETTINGS`.
 
 The query is one member of the legacy group. For each batch it writes the rows, and their number per
 second and partition, to directories named after the batch, so that a replayed batch overwrites
@@ -14,12 +14,14 @@ import sys
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from zkconsumer.sandbox import spark as sparks
+from zkconsumer.spark.progress_listener import LagListener
 
 # Seconds between two checks whether the query still runs.
 _TURN_S = 0.2
@@ -56,7 +58,7 @@ class Query:
 
     def command(self) -> list[str]:
         """Return the command line of the query's process."""
-        return [sys.executable, "-m", "zkconsumer.demo.pipeline_query", json.dumps(asdict(self))]
+        return [sys.executable, __file__, json.dumps(asdict(self))]
 
     @property
     def rows(self) -> Path:
@@ -77,11 +79,6 @@ class Query:
 
 def prepare(query: Query) -> tuple[SparkSession, DataStreamWriter]:
     """Return a Spark session of this process, and the query to start in it."""
-    from pyspark.sql import functions as sf
-
-    from zkconsumer.sandbox import spark as sparks
-    from zkconsumer.spark.progress_listener import LagListener
-
     notes = os.open(query.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(what: str, of: object) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Length of a window in milliseconds (`pipeline_query.WINDOW`).
+# Length of a window in milliseconds (`_pipeline_query.WINDOW`).
 WINDOW_MS = 1000
 
 Place = tuple[int, int]

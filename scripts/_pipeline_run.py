@@ -15,11 +15,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from _pipeline_judge import Verdict, judge
+from _pipeline_ledger import Ledger, whole_log
+from _pipeline_query import Query
+
 from zkconsumer.demo.group import Frame, View
 from zkconsumer.demo.group_scene import BackgroundProducer, watching
-from zkconsumer.demo.pipeline_judge import Verdict, judge
-from zkconsumer.demo.pipeline_ledger import Ledger, whole_log
-from zkconsumer.demo.pipeline_query import Query
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard, jars
 from zkconsumer.sandbox.jars import find_java

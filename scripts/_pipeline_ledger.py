@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from zkconsumer.demo.pipeline_judge import Place, Row, Window
-from zkconsumer.demo.pipeline_query import Query
+import pyarrow as pa
+import pyarrow.parquet as pq
+from _pipeline_judge import Place, Row, Window
+from _pipeline_query import Query
+from confluent_kafka import Consumer, TopicPartition
+
 from zkconsumer.errors import SandboxError
 
 FromSpark: TypeAlias = Any
@@ -93,9 +97,6 @@ def _parquet(path: Path) -> FromSpark:
     """Return the Parquet files of a directory as one table; its only time column becomes
     `timestamp`, in milliseconds.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     files = sorted(path.glob("*.parquet"))
     if not files:
         raise SandboxError(
@@ -110,8 +111,6 @@ def _parquet(path: Path) -> FromSpark:
 
 def whole_log(bootstrap: str, topic: str, counts: list[int]) -> list[Row]:
     """Return all messages of the topic, which has `counts` messages in its partitions."""
-    from confluent_kafka import Consumer, TopicPartition
-
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
     )
