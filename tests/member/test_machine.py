@@ -187,7 +187,7 @@ def test_a_new_session_owns_nothing() -> None:
     assert one(done, cmd.Withdraw).partitions == tps(0, 1, 2, 3)
     assert one(done, cmd.Register)
     assert not member.state.owned
-    assert not member.state.offsets
+    assert not member.state.offsets.entries
     member.drive()
     assert member.state.phase is Phase.SETTLED
     assert member.last(cmd.Claim).partitions.keys() == tps(0, 1, 2, 3)

@@ -101,7 +101,7 @@ def test_a_commit_that_timed_out_is_dropped() -> None:
         member.commit(request)
     member.send(ev.CommitTimedOut, request=1)
     (waiting,) = member.state.commits.queued
-    assert (waiting.request, waiting.also) == (2, ())
+    assert waiting.requests == (2,)
     member.send(ev.CommitTimedOut, request=2)
     assert not member.state.commits.queued
 
@@ -113,16 +113,13 @@ def test_commits_of_given_offsets_are_merged_in_order(late: int) -> None:
     member.send(ev.Suspended)
     for request, offset in ((1, 50), (2, 40)):
         at = Position(member.state.owned[T0].epoch, offset)
-        member.send(
-            ev.PositionsCollected, purpose=Purpose.GIVEN, positions={T0: at}, request=request
-        )
+        member.commit_at(Purpose.GIVEN, {T0: at}, request)
     member.commit(3)
-    assert [(one.request, one.also) for one in member.state.commits.queued] == [(2, (1,)), (3, ())]
+    assert [one.requests for one in member.state.commits.queued] == [(1, 2), (3,)]
     assert member.state.commits.queued[0].positions[T0].offset == 40
     member.send(ev.CommitTimedOut, request=late)
-    assert [one.request for one in member.state.commits.queued] == {1: [2, 3], 2: [1, 3], 3: [2]}[
-        late
-    ]
+    left = {1: [(2,), (3,)], 2: [(1,), (3,)], 3: [(1, 2)]}
+    assert [one.requests for one in member.state.commits.queued] == left[late]
 
 
 def test_the_number_of_waiting_commits_is_bounded() -> None:
@@ -133,9 +130,7 @@ def test_the_number_of_waiting_commits_is_bounded() -> None:
     answers: list[cmd.AnswerCommit] = []
     for request in range(1, 2 * MAX_WAITING, 2):
         answers += of(member.commit(request), cmd.AnswerCommit)
-        done = member.send(
-            ev.PositionsCollected, purpose=Purpose.GIVEN, positions={T0: at}, request=request + 1
-        )
+        done = member.commit_at(Purpose.GIVEN, {T0: at}, request + 1)
         answers += of(done, cmd.AnswerCommit)
     assert len(member.state.commits.queued) == MAX_WAITING
     assert [one.request for one in answers] == list(range(MAX_WAITING + 1, 2 * MAX_WAITING, 2))
@@ -163,7 +158,7 @@ def test_the_commit_of_a_rebalance_is_not_lowered_by_an_earlier_one() -> None:
     assert member.state.phase is Phase.STOPPING
     member.send(ev.Suspended)
     lower = Position(member.state.owned[T2].epoch, 5)
-    member.send(ev.PositionsCollected, purpose=Purpose.GIVEN, positions={T2: lower}, request=2)
+    member.commit_at(Purpose.GIVEN, {T2: lower}, 2)
     done = (*member.connect(), *member.verify())
     assert one(done, cmd.CommitOffsets).plan.writes[T2] == (19, 3)
     assert [one.positions[T2].offset for one in member.state.commits.queued] == [19]
@@ -270,9 +265,7 @@ def test_positions_from_before_an_edit_are_forgotten() -> None:
     member.commit(2)
     member.answer_commit(found(T0, value=5, version=9, mzxid=77))
     member.answer_commit()
-    assert (
-        member.state.commits.running is None or T0 not in member.state.commits.running.plan.writes
-    )
+    assert member.state.commits.running is None or T0 not in member.state.commits.plan.writes
 
 
 def test_a_reset_during_a_commit_is_not_forgotten() -> None:
@@ -297,9 +290,7 @@ def test_the_last_commit_keeps_what_was_reset_before() -> None:
     member.send(ev.PositionReset, partition=T0, offset=0)
     member.send(ev.Suspended)
     member.connect()
-    again = member.state.commits.running
-    assert again is not None
-    assert again.plan.writes[T0] == (20, 3)
+    assert member.state.commits.plan.writes[T0] == (20, 3)
     member.answer_commit()
     assert member.state.phase is Phase.CLOSED
 
@@ -400,7 +391,7 @@ KAFKA = frozenset(tps(0, 1, 2, 3))
 def stored(member: Member, *missing: TopicPartition, reason: str = "") -> ev.Committed:
     """Return the outcome of a commit that Kafka has stored for all partitions but `missing`."""
     assert member.state.commits.running is not None
-    plan = member.state.commits.running.plan
+    plan = member.state.commits.plan
     versions = {tp: 0 if v is None else v + 1 for tp, (_, v) in plan.writes.items()}
     kafka = frozenset(plan.kafka).difference(missing)
     return ev.Committed(
@@ -468,9 +459,7 @@ def test_the_user_says_how_often_to_try() -> None:
     """The number of retries that a call passes replaces the configured number."""
     member = asking(storage=Storage.KAFKA, commit_retries=2)
     positions = {T0: Position(member.state.owned[T0].epoch, 20)}
-    member.send(
-        ev.PositionsCollected, purpose=Purpose.EXPLICIT, positions=positions, request=1, retries=0
-    )
+    member.commit_at(Purpose.EXPLICIT, positions, 1, retries=0)
     done = member.answer_commit(stored(member, T0))
     assert one(done, cmd.AnswerCommit).failures == {T0: "no coordinator"}
 
@@ -523,13 +512,7 @@ def test_offsets_that_the_user_names_are_committed_exactly(storage: Storage) -> 
     member.answer_commit(stored(member))
     epochs = {tp: member.state.owned[tp].epoch for tp in (T0, T1)}
     positions = {T0: Position(epochs[T0], 5), T1: Position(epochs[T1], 30)}
-    done = member.send(
-        ev.PositionsCollected,
-        purpose=Purpose.GIVEN,
-        positions=positions,
-        request=2,
-        metadata={T1: "note"},
-    )
+    done = member.commit_at(Purpose.GIVEN, positions, 2, metadata={T1: "note"})
     plan = one(done, cmd.CommitOffsets).plan
     if storage is not Storage.KAFKA:
         assert plan.writes == {T0: (5, 4), T1: (30, 4)}
@@ -542,7 +525,7 @@ def test_offsets_of_just_claimed_partitions_fail_by_name() -> None:
     """A commit fails for a partition whose stored offset the member has not read yet."""
     member = member_in(Phase.LOADING)
     positions = {T0: Position(member.state.owned[T0].epoch, 5)}
-    done = member.send(ev.PositionsCollected, purpose=Purpose.GIVEN, positions=positions, request=1)
+    done = member.commit_at(Purpose.GIVEN, positions, 1)
     assert "just claimed" in one(done, cmd.AnswerCommit).failures[T0]
 
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.member.offset_ledger import (
+    Commit,
+    CommitPlan,
+    ForeignWrites,
     Ledger,
-    ReadBack,
-    allow,
-    apply_commit_result,
-    doubt,
-    plan,
-    reset,
     starting_offset,
     track,
-    without,
 )
 from zkconsumer.protocol.model import (
     OffsetAndMetadata,
     Position,
+    Positions,
+    Purpose,
     Storage,
     StoredOffset,
     TopicPartition,
@@ -33,19 +33,27 @@ EPOCH = 7
 
 
 def ledger(value: int | None, version: int | None) -> Ledger:
-    return {TP: track(StoredOffset(value, version), EPOCH)}
+    return Ledger({TP: track(StoredOffset(value, version), EPOCH)})
 
 
 def at(offset: int, epoch: int = EPOCH) -> dict[TopicPartition, Position]:
     return {TP: Position(epoch, offset)}
 
 
+def plan(
+    ledger: Ledger,
+    positions: Positions,
+    storage: Storage = Storage.ZOOKEEPER,
+    metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
+) -> CommitPlan:
+    return ledger.plan(Commit(Purpose.AUTO, positions, metadata), storage)
+
+
 def met(
     before: Ledger, offset: int, theirs: StoredOffset, *marked: TopicPartition
-) -> tuple[Ledger, ReadBack]:
+) -> tuple[Ledger, ForeignWrites]:
     """Apply a commit of `offset` that finds another client's offset."""
-    return apply_commit_result(
-        before,
+    return before.after_commit(
         plan(before, at(offset)),
         versions={},
         foreign={TP: theirs},
@@ -75,8 +83,8 @@ def test_positions_of_another_ownership_count_for_nothing() -> None:
 def test_the_members_own_commits_never_go_back() -> None:
     """After a commit that included the message in progress, no commit writes a lower offset."""
     before = ledger(10, 3)
-    after, _ = apply_commit_result(
-        before, plan(before, at(11)), versions={TP: 4}, foreign={}, marked=frozenset()
+    after, _ = before.after_commit(
+        plan(before, at(11)), versions={TP: 4}, foreign={}, marked=frozenset()
     )
     lower = plan(after, at(10))
     assert (lower.writes, lower.checks) == ({}, {TP: 4})
@@ -84,8 +92,8 @@ def test_the_members_own_commits_never_go_back() -> None:
 
 def test_a_reset_may_go_back() -> None:
     """After `auto.offset.reset` has moved the position back, the next commit lowers the offset."""
-    assert plan(reset(ledger(1000, 3), TP), at(0)).writes == {TP: (0, 3)}
-    assert reset({}, TP) == {}
+    assert plan(ledger(1000, 3).reset(TP), at(0)).writes == {TP: (0, 3)}
+    assert Ledger().reset(TP) == Ledger()
 
 
 def test_a_lower_foreign_value_is_written_over() -> None:
@@ -130,7 +138,7 @@ def test_a_marked_edit_is_adopted_lower_or_higher() -> None:
 def test_an_own_write_without_a_reply_is_recognised() -> None:
     """A write without a reply is recognised by its value and by a version that is one higher."""
     before = ledger(10, 3)
-    unsure = doubt(before, plan(before, at(12)))
+    unsure = before.after_lost_reply(plan(before, at(12)))
     after, findings = met(unsure, 15, StoredOffset(12, 4))
     assert not findings
     assert plan(after, at(15)).writes == {TP: (15, 4)}
@@ -139,7 +147,7 @@ def test_an_own_write_without_a_reply_is_recognised() -> None:
 def test_a_foreign_write_is_not_taken_for_the_members_own() -> None:
     """If the version is two higher, another client has written the value, and this is reported."""
     before = ledger(10, 3)
-    unsure = doubt(before, plan(before, at(12)))
+    unsure = before.after_lost_reply(plan(before, at(12)))
     _, findings = met(unsure, 15, StoredOffset(12, 5))
     assert findings.overwritten == {TP: (15, 12)}
 
@@ -157,10 +165,10 @@ def test_a_malformed_offset_is_never_written_over() -> None:
 def test_results_for_partitions_lost_meanwhile_are_ignored() -> None:
     """Results for a partition that has left the ledger meanwhile change nothing."""
     asked = plan(ledger(10, 3), at(12))
-    after, findings = apply_commit_result(
-        {}, asked, versions={TP: 4}, foreign={TP: StoredOffset(1, 9)}, marked=frozenset({TP})
+    after, findings = Ledger().after_commit(
+        asked, versions={TP: 4}, foreign={TP: StoredOffset(1, 9)}, marked=frozenset({TP})
     )
-    assert after == {}
+    assert after == Ledger()
     assert not findings
 
 
@@ -168,7 +176,7 @@ def test_without_takes_positions_away() -> None:
     """`without` removes the positions of the given partitions, and keeps the others."""
     other = TopicPartition("t", 1)
     both = {TP: Position(1, 1), other: Position(1, 2)}
-    assert without(both, {TP: None}) == {other: Position(1, 2)}
+    assert Commit(Purpose.AUTO, both).without({TP}).positions == {other: Position(1, 2)}
 
 
 # ---- the model ----------------------------------------------------------------------------------
@@ -208,14 +216,14 @@ class Owner:
     """The partition's owner: its ledger, its position, and what its writes have caused."""
 
     znode: Znode
-    ledger: Ledger = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
     position: int = 0
     may_go_back: bool = False
     edits: list[int | None] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
 
     def load(self) -> None:
-        self.ledger = {TP: track(self.znode.stored(), EPOCH)}
+        self.ledger = Ledger({TP: track(self.znode.stored(), EPOCH)})
         self.position = self.znode.value or 0
 
     def commit(self, *, in_hand: int = 0, reply_lost: bool = False) -> None:
@@ -229,16 +237,16 @@ class Owner:
                 if TP in asked.writes:
                     self._write(asked.writes[TP][0])
                     if reply_lost:
-                        self.ledger = doubt(self.ledger, asked)
+                        self.ledger = self.ledger.after_lost_reply(asked)
                         return
                 versions = {TP: self.znode.version or 0} if TP in asked.writes else {}
-                self.ledger, _ = apply_commit_result(
-                    self.ledger, asked, versions=versions, foreign={}, marked=frozenset()
+                self.ledger, _ = self.ledger.after_commit(
+                    asked, versions=versions, foreign={}, marked=frozenset()
                 )
                 return
             marked = frozenset({TP}) if self.znode.mzxid in self.znode.marks else frozenset()
-            self.ledger, findings = apply_commit_result(
-                self.ledger, asked, versions={}, foreign={TP: self.znode.stored()}, marked=marked
+            self.ledger, findings = self.ledger.after_commit(
+                asked, versions={}, foreign={TP: self.znode.stored()}, marked=marked
             )
             self.left += [to for _, to in findings.left.values() if to is not None]
             if TP in findings.edited:
@@ -301,12 +309,12 @@ def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]
         elif what == "edit":
             znode.write(number)
             znode.marks.add(znode.mzxid)
-            edited = number if owner.ledger[TP].version is not None else None
+            edited = number if owner.ledger.entries[TP].version is not None else None
         elif what == "delete":
             znode.delete()
             edited = None
         elif what == "reset":
-            owner.ledger = reset(owner.ledger, TP)
+            owner.ledger = owner.ledger.reset(TP)
             owner.position, owner.may_go_back = number, True
         else:
             owner.load()
@@ -334,7 +342,7 @@ def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Le
     """Return a ledger for an offset stored in Kafka and, with `value`, also in ZooKeeper."""
     kafka = OffsetAndMetadata(offset, metadata)
     tracked, _ = starting_offset(Storage.DUAL, StoredOffset(value, 3), kafka, EPOCH)
-    return {TP: tracked}
+    return Ledger({TP: tracked})
 
 
 @pytest.mark.parametrize(
@@ -401,9 +409,9 @@ def test_an_acknowledged_commit_to_kafka_is_remembered() -> None:
     """Once a commit to Kafka is acknowledged, the next commit sends no lower offset."""
     before = in_kafka(10)
     asked = plan(before, at(12), Storage.KAFKA)
-    none, _ = apply_commit_result(before, asked, versions={}, foreign={}, marked=frozenset())
-    stored, _ = apply_commit_result(
-        before, asked, versions={}, foreign={}, marked=frozenset(), kafka=frozenset({TP})
+    none, _ = before.after_commit(asked, versions={}, foreign={}, marked=frozenset())
+    stored, _ = before.after_commit(
+        asked, versions={}, foreign={}, marked=frozenset(), kafka=frozenset({TP})
     )
     assert plan(none, at(11), Storage.KAFKA).kafka == {TP: (11, "")}
     assert plan(stored, at(11), Storage.KAFKA).kafka == {TP: (12, "")}
@@ -412,21 +420,19 @@ def test_an_acknowledged_commit_to_kafka_is_remembered() -> None:
 def test_offsets_in_kafka_that_may_go_back() -> None:
     """An offset in Kafka may go back after a reset or a marked edit, or if the user asks for it."""
     before = in_kafka(10, value=10)
-    edited, _ = apply_commit_result(
-        before,
+    edited, _ = before.after_commit(
         plan(before, at(12), Storage.DUAL),
         versions={},
         foreign={TP: StoredOffset(2, 4)},
         marked=frozenset({TP}),
     )
-    for ledger_then in (reset(before, TP), edited, allow(before, at(3))):
+    for ledger_then in (before.reset(TP), edited, before.allowing(at(3))):
         assert plan(ledger_then, at(3), Storage.DUAL).kafka == {TP: (3, "")}
-    foreign, _ = apply_commit_result(
-        before,
+    foreign, _ = before.after_commit(
         plan(before, at(12), Storage.DUAL),
         versions={},
         foreign={TP: StoredOffset(2, 4)},
         marked=frozenset(),
     )
     assert plan(foreign, at(3), Storage.DUAL).kafka == {TP: (10, "")}
-    assert allow(before, at(10)) == allow(before, at(11)) == before
+    assert before.allowing(at(10)) == before.allowing(at(11)) == before

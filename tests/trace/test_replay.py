@@ -140,10 +140,10 @@ def test_a_last_line_that_is_torn(lines: list[str]) -> None:
         "[]",
         "{",
         '{"v":1}',
-        '{"v":2,"settings":{}}',
-        '{"v":2,"event":1,"member":[]}',
+        '{"v":3,"settings":{}}',
+        '{"v":3,"event":1,"member":[]}',
         "[" * 100_000,
-        '{"v":2,"settings":{"is":"State"}}',
+        '{"v":3,"settings":{"is":"State"}}',
         "\ud800",
     ],
 )

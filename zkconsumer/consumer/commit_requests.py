@@ -16,6 +16,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.member.events import PositionsCollected
+from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import (
     OffsetAndMetadata,
@@ -173,13 +174,13 @@ def commit_event(
             remedy="commit them at the member that owns them",
         )
     offsets = {tp: at if isinstance(at, int) else at.offset for tp, at in given.items()}
-    return PositionsCollected(
-        now=now,
-        purpose=Purpose.GIVEN,
-        positions={tp: Position(owned[tp].epoch, offset) for tp, offset in offsets.items()},
-        request=request,
+    commit = Commit(
+        Purpose.GIVEN,
+        {tp: Position(owned[tp].epoch, offset) for tp, offset in offsets.items()},
         metadata={tp: at.metadata for tp, at in given.items() if not isinstance(at, int)},
+        requests=(request,),
     )
+    return PositionsCollected(now=now, commit=commit)
 
 
 def commit_error(failures: Mapping[TopicPartition, str]) -> CommitError:

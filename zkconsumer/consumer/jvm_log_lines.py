@@ -155,7 +155,7 @@ class JvmLogWriter:
                 path = paths.topic(topic)
                 yield INFO, f"Topic info for path {path} changed, triggering rebalance"
             case events.PositionReset(partition=tp, offset=offset):
-                known = before.offsets.get(tp)
+                known = before.offsets.entries.get(tp)
                 consumed = -1 if known is None or known.value is None else known.value
                 yield DEBUG, f"reset fetch offset of ( {_info(tp, offset, consumed)} ) to {offset}"
             case events.CloseRequested() if before.phase is not Phase.LEAVING:

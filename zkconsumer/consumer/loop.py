@@ -30,6 +30,7 @@ from zkconsumer.errors import NotOwnedError, ZkConsumerError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.machine import awaits, next_deadline, step
+from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.rebalance import abort
 from zkconsumer.member.state import Settings, State
@@ -252,7 +253,7 @@ class MemberLoop:
             asked.answer.set_exception(error)
             return None
         self._commit_answers[request] = asked.answer
-        return replace(event, retries=asked.retries)
+        return replace(event, commit=replace(event.commit, retries=asked.retries))
 
     def _step(self, event: events.Event) -> None:
         before = self.state
@@ -323,9 +324,8 @@ class MemberLoop:
     ) -> events.PositionsCollected:
         found = self.positions(_WHICH[purpose])
         chosen = {tp: at for tp, at in found.items() if only is None or tp in only}
-        return events.PositionsCollected(
-            now=self._host.clock(), purpose=purpose, positions=chosen, request=request
-        )
+        commit = Commit(purpose, chosen, requests=(request,) if request else ())
+        return events.PositionsCollected(now=self._host.clock(), commit=commit)
 
     def positions(self, which: CommitScope) -> Positions:
         """Return the streams' positions; any thread may call it."""

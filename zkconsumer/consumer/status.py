@@ -91,7 +91,7 @@ def _is_unreadable(state: State, tp: TopicPartition) -> bool:
 
     The partitions of a deleted topic are not fetched either.
     """
-    entry = state.offsets.get(tp)
+    entry = state.offsets.entries.get(tp)
     return entry is not None and bool(entry.error)
 
 

@@ -1,14 +1,17 @@
 """Commits. They run one at a time, in the order of the requests, while the lease is valid.
 
+A commit has four forms. `consumer.commit_requests.CommitRequested` is the user's call. `Commit` says
+which positions to store, and who waits: the event, the queue and the running commit have this form.
+`CommitPlan` is what is sent, and `events.Committed` says how it ended.
+
 If the reply to a commit is lost, the member sends the commit again after the reconnect. The member
 then reads back what the first attempt wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 
-from zkconsumer.member import offset_ledger
 from zkconsumer.member.commands import (
     AnswerCommit,
     Command,
@@ -19,12 +22,10 @@ from zkconsumer.member.commands import (
     Withdraw,
 )
 from zkconsumer.member.events import Committed, Denied
-from zkconsumer.member.offset_ledger import CommitPlan, ReadBack
+from zkconsumer.member.offset_ledger import Commit, ForeignWrites
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import (
-    CommitRequest,
     Commits,
-    InFlight,
     State,
     Step,
     replace,
@@ -52,7 +53,7 @@ URGENT = frozenset({Purpose.RELEASE, Purpose.LEAVE})
 # ---- the queue ----------------------------------------------------------------------------------
 
 
-def request(state: State, asked: CommitRequest, now: float) -> Step:
+def request(state: State, asked: Commit, now: float) -> Step:
     """Queue a commit, and start it if possible; an urgent commit goes to the front of the queue."""
     queued = state.commits.queued
     if asked.purpose is Purpose.AUTO and any(one.purpose is Purpose.AUTO for one in queued):
@@ -66,13 +67,13 @@ def request(state: State, asked: CommitRequest, now: float) -> Step:
         queued = (*before, _merged(last[0], asked))
     elif asked.purpose in ASKED and len(queued) >= MAX_WAITING:
         reason = f"{MAX_WAITING} commits already wait for ZooKeeper or for Kafka"
-        return state, (AnswerCommit(asked.request, dict.fromkeys(asked.positions, reason)),)
+        return state, _answers(asked, dict.fromkeys(asked.positions, reason))
     else:
         queued = (*queued, asked)
     return start_next(_with_queue(state, queued), now)
 
 
-def _not_lowering(waiting: CommitRequest, urgent: CommitRequest) -> CommitRequest:
+def _not_lowering(waiting: Commit, urgent: Commit) -> Commit:
     """Return a waiting commit whose positions are not lower than those of an urgent commit.
 
     The urgent commit was requested later and overtakes the waiting commit. A user may commit lower
@@ -83,24 +84,25 @@ def _not_lowering(waiting: CommitRequest, urgent: CommitRequest) -> CommitReques
         tp: max(at, newer) if (newer := urgent.positions.get(tp, at)).epoch == at.epoch else at
         for tp, at in waiting.positions.items()
     }
-    return waiting._replace(positions=positions)
+    return replace(waiting, positions=positions)
 
 
-def _with_queue(state: State, queued: tuple[CommitRequest, ...]) -> State:
+def _with_queue(state: State, queued: tuple[Commit, ...]) -> State:
     return replace(state, commits=replace(state.commits, queued=queued))
 
 
-def _merged(first: CommitRequest, second: CommitRequest) -> CommitRequest:
+def _merged(first: Commit, second: Commit) -> Commit:
     """Merge two adjacent commits into one commit that has the same result.
 
     So if a program commits in a loop during an outage, the queue contains only one commit.
     """
     metadata = {tp: text for tp, text in first.metadata.items() if tp not in second.positions}
-    return second._replace(
+    return replace(
+        second,
         positions={**first.positions, **second.positions},
         metadata={**metadata, **second.metadata},
-        retries=max(first.retries, second.retries),
-        also=(*first.also, first.request),
+        requests=(*first.requests, *second.requests),
+        retries=max(first.retries or 0, second.retries or 0),
     )
 
 
@@ -108,18 +110,16 @@ def timed_out(state: State, request: int) -> State:
     """Drop a queued commit whose caller no longer waits; a running commit cannot be cancelled."""
     queued = []
     for one in state.commits.queued:
-        left = [number for number in (*one.also, one.request) if number != request]
-        if one.purpose not in ASKED:
-            queued.append(one)
-        elif left:
-            queued.append(one._replace(request=left[-1], also=tuple(left[:-1])))
+        left = tuple(number for number in one.requests if number != request)
+        if left or one.purpose not in ASKED:
+            queued.append(replace(one, requests=left))
     return _with_queue(state, tuple(queued))
 
 
 def pending(state: State, purpose: Purpose) -> bool:
     """Return whether a commit of this purpose is queued or running."""
     commits = state.commits
-    running = commits.running is not None and commits.running.request.purpose is purpose
+    running = commits.running is not None and commits.running.purpose is purpose
     return running or any(one.purpose is purpose for one in commits.queued)
 
 
@@ -131,14 +131,6 @@ def is_urgent_pending(state: State) -> bool:
 def is_awaited(state: State) -> bool:
     """Return whether a commit is queued or running for which a phase or the user waits."""
     return any(pending(state, purpose) for purpose in URGENT | ASKED)
-
-
-def touches(state: State, partitions: Container[TopicPartition]) -> bool:
-    """Return whether the running commit reads or writes one of these partitions."""
-    if state.commits.running is None:
-        return False
-    plan = state.commits.running.plan
-    return any(tp in partitions for tp in (*plan.writes, *plan.checks, *plan.kafka))
 
 
 def start_next(state: State, now: float) -> Step:
@@ -170,27 +162,22 @@ def _may_start(state: State, now: float) -> bool:
     return state.connected and state.may_deliver and state.lease.holds(now) and not waits
 
 
-def _plan(state: State, asked: CommitRequest) -> CommitPlan:
-    storage = state.settings.storage
-    return offset_ledger.plan(state.offsets, asked.positions, storage, asked.metadata)
-
-
-def _start(state: State, asked: CommitRequest, tries: int) -> Step:
+def _start(state: State, asked: Commit, tries: int) -> Step:
     if asked.purpose is Purpose.GIVEN and tries == 1:
-        state = replace(state, offsets=offset_ledger.allow(state.offsets, asked.positions))
-    plan = _plan(state, asked)
+        state = replace(state, offsets=state.offsets.allowing(asked.positions))
+    plan = state.offsets.plan(asked, state.settings.storage)
     # A commit also checks the versions of unchanged offsets, to detect an operator's edit. An
     # urgent commit skips these checks.
     checks = plan.checks and asked.purpose not in URGENT
     if not plan.writes and not plan.kafka and not checks:
         return state, _answer(asked, _not_stored(state, asked))
     op = state.last_op + 1
-    commits = replace(state.commits, running=InFlight(op, asked, plan, tries))
+    commits = replace(state.commits, running=asked, op=op, plan=plan, tries=tries)
     return replace(state, last_op=op, commits=commits), (CommitOffsets(op, plan),)
 
 
 def _not_stored(
-    state: State, asked: CommitRequest, stored: Container[TopicPartition] = ()
+    state: State, asked: Commit, stored: Container[TopicPartition] = ()
 ) -> Mapping[TopicPartition, str]:
     """Return why positions of an explicit commit were not stored: partition -> reason.
 
@@ -200,7 +187,7 @@ def _not_stored(
     if asked.purpose not in ASKED:
         return failures
     for tp, at in asked.positions.items():
-        known = state.offsets.get(tp)
+        known = state.offsets.entries.get(tp)
         if known is not None and known.epoch == at.epoch:
             failures |= {tp: known.error} if known.error else {}
         elif known is None and tp in state.owned:
@@ -233,7 +220,7 @@ def rewind(state: State, partition: TopicPartition) -> State:
     commits = state.commits
     return replace(
         state,
-        offsets=offset_ledger.reset(state.offsets, partition),
+        offsets=state.offsets.reset(partition),
         commits=replace(
             commits,
             queued=tuple(_without_moved(one, {partition}) for one in commits.queued),
@@ -247,17 +234,15 @@ def interrupted(state: State) -> State:
     commits = state.commits
     if commits.running is None:
         return state
-    again = _without_moved(commits.running.request, commits.rewound)
+    again = _without_moved(commits.running, commits.rewound)
     return replace(
         state,
-        offsets=offset_ledger.doubt(state.offsets, commits.running.plan),
-        commits=replace(
-            commits, running=None, queued=_first(again, commits.queued), rewound=frozenset()
-        ),
+        offsets=state.offsets.after_lost_reply(commits.plan),
+        commits=_ended(commits, queued=_first(again, commits.queued)),
     )
 
 
-def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[CommitRequest, ...]:
+def _first(asked: Commit, waiting: tuple[Commit, ...]) -> tuple[Commit, ...]:
     """Return the queue with a commit to retry, inserted directly after the urgent commits.
 
     1. An automatic commit is sent. 2. A rebalance queues its own commit. 3. The automatic commit
@@ -276,7 +261,7 @@ def _first(asked: CommitRequest, waiting: tuple[CommitRequest, ...]) -> tuple[Co
 def abandon(state: State, reason: str) -> Step:
     """Drop all commits and report them as failed, because the member has lost its partitions."""
     commits = state.commits
-    waiting = ((commits.running.request,) if commits.running else ()) + commits.queued
+    waiting = ((commits.running,) if commits.running else ()) + commits.queued
     commands = tuple(
         command
         for asked in waiting
@@ -290,30 +275,29 @@ def abandon(state: State, reason: str) -> Step:
 
 def committed(state: State, outcome: Committed, now: float) -> Step:
     """Record the result of a commit; start the commit again if other clients wrote meanwhile."""
-    running, rewound = state.commits.running, state.commits.rewound
-    assert running is not None
-    offsets, findings = offset_ledger.apply_commit_result(
-        state.offsets,
-        running.plan,
+    before = state.commits
+    assert before.running is not None
+    offsets, findings = state.offsets.after_commit(
+        before.plan,
         versions=outcome.versions,
         foreign=outcome.foreign,
         marked=outcome.marked,
         kafka=outcome.kafka,
     )
     # A higher offset that another client wrote is not an old position of this member, so it stays.
-    for tp in rewound.difference(findings.left):
-        if not _has_stored(running, outcome, tp):
-            offsets = offset_ledger.reset(offsets, tp)
-    asked = _without_moved(_without(running.request, findings.edited), rewound)
-    state = replace(state, offsets=offsets, commits=_ended(state))
+    for tp in before.rewound.difference(findings.left):
+        if not _has_stored(before, outcome, tp):
+            offsets = offsets.reset(tp)
+    asked = _without_moved(before.running.without(findings.edited), before.rewound)
+    state = replace(state, offsets=offsets, commits=_ended(before, queued=before.queued))
     state, commands = _act_on(state, findings)
-    again = _plan(state, asked)
+    again = state.offsets.plan(asked, state.settings.storage)
     # If another client wrote to ZooKeeper meanwhile, the commit has not been sent to Kafka yet.
     answered = {*outcome.kafka, *outcome.unavailable, *outcome.denied}
     unasked = again.kafka.keys() - answered
     left = dict.fromkeys({*again.writes, *unasked}, "other clients keep writing this offset")
-    if left and not outcome.denied and running.tries < MAX_TRIES:
-        state, more = _start(state, asked, running.tries + 1)
+    if left and not outcome.denied and before.tries < MAX_TRIES:
+        state, more = _start(state, asked, before.tries + 1)
         return then((state, commands + more), lambda s: start_next(s, now))
     if outcome.unavailable and asked.retries:
         reasons = {**outcome.unavailable, **outcome.denied}
@@ -325,12 +309,13 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
     return then((state, commands + _answer(asked, failures)), lambda s: start_next(s, now))
 
 
-def _ended(state: State) -> Commits:
-    return replace(state.commits, running=None, rewound=frozenset())
+def _ended(commits: Commits, *, queued: tuple[Commit, ...]) -> Commits:
+    """Return the commits after the end of the running one."""
+    return Commits(queued=queued, retry_at=commits.retry_at)
 
 
 def _again_later(
-    state: State, asked: CommitRequest, reasons: Mapping[TopicPartition, str], now: float
+    state: State, asked: Commit, reasons: Mapping[TopicPartition, str], now: float
 ) -> tuple[State, Notice]:
     """Queue a commit that Kafka could not store; it starts after the back-off.
 
@@ -348,7 +333,7 @@ def _again_later(
         f"{tp}{more}",
         f"{asked.purpose.value} commit: {why}; it is tried again at most {asked.retries} times",
     )
-    queued = _first(asked._replace(retries=asked.retries - 1), state.commits.queued)
+    queued = _first(replace(asked, retries=(asked.retries or 0) - 1), state.commits.queued)
     urgent = queued[0].purpose in URGENT
     retry_at = None if urgent else now + state.settings.channel_backoff_s
     commits = replace(state.commits, queued=queued, retry_at=retry_at)
@@ -357,48 +342,39 @@ def _again_later(
 
 def denied(state: State, outcome: Denied, now: float) -> Step:
     """Report a commit that ZooKeeper refused completely."""
-    running = state.commits.running
-    assert running is not None
-    state = replace(state, commits=replace(state.commits, running=None))
-    failures = dict.fromkeys({**running.plan.writes, **running.plan.kafka}, outcome.reason)
-    state = _not_finished(state, running.request, failures)
-    return then((state, _answer(running.request, failures)), lambda s: start_next(s, now))
+    before = state.commits
+    assert before.running is not None
+    ended = replace(_ended(before, queued=before.queued), rewound=before.rewound)
+    failures = dict.fromkeys({**before.plan.writes, **before.plan.kafka}, outcome.reason)
+    state = _not_finished(replace(state, commits=ended), before.running, failures)
+    return then((state, _answer(before.running, failures)), lambda s: start_next(s, now))
 
 
-def _not_finished(state: State, asked: CommitRequest, failures: Container[TopicPartition]) -> State:
+def _not_finished(state: State, asked: Commit, failures: Container[TopicPartition]) -> State:
     """Mark revoked partitions whose positions were not stored; their messages are redelivered."""
     if asked.purpose is not Purpose.RELEASE:
         return state
     return replace(state, finished=frozenset(tp for tp in state.finished if tp not in failures))
 
 
-def _without(asked: CommitRequest, edited: Mapping[TopicPartition, int | None]) -> CommitRequest:
-    return asked._replace(positions=offset_ledger.without(asked.positions, edited))
-
-
-def _without_moved(asked: CommitRequest, moved: Iterable[TopicPartition]) -> CommitRequest:
+def _without_moved(asked: Commit, moved: Container[TopicPartition]) -> Commit:
     """Return a commit without the positions that `rewind` discards."""
-    return asked if asked.purpose in URGENT else _without(asked, dict.fromkeys(moved))
+    return asked if asked.purpose in URGENT else asked.without(moved)
 
 
-def _has_stored(running: InFlight, outcome: Committed, tp: TopicPartition) -> bool:
+def _has_stored(commits: Commits, outcome: Committed, tp: TopicPartition) -> bool:
     """Return whether an urgent commit has stored exactly the position that it was to store."""
-    at, in_kafka = running.request.positions.get(tp), running.plan.kafka.get(tp)
-    if running.request.purpose not in URGENT or at is None or tp in running.plan.checks:
+    assert commits.running is not None
+    plan, at, in_kafka = commits.plan, commits.running.positions.get(tp), commits.plan.kafka.get(tp)
+    if commits.running.purpose not in URGENT or at is None or tp in plan.checks:
         return False
-    is_written = tp not in running.plan.writes or tp in outcome.versions
+    is_written = tp not in plan.writes or tp in outcome.versions
     return is_written and (
         in_kafka is None or (tp in outcome.kafka and in_kafka.offset == at.offset)
     )
 
 
-def _queue_without(
-    commits: Commits, edited: Mapping[TopicPartition, int | None]
-) -> tuple[CommitRequest, ...]:
-    return tuple(_without(one, edited) for one in commits.queued)
-
-
-def _act_on(state: State, findings: ReadBack) -> Step:
+def _act_on(state: State, findings: ForeignWrites) -> Step:
     """Report other clients' writes, and continue from an operator's edit.
 
     Positions that were collected before the edit are discarded.
@@ -436,7 +412,8 @@ def _act_on(state: State, findings: ReadBack) -> Step:
             for tp, reason in sorted(findings.malformed.items())
         ),
     ]
-    state = _with_queue(state, _queue_without(state.commits, findings.edited))
+    queued = tuple(one.without(findings.edited) for one in state.commits.queued)
+    state = _with_queue(state, queued)
     grants = {
         tp: (state.owned[tp], to)
         for tp, to in findings.edited.items()
@@ -454,12 +431,13 @@ def _act_on(state: State, findings: ReadBack) -> Step:
     return state, (*notices, *moves)
 
 
-def _answer(asked: CommitRequest, failures: Mapping[TopicPartition, str]) -> tuple[Command, ...]:
-    answer: tuple[Command, ...] = ()
-    if asked.purpose in ASKED:
-        answer = tuple(AnswerCommit(number, failures) for number in (*asked.also, asked.request))
+def _answer(asked: Commit, failures: Mapping[TopicPartition, str]) -> tuple[Command, ...]:
     notices = tuple(
         Notice(NoticeKind.COMMIT_FAILED, str(tp), f"{asked.purpose.value} commit: {reason}")
         for tp, reason in sorted(failures.items())
     )
-    return (*notices, *answer)
+    return (*notices, *_answers(asked, failures))
+
+
+def _answers(asked: Commit, failures: Mapping[TopicPartition, str]) -> tuple[Command, ...]:
+    return tuple(AnswerCommit(number, failures) for number in asked.requests)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from zkconsumer.member.commands import Callback
+from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.protocol.group_snapshot import GroupView
 from zkconsumer.protocol.model import (
     Blocker,
     ConsumerId,
     OffsetAndMetadata,
     Ownership,
-    Positions,
     Purpose,
     Session,
     StoredOffset,
@@ -276,13 +276,9 @@ class ReleaseReady(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionsCollected(Event):
-    """Positions to commit arrived; `retries` None means `offsets.commit.max.retries`."""
+    """The positions of a commit are known; with the purpose LOST they are only remembered."""
 
-    purpose: Purpose
-    positions: Positions
-    request: int = 0
-    metadata: Mapping[TopicPartition, str] = field(default_factory=dict)
-    retries: int | None = None
+    commit: Commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from zkconsumer.member.commands import CollectPositions, Notice, NoticeKind, Wit
 from zkconsumer.member.events import Event, Finished, Interrupted
 from zkconsumer.member.phases import Cause, Deadline, Phase
 from zkconsumer.member.rebalance import CALLING, failure_notice, late_notice, leave_if_done
-from zkconsumer.member.state import CommitRequest, State, Step, enter, replace, then
+from zkconsumer.member.state import State, Step, enter, replace, then
 from zkconsumer.protocol.model import Purpose
 
 OVER = frozenset({Phase.LEAVING, Phase.CLOSED})
@@ -123,7 +123,7 @@ def awaits(state: State, op: int) -> bool:
     running = {
         state.op,
         state.lease.op,
-        state.commits.running.op if state.commits.running else None,
+        state.commits.op,
         0,
     }
     return op in running and state.phase is not Phase.CLOSED
@@ -141,16 +141,16 @@ def _release_ready(state: State, event: events.ReleaseReady) -> Step:
 
 
 def _positions_collected(state: State, event: events.PositionsCollected) -> Step:
-    if event.purpose is Purpose.LOST:
-        return rebalance.keep_positions(state, event.positions), ()
-    retries = event.retries
-    if retries is None:
+    commit = event.commit
+    if commit.purpose is Purpose.LOST:
+        return rebalance.keep_positions(state, commit.positions), ()
+    if commit.retries is None:
         # Other members wait for the partitions of an urgent commit, so Kafka is asked only once (as
         # in the JVM, 0.9 and later).
-        retries = 0 if event.purpose in commits.URGENT else state.settings.commit_retries
-    asked = CommitRequest(event.purpose, event.positions, event.request, event.metadata, retries)
-    result = commits.request(state, asked, event.now)
-    if event.purpose not in commits.URGENT and not commits.is_urgent_pending(state):
+        is_urgent = commit.purpose in commits.URGENT
+        commit = replace(commit, retries=0 if is_urgent else state.settings.commit_retries)
+    result = commits.request(state, commit, event.now)
+    if commit.purpose not in commits.URGENT and not commits.is_urgent_pending(state):
         # One tick may end the grace period and start an automatic commit. The automatic commit's
         # positions arrive first; the phase must still wait for the positions of the revoked
         # partitions. If these are in the queue, their commit may have started and ended now.
@@ -271,7 +271,7 @@ def _finished(state: State, event: Finished) -> Step:
         if isinstance(outcome, events.Synced):
             return session.synced(state, outcome, now)
         return replace(state, lease=replace(state.lease, op=None)), ()
-    if state.commits.running is not None and event.op == state.commits.running.op:
+    if event.op == state.commits.op:
         ended = _commit_ended(state, outcome, now)
         return then(ended, lambda s: rebalance.after_commit(s, now))
     if event.op != state.op:

@@ -3,7 +3,7 @@
 A commit is a compare-and-set on the versions of the offset znodes. So the member notices every
 write by another client, such as a former owner or an operator's tool. If a version differs from the
 expected version, the member reads the offset back and resolves the conflict
-(`apply_commit_result`):
+(`Ledger.after_commit`):
 
 - This member wrote the value in a commit whose reply was lost: the member adopts the value.
 - An operator's tool wrote the value and an edit mark: the member adopts the value and continues
@@ -26,19 +26,17 @@ treats as no offset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from zkconsumer.protocol.model import (
     OffsetAndMetadata,
-    Position,
     Positions,
+    Purpose,
     Storage,
     StoredOffset,
     TopicPartition,
 )
-
-_NO_METADATA: Mapping[TopicPartition, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,28 @@ class Tracked:
     kafka: OffsetAndMetadata | None = None
 
 
-Ledger = Mapping[TopicPartition, Tracked]
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit that somebody asked for, and what waits for it.
+
+    Attributes:
+        metadata: partition -> the text that Kafka stores with the offset.
+        requests: the numbers of the explicit commits that it answers: several after a merge, none
+            for a commit of the member itself.
+        retries: how many more times it may be sent to Kafka; None: as often as its purpose and
+            `offsets.commit.max.retries` allow.
+    """
+
+    purpose: Purpose
+    positions: Positions
+    metadata: Mapping[TopicPartition, str] = field(default_factory=dict)
+    requests: tuple[int, ...] = ()
+    retries: int | None = None
+
+    def without(self, partitions: Container[TopicPartition]) -> Commit:
+        """Return this commit without the positions of these partitions."""
+        left = {tp: at for tp, at in self.positions.items() if tp not in partitions}
+        return replace(self, positions=left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +101,18 @@ class CommitPlan:
     checks: Mapping[TopicPartition, int]
     kafka: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
 
+    def touches(self, partitions: Container[TopicPartition]) -> bool:
+        """Return whether the commit reads or writes one of these partitions."""
+        return any(tp in partitions for tp in (*self.writes, *self.checks, *self.kafka))
+
+
+NOTHING = CommitPlan({}, {})
+"""The plan of no commit."""
+
 
 @dataclass(frozen=True, slots=True)
-class ReadBack:
-    """Offsets that other clients wrote, found when a refused commit was read back.
+class ForeignWrites:
+    """What other clients wrote, as a member finds it when it reads back a refused commit.
 
     Attributes:
         overwritten: partition -> this member's offset, and the lower offset that was found.
@@ -124,33 +151,112 @@ def starting_offset(
     return track(stored, epoch, kafka), max(found, default=None)
 
 
-def plan(
-    ledger: Ledger,
-    positions: Positions,
-    storage: Storage = Storage.ZOOKEEPER,
-    metadata: Mapping[TopicPartition, str] = _NO_METADATA,
-) -> CommitPlan:
-    """Return a commit that writes higher positions and checks the versions of unchanged offsets.
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The stored offsets of this member's partitions, as far as this member knows them."""
 
-    Positions of another epoch are ignored.
-    """
-    writes: dict[TopicPartition, tuple[int, int | None]] = {}
-    checks: dict[TopicPartition, int] = {}
-    kafka: dict[TopicPartition, OffsetAndMetadata] = {}
-    for tp, position in positions.items():
-        known = ledger.get(tp)
-        if known is None or known.epoch != position.epoch:
-            continue
-        if storage is not Storage.ZOOKEEPER and not known.error:
-            kafka[tp] = _for_kafka(known.kafka, position.offset, metadata.get(tp))
-        if storage is Storage.KAFKA:
-            continue
-        passed = known.value is None or position.offset > known.value
-        if passed and not known.error:
-            writes[tp] = (position.offset, known.version)
-        elif known.version is not None:
-            checks[tp] = known.version
-    return CommitPlan(writes, checks, kafka)
+    entries: Mapping[TopicPartition, Tracked] = field(default_factory=dict)
+
+    def without(self, partitions: Container[TopicPartition]) -> Ledger:
+        """Return the ledger without these partitions; the same object if it has none of them."""
+        if not any(tp in partitions for tp in self.entries):
+            return self
+        return Ledger({tp: one for tp, one in self.entries.items() if tp not in partitions})
+
+    def plan(self, commit: Commit, storage: Storage = Storage.ZOOKEEPER) -> CommitPlan:
+        """Return what a commit sends: higher positions, and checks of unchanged offsets' versions.
+
+        Positions of another epoch are ignored.
+        """
+        writes: dict[TopicPartition, tuple[int, int | None]] = {}
+        checks: dict[TopicPartition, int] = {}
+        kafka: dict[TopicPartition, OffsetAndMetadata] = {}
+        for tp, position in commit.positions.items():
+            known = self.entries.get(tp)
+            if known is None or known.epoch != position.epoch:
+                continue
+            if storage is not Storage.ZOOKEEPER and not known.error:
+                kafka[tp] = _for_kafka(known.kafka, position.offset, commit.metadata.get(tp))
+            if storage is Storage.KAFKA:
+                continue
+            passed = known.value is None or position.offset > known.value
+            if passed and not known.error:
+                writes[tp] = (position.offset, known.version)
+            elif known.version is not None:
+                checks[tp] = known.version
+        return CommitPlan(writes, checks, kafka)
+
+    def after_lost_reply(self, plan: CommitPlan) -> Ledger:
+        """Record the offsets that a commit without a reply may have written."""
+        entries = dict(self.entries)
+        for tp, (offset, _) in plan.writes.items():
+            if tp in entries:
+                entries[tp] = replace(entries[tp], doubt=offset)
+        return Ledger(entries)
+
+    def reset(self, partition: TopicPartition) -> Ledger:
+        """Let the next commit lower this offset: `auto.offset.reset` moved the partition."""
+        known = self.entries.get(partition)
+        if known is None:
+            return self
+        return Ledger({**self.entries, partition: replace(known, value=None, kafka=None)})
+
+    def allowing(self, positions: Positions) -> Ledger:
+        """Let the next commit lower the offsets that the user names explicitly."""
+        ledger = self
+        for tp, (_, offset) in positions.items():
+            known = self.entries.get(tp)
+            kafka = known.kafka.offset if known is not None and known.kafka is not None else 0
+            if known is not None and offset < max(known.value or 0, kafka):
+                ledger = ledger.reset(tp)
+        return ledger
+
+    def after_commit(
+        self,
+        plan: CommitPlan,
+        *,
+        versions: Mapping[TopicPartition, int],
+        foreign: Mapping[TopicPartition, StoredOffset],
+        marked: frozenset[TopicPartition],
+        kafka: frozenset[TopicPartition] = frozenset(),
+    ) -> tuple[Ledger, ForeignWrites]:
+        """Return the ledger after a commit, and what other clients wrote meanwhile.
+
+        Args:
+            versions: the versions of the offset znodes that the commit wrote.
+            foreign: the offsets that other clients wrote, so that the commit was refused.
+            marked: the partitions of `foreign` whose offset an operator's tool has written and
+                marked.
+            kafka: the partitions whose offsets Kafka has stored.
+        """
+        entries = dict(self.entries)
+        overwritten: dict[TopicPartition, tuple[int, int | None]] = {}
+        left: dict[TopicPartition, tuple[int, int | None]] = {}
+        edited: dict[TopicPartition, int | None] = {}
+        malformed: dict[TopicPartition, str] = {}
+        for tp, version in versions.items():
+            if tp in entries and tp in plan.writes:
+                value = plan.writes[tp][0]
+                entries[tp] = Tracked(entries[tp].epoch, value, version, kafka=entries[tp].kafka)
+        for tp in kafka.intersection(entries, plan.kafka):
+            entries[tp] = replace(entries[tp], kafka=plan.kafka[tp])
+        for tp, found in foreign.items():
+            known = entries.get(tp)
+            if known is None:
+                continue
+            entries[tp] = track(found, known.epoch, None if tp in marked else known.kafka)
+            own = plan.writes[tp][0] if tp in plan.writes else known.value or 0
+            if found.error:
+                malformed[tp] = found.error
+            elif tp in marked:
+                edited[tp] = found.value
+            elif _is_own(known, found) or found.value == own:
+                continue
+            elif found.value is not None and found.value > own:
+                left[tp] = (own, found.value)
+            else:
+                overwritten[tp] = (own, found.value)
+        return Ledger(entries), ForeignWrites(overwritten, left, edited, malformed)
 
 
 def _for_kafka(
@@ -166,79 +272,6 @@ def _for_kafka(
     return OffsetAndMetadata(offset, metadata or "")
 
 
-def doubt(ledger: Ledger, plan: CommitPlan) -> Ledger:
-    """Record the offsets that a commit without a reply may have written."""
-    entries = dict(ledger)
-    for tp, (offset, _) in plan.writes.items():
-        if tp in entries:
-            entries[tp] = replace(entries[tp], doubt=offset)
-    return entries
-
-
-def reset(ledger: Ledger, partition: TopicPartition) -> Ledger:
-    """Let the next commit lower this offset, because `auto.offset.reset` moved the partition."""
-    if partition not in ledger:
-        return ledger
-    return {**ledger, partition: replace(ledger[partition], value=None, kafka=None)}
-
-
-def allow(ledger: Ledger, positions: Positions) -> Ledger:
-    """Let the next commit lower the offsets that the user names explicitly."""
-    for tp, (_, offset) in positions.items():
-        known = ledger.get(tp)
-        kafka = known.kafka.offset if known is not None and known.kafka is not None else 0
-        if known is not None and offset < max(known.value or 0, kafka):
-            ledger = reset(ledger, tp)
-    return ledger
-
-
-def apply_commit_result(
-    ledger: Ledger,
-    plan: CommitPlan,
-    *,
-    versions: Mapping[TopicPartition, int],
-    foreign: Mapping[TopicPartition, StoredOffset],
-    marked: frozenset[TopicPartition],
-    kafka: frozenset[TopicPartition] = frozenset(),
-) -> tuple[Ledger, ReadBack]:
-    """Return the ledger after a commit, and what other clients wrote meanwhile.
-
-    Args:
-        versions: the versions of the offset znodes that the commit wrote.
-        foreign: the offsets that other clients wrote, so that the commit was refused.
-        marked: the partitions of `foreign` whose offset an operator's tool has written and marked.
-        kafka: the partitions whose offsets Kafka has stored.
-    """
-    entries = dict(ledger)
-    overwritten: dict[TopicPartition, tuple[int, int | None]] = {}
-    left: dict[TopicPartition, tuple[int, int | None]] = {}
-    edited: dict[TopicPartition, int | None] = {}
-    malformed: dict[TopicPartition, str] = {}
-    for tp, version in versions.items():
-        if tp in entries and tp in plan.writes:
-            value = plan.writes[tp][0]
-            entries[tp] = Tracked(entries[tp].epoch, value, version, kafka=entries[tp].kafka)
-    for tp in kafka.intersection(entries, plan.kafka):
-        entries[tp] = replace(entries[tp], kafka=plan.kafka[tp])
-    for tp, found in foreign.items():
-        known = entries.get(tp)
-        if known is None:
-            continue
-        entries[tp] = track(found, known.epoch, None if tp in marked else known.kafka)
-        own = plan.writes[tp][0] if tp in plan.writes else known.value or 0
-        if found.error:
-            malformed[tp] = found.error
-        elif tp in marked:
-            edited[tp] = found.value
-        elif _is_own(known, found) or found.value == own:
-            continue
-        elif found.value is not None and found.value > own:
-            left[tp] = (own, found.value)
-        else:
-            overwritten[tp] = (own, found.value)
-    return entries, ReadBack(overwritten, left, edited, malformed)
-
-
 def _is_own(known: Tracked, found: StoredOffset) -> bool:
     """Return whether this member wrote `found` in a commit without a reply.
 
@@ -246,8 +279,3 @@ def _is_own(known: Tracked, found: StoredOffset) -> bool:
     """
     expected = 0 if known.version is None else known.version + 1
     return known.doubt is not None and found.value == known.doubt and found.version == expected
-
-
-def without(positions: Positions, partitions: Mapping[TopicPartition, object]) -> Positions:
-    """Return `positions` without the entries of `partitions`."""
-    return {tp: Position(*at) for tp, at in positions.items() if tp not in partitions}

@@ -54,7 +54,7 @@ from zkconsumer.member.events import (
     Trigger,
     Verified,
 )
-from zkconsumer.member.offset_ledger import starting_offset
+from zkconsumer.member.offset_ledger import Ledger, starting_offset
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import (
     Kept,
@@ -279,7 +279,7 @@ def release(state: State) -> Step:
     claims it again.
     """
     state = enter(replace(state, op=None, grace_at=None), Phase.RELEASING)
-    if commits.touches(state, state.revoking):
+    if state.commits.plan.touches(state.revoking):
         return state, ()  # `after_commit` calls this function again
     asked = state.revoking & state.serving
     reassign = (state.reassign - asked) | (asked - state.finished)
@@ -304,7 +304,7 @@ def forget_revoked(state: State, gone: frozenset[TopicPartition]) -> State:
     state = replace(
         state,
         owned=drop_from(state.owned, gone),
-        offsets=drop_from(state.offsets, gone),
+        offsets=state.offsets.without(gone),
         unfetched=drop_from(state.unfetched, gone),
         revoking=frozenset(),
         finished=frozenset(),
@@ -541,15 +541,15 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
         state.owned[tp].epoch < one.epoch for tp, one in state.kept.items() if tp in state.owned
     ):
         state = forget_zxids(state)
-    offsets, grants, malformed = dict(state.offsets), {}, {}
+    entries, grants, malformed = dict(state.offsets.entries), {}, {}
     gone: list[TopicPartition] = []
     for tp, stored in outcome.offsets.items():
         mine = state.owned.get(tp)
         if mine is None:
             continue
         kafka = outcome.kafka.get(tp)
-        offsets[tp], start = starting_offset(state.settings.storage, stored, kafka, mine.epoch)
-        if error := offsets[tp].error:
+        entries[tp], start = starting_offset(state.settings.storage, stored, kafka, mine.epoch)
+        if error := entries[tp].error:
             malformed[tp] = error
             continue
         if start is None and (kept := _kept_position(state, tp, outcome)) is not None:
@@ -560,7 +560,7 @@ def offsets_loaded(state: State, outcome: OffsetsLoaded, now: float) -> Step:
     refused = {tp: why for tp, why in malformed.items() if outcome.offsets[tp].version is None}
     state = replace(
         state,
-        offsets=offsets,
+        offsets=Ledger(entries),
         serving=state.serving.union(grants),
         unfetched={**state.unfetched, **malformed},
         refused={**state.refused, **refused},
@@ -710,7 +710,7 @@ def drop_ownership(state: State, lost: frozenset[TopicPartition]) -> Step:
         owned=drop_from(state.owned, lost),
         serving=state.serving - lost,
         unfetched=drop_from(state.unfetched, lost),
-        offsets=drop_from(state.offsets, lost),
+        offsets=state.offsets.without(lost),
         kept={**state.kept, **_last_committed(state, lost)},
         last_callback=None if lost else state.last_callback,
     )
@@ -723,7 +723,7 @@ def _last_committed(state: State, lost: frozenset[TopicPartition]) -> dict[Topic
     """Return the last known stored offset of each lost partition that has one."""
     kept = {}
     for tp in lost:
-        mine, known = state.owned.get(tp), state.offsets.get(tp)
+        mine, known = state.owned.get(tp), state.offsets.entries.get(tp)
         if mine is None or known is None or known.error or tp.topic not in state.topics:
             continue
         stored = [at for at in (known.value, known.kafka and known.kafka.offset) if at is not None]

@@ -196,7 +196,7 @@ def id_taken(state: State, outcome: events.IdTaken, now: float) -> Step:
         rival_remedy(outcome.session),
     )
     held = {**state.unconfirmed_claims, **{tp: mine.thread for tp, mine in state.owned.items()}}
-    if not held or commits.touches(state, held):
+    if not held or state.commits.plan.touches(held):
         # The release waits for the running commit, as in every rebalance.
         return replace(state, op=None, retry_at=now + state.settings.backoff_s), (notice,)
     return then((state, (notice,)), lambda s: _release_all(s, held))

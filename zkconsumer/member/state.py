@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkconsumer.member.commands import Callback, Command, Notice
-from zkconsumer.member.offset_ledger import CommitPlan, Ledger
+from zkconsumer.member.offset_ledger import NOTHING, Commit, CommitPlan, Ledger
 from zkconsumer.member.phases import Phase
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_snapshot import GroupView, Known
@@ -20,8 +20,6 @@ from zkconsumer.protocol.model import (
     Blocker,
     ConsumerId,
     Ownership,
-    Positions,
-    Purpose,
     RebalanceMode,
     Session,
     Storage,
@@ -156,35 +154,6 @@ class Settings:
 # ---- parts of the state -------------------------------------------------------------------------
 
 
-class CommitRequest(NamedTuple):
-    """A queued or running commit.
-
-    Attributes:
-        request: the number of an explicit commit, with which its caller gets the answer; 0 for all
-            other commits.
-        retries: how many more times the commit may be sent to Kafka.
-        also: numbers of earlier explicit commits that were merged into this commit and get the same
-            answer.
-    """
-
-    purpose: Purpose
-    positions: Positions
-    request: int = 0
-    metadata: Mapping[TopicPartition, str] = {}
-    retries: int = 0
-    also: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """The running commit; `tries` counts its starts, because another client's write restarts it."""
-
-    op: int
-    request: CommitRequest
-    plan: CommitPlan
-    tries: int = 1
-
-
 @dataclass(frozen=True)
 class Client:
     """How often the ZooKeeper client has died. Each new connection resets all fields.
@@ -278,13 +247,19 @@ class Commits:
 
     Attributes:
         running: the one commit that was sent and has no reply yet.
+        op: the number of its operation.
+        plan: what it sends to ZooKeeper and Kafka.
+        tries: how many times it has started, because another client's write restarts it.
         queued: the waiting commits in the order in which they start.
         retry_at: the end of the back-off after Kafka could not store the last commit.
         rewound: partitions that `auto.offset.reset` moved while the running commit had no reply.
     """
 
-    running: InFlight | None = None
-    queued: tuple[CommitRequest, ...] = ()
+    running: Commit | None = None
+    op: int | None = None
+    plan: CommitPlan = NOTHING
+    tries: int = 0
+    queued: tuple[Commit, ...] = ()
     retry_at: float | None = None
     rewound: frozenset[TopicPartition] = frozenset()
 
@@ -394,7 +369,7 @@ class State:
     owned: Mapping[TopicPartition, Ownership] = field(default_factory=dict)
     announced: frozenset[TopicPartition] = frozenset()
     serving: frozenset[TopicPartition] = frozenset()
-    offsets: Ledger = field(default_factory=dict)
+    offsets: Ledger = field(default_factory=Ledger)
     kept: Mapping[TopicPartition, Kept] = field(default_factory=dict)
     unconfirmed_claims: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
     refused: Mapping[TopicPartition, str] = field(default_factory=dict)

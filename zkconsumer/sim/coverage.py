@@ -83,7 +83,7 @@ def _named(before: State, event: events.Event) -> str:
     name = type(event.outcome).__name__
     if event.op == before.lease.op:
         return f"lease: {name}"
-    if before.commits.running is not None and event.op == before.commits.running.op:
+    if event.op == before.commits.op:
         return f"commit: {name}"
     return name if event.op == before.op else ""
 

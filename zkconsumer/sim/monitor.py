@@ -18,6 +18,7 @@ from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.commands import NoticeKind
 from zkconsumer.member.events import Event
+from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths, payloads
@@ -290,11 +291,10 @@ class Monitor(Watcher):
                 f"operations, {len(state.commits.queued)} commits",
             )
         if isinstance(event, events.PositionsCollected):
-            self._collected(who, event)
+            self._collected(who, event.commit)
         elif isinstance(event, events.CommitTimedOut):
             # A queued commit is dropped without an answer; a running commit is still answered.
-            waiting = [{*one.also, one.request} for one in before.commits.queued]
-            if any(event.request in requests for requests in waiting):
+            if any(event.request in one.requests for one in before.commits.queued):
                 self.asked[who] = self.asked.get(who, 0) - 1
         elif isinstance(event, events.Finished):
             self._ended(world, who, before, event, commands)
@@ -385,18 +385,18 @@ class Monitor(Watcher):
         here = self.stored.get(tp, 0)
         return {Storage.ZOOKEEPER: here, Storage.KAFKA: there}.get(storage, max(here, there))
 
-    def _collected(self, who: int, event: events.PositionsCollected) -> None:
+    def _collected(self, who: int, commit: Commit) -> None:
         """Allow the offsets that the user commits explicitly, including the unfinished message."""
-        if event.purpose in (Purpose.EXPLICIT, Purpose.LEAVE):
-            for tp, (_, offset) in event.positions.items():
+        if commit.purpose in (Purpose.EXPLICIT, Purpose.LEAVE):
+            for tp, (_, offset) in commit.positions.items():
                 self.committable[tp] = max(self.committable.get(tp, 0), offset)
-        if event.purpose is Purpose.GIVEN:
-            for tp, (_, offset) in event.positions.items():
+        if commit.purpose is Purpose.GIVEN:
+            for tp, (_, offset) in commit.positions.items():
                 self.committable[tp] = max(self.committable.get(tp, 0), offset)
                 self.given[tp] = self.given.get(tp, frozenset()) | {offset}
                 self.finished_below[tp] = min(self.finished_below.get(tp, 0), offset)
                 self.edited.pop(tp, None)  # the user's offset replaces the edit
-        if event.purpose in (Purpose.EXPLICIT, Purpose.GIVEN):
+        if commit.purpose in (Purpose.EXPLICIT, Purpose.GIVEN):
             self.asked[who] = self.asked.get(who, 0) + 1
 
     def _ended(
@@ -412,7 +412,7 @@ class Monitor(Watcher):
         """
         outcome = event.outcome
         # The state machine ignores the result of an operation that it no longer awaits.
-        awaited = event.op in (before.op, before.commits.running and before.commits.running.op)
+        awaited = event.op in (before.op, before.commits.op)
         if not awaited:
             return
         refused = isinstance(outcome, events.Denied) or getattr(outcome, "denied", None)

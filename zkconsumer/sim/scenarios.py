@@ -191,7 +191,7 @@ def _lost_reply(stage: Stage) -> None:
 
 @_story(
     "the reply to a commit is lost",
-    "member.offset_ledger.apply_commit_result",
+    "member.offset_ledger.Ledger.after_commit",
     members=1,
     partitions=2,
 )
@@ -411,7 +411,7 @@ def _deleted(stage: Stage) -> None:
 
 @_story(
     "an operator resets an offset",
-    "member.offset_ledger.apply_commit_result",
+    "member.offset_ledger.Ledger.after_commit",
     members=1,
     partitions=1,
     messages=3,
@@ -430,7 +430,7 @@ def _edited(stage: Stage) -> None:
 
 @_story(
     "another client writes an offset",
-    "member.offset_ledger.apply_commit_result",
+    "member.offset_ledger.Ledger.after_commit",
     members=1,
     partitions=1,
     messages=3,

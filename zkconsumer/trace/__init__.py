@@ -1,6 +1,6 @@
 """The trace format: JSON lines, one for each step of a member's state machine.
 
-The first line holds the member's settings: `{"v": 2, "settings": …}`. Every other line is `{"v": 2,
+The first line holds the member's settings: `{"v": 3, "settings": …}`. Every other line is `{"v": 3,
 "t": seconds, "member": consumer id, "event": …, "from": phase, "to": phase, "commands": […],
 "state": digest}`. A dataclass is written as `{"is": class name, field: value, …}`, a partition as
 "topic-number", an enum as its value, and a mapping as a list of [key, value]. A trace never
@@ -34,7 +34,7 @@ from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 Wanted: TypeAlias = Any
 """A class, a generic alias or a union of types; they have no common class."""
 
-VERSION = 2
+VERSION = 3
 
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits of a state's digest.

@@ -44,7 +44,10 @@ def cause(event: Value) -> str:
             return f"something changed among the owners of {topic}"
         case {"is": "ReleaseReady", "partitions": partitions}:
             return f"the user has finished {listed(partitions)}"
-        case {"is": "PositionsCollected", "purpose": purpose, "positions": positions}:
+        case {
+            "is": "PositionsCollected",
+            "commit": {"purpose": purpose, "positions": positions},
+        }:
             at = _starts((tp, offset) for tp, (_, offset) in positions)
             what = "to keep" if purpose == "lost" else f"to commit ({purpose})"
             return f"positions {what}: {at.replace(' from ', ' at ') or 'none'}"

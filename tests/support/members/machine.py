@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.machine import next_deadline, step
+from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.assignors import Strategy
@@ -17,6 +18,7 @@ from zkconsumer.protocol.model import (
     Blocker,
     Ownership,
     Position,
+    Positions,
     Purpose,
     Session,
     StoredOffset,
@@ -115,9 +117,15 @@ class Member:
         positions = {
             tp: Position(tokens[tp], known[tp]) for tp in partitions if tp in known and tp in tokens
         }
-        return self.send(
-            ev.PositionsCollected, purpose=purpose, positions=positions, request=request
-        )
+        return self.commit_at(purpose, positions, request)
+
+    def commit_at(
+        self, purpose: Purpose, positions: Positions, request: int = 0, **more: Any
+    ) -> tuple[cmd.Command, ...]:
+        """Request a commit of these positions; `more` has other fields of the `Commit`."""
+        requests = (request,) if request else ()
+        asked = Commit(purpose, positions, requests=requests, **more)
+        return self.send(ev.PositionsCollected, commit=asked)
 
     def commit(self, request: int = 1) -> tuple[cmd.Command, ...]:
         """Request an explicit commit."""
@@ -130,15 +138,15 @@ class Member:
 
     def answer_commit(self, outcome: ev.Outcome | None = None) -> tuple[cmd.Command, ...]:
         """End the running commit with this outcome; by default it stores all positions."""
-        commit = self.state.commits.running
-        assert commit is not None, "no commit is running"
+        commits = self.state.commits
+        assert commits.running is not None, "no commit is running"
         if outcome is None:
             versions = {
                 tp: 0 if version is None else version + 1
-                for tp, (_, version) in commit.plan.writes.items()
+                for tp, (_, version) in commits.plan.writes.items()
             }
             outcome = ev.Committed(versions, {}, frozenset(), {})
-        return self.send(ev.Finished, op=commit.op, outcome=outcome)
+        return self.send(ev.Finished, op=commits.op, outcome=outcome)
 
     def answer_sync(self) -> tuple[cmd.Command, ...]:
         assert self.state.lease.op is not None, "no sync is running"

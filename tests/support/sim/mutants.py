@@ -423,18 +423,19 @@ def _commit_checks_the_owner() -> list[Patch]:
 
 
 def _commit_goes_back() -> list[Patch]:
-    def plan(ledger: Any, positions: Any, *_: Any) -> Any:
+    def plan(ledger: Any, commit: Any, *_: Any) -> Any:
+        entries = ledger.entries
         writes = {
-            tp: (at.offset, ledger[tp].version)
-            for tp, at in positions.items()
-            if tp in ledger
-            and ledger[tp].epoch == at.epoch
-            and not ledger[tp].error
-            and ledger[tp].value != at.offset
+            tp: (at.offset, entries[tp].version)
+            for tp, at in commit.positions.items()
+            if tp in entries
+            and entries[tp].epoch == at.epoch
+            and not entries[tp].error
+            and entries[tp].value != at.offset
         }
         return offset_ledger.CommitPlan(writes, {})
 
-    return [(offset_ledger, "plan", plan)]
+    return [(offset_ledger.Ledger, "plan", plan)]
 
 
 def _one_further() -> list[Patch]:

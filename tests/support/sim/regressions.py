@@ -31,7 +31,7 @@ def _retry_in_front_of_a_hand_over() -> list[Patch]:
     def again_later(state: Any, asked: Any, reasons: Any, now: float) -> Any:
         waiting = state.commits.queued
         state, notice = real(state, asked, reasons, now)
-        queue = (asked._replace(retries=asked.retries - 1), *waiting)
+        queue = (replace(asked, retries=asked.retries - 1), *waiting)
         retry_at = now + state.settings.channel_backoff_s
         return replace(state, commits=Commits(queued=queue, retry_at=retry_at)), notice
 
