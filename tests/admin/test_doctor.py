@@ -18,7 +18,7 @@ from zkconsumer.errors import RemedyOperation, UnknownGroupError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
+from zkconsumer.protocol.group_assignment import AssignmentFailure, GroupInput, assign_each_member
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.protocol.releases import profile
@@ -312,7 +312,7 @@ def test_members_that_disagree(scene: Scene) -> None:
         Strategy.ROUND_ROBIN, dict.fromkeys(members, payload), {"events": topic, "logs": topic}
     )
     of_b = assign_each_member(known, profile("1.1.1"))["g_b"]
-    assert not isinstance(of_b, Failure)
+    assert not isinstance(of_b, AssignmentFailure)
     for tp, thread in of_b.items():
         if not scene.session.exists(paths.owner("g", tp)):
             scene.owner(*tp, thread)

@@ -10,7 +10,7 @@ import pytest
 from zkconsumer.admin.what_if import OwnerChange, places, what_if
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
+from zkconsumer.protocol.group_assignment import AssignmentFailure, GroupInput, assign_each_member
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import decode_topic
 from zkconsumer.protocol.registrations import (
@@ -43,7 +43,7 @@ def owned(one: GroupInput) -> Counter[str]:
     return Counter(
         thread
         for part in parts.values()
-        if not isinstance(part, Failure)
+        if not isinstance(part, AssignmentFailure)
         for thread in part.values()
     )
 

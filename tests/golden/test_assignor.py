@@ -12,7 +12,7 @@ import pytest
 
 from zkconsumer.protocol.assignors import PartitionFormat, Strategy
 from zkconsumer.protocol.group_assignment import (
-    Failure,
+    AssignmentFailure,
     GroupInput,
     MemberAssignment,
     assign_each_member,
@@ -61,11 +61,11 @@ def expected(case: dict[str, Any], release: str) -> dict[str, object]:
     return result["assignment"] | errors
 
 
-def shown(parts: dict[str, MemberAssignment | Failure]) -> dict[str, object]:
+def shown(parts: dict[str, MemberAssignment | AssignmentFailure]) -> dict[str, object]:
     """Return zkconsumer's result in the format of the captures."""
     found: dict[str, object] = {}
     for consumer, part in parts.items():
-        if isinstance(part, Failure):
+        if isinstance(part, AssignmentFailure):
             found[consumer] = part.error
             continue
         topics: dict[str, dict[str, str]] = {}
@@ -101,7 +101,7 @@ def test_equal_hashes_are_dealt_sanely(release: str) -> None:
     for case in cases("roundrobin_hash_ties"):
         theirs = expected(case, release)
         parts = assign_each_member(group_of(case), profile(release))
-        failed = {one for one, part in parts.items() if isinstance(part, Failure)}
+        failed = {one for one, part in parts.items() if isinstance(part, AssignmentFailure)}
         assert failed == {one for one, part in theirs.items() if isinstance(part, str)}
         theirs_dealt = {
             (topic, number)
@@ -121,7 +121,7 @@ def test_equal_hashes_are_dealt_sanely(release: str) -> None:
             assert set(ours) == theirs_dealt
         for consumer, part in parts.items():
             own = thread_ids(consumer, 100)
-            assert isinstance(part, Failure) or set(part.values()) <= set(own)
+            assert isinstance(part, AssignmentFailure) or set(part.values()) <= set(own)
         dealt += bool(ours)
     assert dealt > 10
 

@@ -11,7 +11,7 @@ import pytest
 
 from zkconsumer.protocol.assignors import PartitionFormat, Strategy
 from zkconsumer.protocol.group_assignment import (
-    Failure,
+    AssignmentFailure,
     GroupInput,
     MemberAssignment,
     assign_each_member,
@@ -53,7 +53,7 @@ def wildcard(regex: str) -> Registration:
 def part(one: GroupInput, consumer: str, release: Profile) -> MemberAssignment:
     """Return the partitions that a member of this release would own."""
     found = assign_each_member(one, release)[consumer]
-    assert not isinstance(found, Failure)
+    assert not isinstance(found, AssignmentFailure)
     return found
 
 
@@ -152,7 +152,7 @@ def test_unequal_exclusion_of_internal_topics() -> None:
         GroupInput(RANGE, one.registrations, one.topics, exclude_internal=False), OLD
     )
     of_b = taking["g_b"]
-    assert not isinstance(of_b, Failure)
+    assert not isinstance(of_b, AssignmentFailure)
     found = detect(one, owned(part(one, "g_a", OLD), of_b))
     assert list(found.disagreements) == ["g_b"]
     assert "exclude.internal.topics" in found.disagreements["g_b"]

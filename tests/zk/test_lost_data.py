@@ -25,7 +25,7 @@ from zkconsumer.protocol.model import Session, TopicPartition
 from zkconsumer.protocol.requests import Children, Code, Reply
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.zookeeper import ZooKeeperEnsemble
-from zkconsumer.zk.attempts import Attempts, Stage
+from zkconsumer.zk.attempts import Attempts, HandshakeStage
 from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.observer import ChangeKind, Observer
 from zkconsumer.zk.session import ZooKeeperSession
@@ -166,7 +166,7 @@ def test_a_second_session_alone_is_no_proof(server: ZooKeeperServer) -> None:
 
     def refused() -> bool:
         attempts.begin(host, (host, int(port)))
-        attempts.stage = Stage.GREETING
+        attempts.stage = HandshakeStage.GREETING
         attempts.failed(ConnectionDropped("socket connection broken"))
         return attempts.has_lost_data(seen=1, session_id=1)
 

@@ -22,7 +22,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import RoundRobinRule, Strategy
-from zkconsumer.protocol.group_assignment import Failure
+from zkconsumer.protocol.group_assignment import AssignmentFailure
 from zkconsumer.protocol.java.text import java_hash, utf16_key
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
@@ -100,7 +100,7 @@ def explanation(examined: ExaminedGroup) -> Explanation:
     failures = {
         consumer: f"{part.error}: {part.message}"
         for consumer, part in rules.parts.items()
-        if isinstance(part, Failure) and consumer not in tolerant
+        if isinstance(part, AssignmentFailure) and consumer not in tolerant
     }
     topics = {
         topic: fault or (_range_words if is_range else _circle_words)(examined, topic)

@@ -18,7 +18,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import AccessDeniedError, Advice, RemedyOperation
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
-    Failure,
+    AssignmentFailure,
     GroupInput,
     RequestedTopics,
     requested_topics,
@@ -201,7 +201,7 @@ class ExaminedGroup:
         return {
             tp: thread
             for part in self.rules.parts.values()
-            if not isinstance(part, Failure)
+            if not isinstance(part, AssignmentFailure)
             for tp, thread in part.items()
         }
 

@@ -302,7 +302,7 @@ def read_export(data: bytes, *, where: str) -> Exported:
 
 
 @dataclass
-class Committed:
+class CommittedOffsets:
     """Committed offsets of partitions.
 
     Attributes:
@@ -318,14 +318,14 @@ class Committed:
 
 def committed(
     zk: ZkUtils, group: str, partitions: Sequence[TopicPartition], *, limit_s: float
-) -> Committed:
+) -> CommittedOffsets:
     """Return committed offsets from Kafka, or else from ZooKeeper.
 
     `limit_s` is seconds per request to the brokers. Raises JavaError for an offset znode that is
     not a number.
     """
     kept = committed_in_kafka(zk.cluster(), group, partitions, limit_s=limit_s)
-    found = Committed()
+    found = CommittedOffsets()
     in_zookeeper = zk.offsets(group, (tp for tp in partitions if kept[tp] is None))
     for tp in partitions:
         at = kept[tp]

@@ -23,7 +23,7 @@ from zkconsumer.errors import ConfigError, MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
-    Failure,
+    AssignmentFailure,
     GroupInput,
     MemberAssignment,
     requested_topics,
@@ -202,13 +202,13 @@ class OwnerChange:
 
 
 def places(
-    parts: Mapping[ConsumerId, MemberAssignment | Failure], owners: Owners
+    parts: Mapping[ConsumerId, MemberAssignment | AssignmentFailure], owners: Owners
 ) -> list[OwnerChange]:
     """Return each partition that has an owner before or after the changes, sorted."""
     then = {
         tp: thread
         for part in parts.values()
-        if not isinstance(part, Failure)
+        if not isinstance(part, AssignmentFailure)
         for tp, thread in part.items()
     }
     return [OwnerChange(tp, owners.get(tp), then.get(tp)) for tp in sorted({*then, *owners})]

@@ -23,7 +23,7 @@ from zkconsumer.protocol.model import Json, JsonObject
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import Selection
     from zkconsumer.admin.what_if import LaterGroup, OwnerChange, Owners
-    from zkconsumer.protocol.group_assignment import Failure, GroupInput, MemberAssignment
+    from zkconsumer.protocol.group_assignment import AssignmentFailure, GroupInput, MemberAssignment
 
 CASE = Column("case")
 COLUMNS = (
@@ -349,7 +349,7 @@ def _show_group(
 # ---- output -------------------------------------------------------------------------------------
 
 
-def _document(parts: Mapping[str, MemberAssignment | Failure]) -> dict[str, object]:
+def _document(parts: Mapping[str, MemberAssignment | AssignmentFailure]) -> dict[str, object]:
     assignment: dict[str, dict[str, dict[str, str]]] = {}
     errors = {}
     for consumer, part in parts.items():
@@ -362,7 +362,7 @@ def _document(parts: Mapping[str, MemberAssignment | Failure]) -> dict[str, obje
     return {"assignment": assignment, "errors": errors}
 
 
-def _errors(parts: Mapping[str, MemberAssignment | Failure]) -> Iterator[str]:
+def _errors(parts: Mapping[str, MemberAssignment | AssignmentFailure]) -> Iterator[str]:
     for consumer, part in parts.items():
         if not isinstance(part, dict):
             yield f"member {consumer} fails if it is a JVM member: {part.error}: {part.message}"

@@ -18,7 +18,7 @@ from zkconsumer.kafka.fetcher import (
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
     TIMESTAMP_NOT_AVAILABLE,
-    Fetched,
+    FetchedMessage,
 )
 from zkconsumer.protocol.model import Position, TopicPartition
 
@@ -42,11 +42,11 @@ _TIMESTAMP_TYPES = {
     TIMESTAMP_LOG_APPEND_TIME: TimestampType.LOG_APPEND_TIME,
 }
 
-KeyOf = Callable[[Fetched], Hashable]
+KeyOf = Callable[[FetchedMessage], Hashable]
 """A function that returns a message's partition as a key that is unique within one stream."""
 
 
-def key_of(topic: str | None, kind: type[Fetched]) -> KeyOf:
+def key_of(topic: str | None, kind: type[FetchedMessage]) -> KeyOf:
     """Return the function that returns the key of a message's partition within a stream.
 
     In the stream of one topic, the key is the partition number. In the stream of a filter (topic
@@ -56,7 +56,7 @@ def key_of(topic: str | None, kind: type[Fetched]) -> KeyOf:
     return kind.partition if topic is not None else topic_and_number
 
 
-def topic_and_number(raw: Fetched) -> Hashable:
+def topic_and_number(raw: FetchedMessage) -> Hashable:
     """Return the key of a message's partition in the stream of a filter."""
     return raw.topic(), raw.partition()
 

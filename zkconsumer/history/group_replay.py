@@ -27,7 +27,7 @@ from zkconsumer.history.tables import (
 from zkconsumer.history.transactions import RowTuple
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
-    Failure,
+    AssignmentFailure,
     GroupInput,
     MemberAssignment,
     assign_each_member,
@@ -160,13 +160,13 @@ def _assign_by_rules(
 
 
 def _merged_assignment(
-    parts: Mapping[str, MemberAssignment | Failure],
+    parts: Mapping[str, MemberAssignment | AssignmentFailure],
 ) -> dict[TopicPartition, str] | None:
     """Return the assignment that all members compute; None if the computation fails for a
     member."""
     found: dict[TopicPartition, str] = {}
     for part in parts.values():
-        if isinstance(part, Failure):
+        if isinstance(part, AssignmentFailure):
             return None
         found |= part
     return found
@@ -690,7 +690,7 @@ class GroupHistory:
         whole = {
             tp: thread
             for part in rules.parts.values()
-            if not isinstance(part, Failure)
+            if not isinstance(part, AssignmentFailure)
             for tp, thread in part.items()
         }
         if whole != threads:

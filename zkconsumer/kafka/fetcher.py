@@ -129,7 +129,7 @@ Answers = dict[TopicPartition, int | str]
 """Partition -> its offset, or the reason why the offset could not be looked up."""
 
 
-class Fetched(Protocol):
+class FetchedMessage(Protocol):
     """A message, or a run of messages: it has a partition, and the offset of its first message.
 
     The values are None only for an error, which no fetcher returns.
@@ -192,7 +192,7 @@ class Fetcher(BrokerClient, Protocol):
     """Fetches the messages of one stream, from any partitions and given offsets."""
 
     @property
-    def kind(self) -> type[Fetched]:
+    def kind(self) -> type[FetchedMessage]:
         """The class of the messages. They have the methods of librdkafka's messages."""
 
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:

@@ -67,14 +67,14 @@ from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 Group = ClassicGroup | ConsumerGroup
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A stored offset, and when it was committed."""
 
     offset: OffsetAndMetadata
     at_s: float
 
 
-Offsets = Mapping[TopicPartition, Committed]
+Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
 class Expiry(NamedTuple):
@@ -263,7 +263,9 @@ def _commit(
         if isinstance(group, ClassicGroup):
             group = classic_group.committed(group, request, context)
         stored = partition.offsets.get(request.group, {})
-        new = {one: Committed(offset, context.now_s) for one, offset in request.offsets.items()}
+        new = {
+            one: CommittedOffset(offset, context.now_s) for one, offset in request.offsets.items()
+        }
         partition = replace(
             partition,
             groups={**partition.groups, request.group: group},
@@ -382,7 +384,7 @@ def _expire_offsets(partition: Partition, context: HandlerContext) -> Partition:
 def _unexpired(offsets: Offsets, expiry: Expiry, context: HandlerContext) -> Offsets:
     """Return the offsets that have not expired."""
 
-    def stays(partition: TopicPartition, found: Committed) -> bool:
+    def stays(partition: TopicPartition, found: CommittedOffset) -> bool:
         since_s = found.at_s if expiry.since_s is None else expiry.since_s
         is_young = context.now_s - since_s < context.settings.retention_s
         return expiry.subscribed(partition.topic) or is_young

@@ -1,8 +1,8 @@
 """Commits. They run one at a time, in the order of the requests, while the lease is valid.
 
-A commit has four forms. `consumer.commit_requests.CommitRequested` is the user's call. `Commit` says
-which positions to store, and who waits: the event, the queue and the running commit have this form.
-`CommitPlan` is what is sent, and `events.Committed` says how it ended.
+A commit has four forms. `CommitRequested` (in `consumer.commit_requests`) is the user's call.
+`Commit` says which positions to store, and who waits: the event, the queue and the running commit
+have this form. `CommitPlan` is what is sent, and `Committed` says how it ended.
 
 If the reply to a commit is lost, the member sends the commit again after the reconnect. The member
 then reads back what the first attempt wrote.

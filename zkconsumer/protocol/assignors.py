@@ -22,7 +22,7 @@ from zkconsumer.protocol.paths import thread_ids
 # ---- range ---------------------------------------------------------------------------------------
 
 
-def assign_range(
+def assign_range_0_8(
     threads: Mapping[str, Sequence[str]], partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, str]:
     """Divide each topic's partitions among its threads.
@@ -169,5 +169,5 @@ def assign(
         of_topic.sort(key=utf16_key)
     numbers = {topic: sorted(partitions.get(topic, ())) for topic in threads}
     if strategy is Strategy.RANGE or variant is RoundRobinRule.RANGE_ONLY:
-        return assign_range(threads, numbers)
+        return assign_range_0_8(threads, numbers)
     return assign_roundrobin(threads, numbers, key_form=key_form, variant=variant)

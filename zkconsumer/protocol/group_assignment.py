@@ -51,7 +51,7 @@ class GroupInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AssignmentFailure:
     """A member's exception: Java's class name, or zkconsumer's if only zkconsumer fails."""
 
     error: str
@@ -63,21 +63,21 @@ MemberAssignment = dict[TopicPartition, ThreadId]
 
 def assign_each_member(
     group: GroupInput, profile: Profile, *, members: Iterable[ConsumerId] | None = None
-) -> dict[ConsumerId, MemberAssignment | Failure]:
+) -> dict[ConsumerId, MemberAssignment | AssignmentFailure]:
     """Return each member's own assignment by the release's rules, or the member's failure.
 
     `members` selects the members to compute; the default is all registered members. A member that
     is not registered fails.
     """
     reading = _Reading(group, profile)
-    parts: dict[ConsumerId, MemberAssignment | Failure] = {}
-    whole: Mapping[TopicPartition, ThreadId] | Failure | None = None
+    parts: dict[ConsumerId, MemberAssignment | AssignmentFailure] = {}
+    whole: Mapping[TopicPartition, ThreadId] | AssignmentFailure | None = None
     for consumer in group.registrations if members is None else members:
         failure = reading.failure_of(consumer)
         if failure is None:
             whole = _assign_all(group.strategy, reading, profile) if whole is None else whole
-        parts[consumer] = failure or (whole if isinstance(whole, Failure) else {})
-    if whole is None or isinstance(whole, Failure):
+        parts[consumer] = failure or (whole if isinstance(whole, AssignmentFailure) else {})
+    if whole is None or isinstance(whole, AssignmentFailure):
         return parts
     owners = {
         thread: consumer
@@ -97,7 +97,7 @@ class _Reading:
     def __init__(self, group: GroupInput, profile: Profile) -> None:
         self._variant = profile.variant
         self.counts: dict[ConsumerId, Mapping[str, int]] = {}
-        self._unreadable: dict[ConsumerId, Failure] = {}
+        self._unreadable: dict[ConsumerId, AssignmentFailure] = {}
         internal = profile.internal_topics if group.exclude_internal else frozenset[str]()
         subscriptions = Subscriptions(group.topics, internal=internal)
         for consumer, payload in group.registrations.items():
@@ -107,19 +107,19 @@ class _Reading:
             except ZkConsumerError as error:
                 self._unreadable[consumer] = _failure(error)
         self.partitions: dict[str, tuple[int, ...]] = {}
-        self._faults: dict[str, Failure] = {}
+        self._faults: dict[str, AssignmentFailure] = {}
         for topic in dict.fromkeys(topic for counts in self.counts.values() for topic in counts):
             try:
                 self.partitions[topic] = _partitions(topic, group.topics, profile)
             except MalformedZnodeError as error:
                 self._faults[topic] = _failure(error)
 
-    def failure_of(self, consumer: ConsumerId) -> Failure | None:
+    def failure_of(self, consumer: ConsumerId) -> AssignmentFailure | None:
         """Return the failure for the first payload that this member cannot read, or None."""
         if consumer in self._unreadable:
             return self._unreadable[consumer]
         if consumer not in self.counts:
-            return Failure(
+            return AssignmentFailure(
                 JvmException.NO_NODE, f"NoNode for the registration of {quoted(consumer)}"
             )
         theirs = next(iter(self._unreadable.values()), None)
@@ -201,7 +201,7 @@ def _partitions(
 
 def _assign_all(
     strategy: Strategy, reading: _Reading, profile: Profile
-) -> Mapping[TopicPartition, ThreadId] | Failure:
+) -> Mapping[TopicPartition, ThreadId] | AssignmentFailure:
     if (
         strategy is Strategy.ROUND_ROBIN
         and profile.variant is RoundRobinRule.IDENTICAL
@@ -209,7 +209,7 @@ def _assign_all(
         and not any(reading.counts.values())
     ):
         # The JVM reads the head of an empty map (KAFKA-1648).
-        return Failure(JvmException.NULL, "no member of the group has a topic")
+        return AssignmentFailure(JvmException.NULL, "no member of the group has a topic")
     try:
         return assign(
             strategy,
@@ -219,17 +219,17 @@ def _assign_all(
             variant=profile.variant,
         )
     except ConfigError as error:
-        return Failure(JvmException.ARGUMENT, error.what)
+        return AssignmentFailure(JvmException.ARGUMENT, error.what)
 
 
-def _failure(error: ZkConsumerError) -> Failure:
+def _failure(error: ZkConsumerError) -> AssignmentFailure:
     match error:
         case MalformedZnodeError(thrown=thrown) if thrown:
-            return Failure(thrown, error.what)
+            return AssignmentFailure(thrown, error.what)
         case InvalidFilterError():
-            return Failure(JvmException.REGEX, error.what)
+            return AssignmentFailure(JvmException.REGEX, error.what)
         case _:
-            return Failure(type(error).__name__, str(error))
+            return AssignmentFailure(type(error).__name__, str(error))
 
 
 # ---- requested topics ---------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Refusals:
+class RefusedHandshakes:
     """A row of connections that a server has accepted and closed.
 
     Attributes:
@@ -37,16 +37,16 @@ class Refusals:
         """Return whether the client tries a second session now."""
         return now >= self.due_at(timeout_s)
 
-    def tried(self, now: float) -> Refusals:
+    def tried(self, now: float) -> RefusedHandshakes:
         """Return the row after the client has tried a second session."""
         return replace(self, tried_at=now)
 
-    def granted(self) -> Refusals:
+    def granted(self) -> RefusedHandshakes:
         """Return the row after a second session was granted, and proved nothing."""
         return replace(self, was_granted=True)
 
 
-def is_lost(refusals: Refusals, *, seen: int, last: int) -> bool:
+def is_lost(refusals: RefusedHandshakes, *, seen: int, last: int) -> bool:
     """Return whether the servers have lost the client's session, after granting a second one.
 
     They have lost their data if the last zxid of the server is lower than the one that the client

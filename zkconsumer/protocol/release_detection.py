@@ -16,7 +16,7 @@ from typing import Final
 from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol.assignors import PartitionFormat, Strategy
 from zkconsumer.protocol.group_assignment import (
-    Failure,
+    AssignmentFailure,
     GroupInput,
     MemberAssignment,
     assign_each_member,
@@ -60,7 +60,7 @@ class Rules:
     profile: Profile
     strategy: Strategy
     exclude_internal: bool
-    parts: Mapping[ConsumerId, MemberAssignment | Failure]
+    parts: Mapping[ConsumerId, MemberAssignment | AssignmentFailure]
 
     def __str__(self) -> str:
         rules = f"{self.strategy.value} of {self.profile.release}"
@@ -200,11 +200,11 @@ def _disagreements(
                 )
     for consumer, part in held.items():
         due = common.parts[consumer]
-        if part == due or isinstance(due, Failure):
+        if part == due or isinstance(due, AssignmentFailure):
             continue
         for other in rules:
             wanted = other.parts[consumer]
-            if isinstance(wanted, Failure) or wanted == due:
+            if isinstance(wanted, AssignmentFailure) or wanted == due:
                 continue
             partly = known and part.items() <= wanted.items() and not part.items() <= due.items()
             if part and (part == wanted or partly):

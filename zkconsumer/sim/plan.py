@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings
-from zkconsumer.protocol.lost_data import Refusals
+from zkconsumer.protocol.lost_data import RefusedHandshakes
 from zkconsumer.protocol.model import TopicPartition
 
 
@@ -159,7 +159,7 @@ class Link:
     frozen: bool = False
     slow: bool = False
     locked_out: bool = False
-    refusals: Refusals | None = None
+    refusals: RefusedHandshakes | None = None
     black_hole_at: float | None = None
 
 

@@ -23,7 +23,7 @@ from zkconsumer.member.events import Event
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import lost_data, paths, payloads
 from zkconsumer.protocol import requests as rq
-from zkconsumer.protocol.lost_data import Refusals
+from zkconsumer.protocol.lost_data import RefusedHandshakes
 from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.protocol.requests import Code, Reply
@@ -958,7 +958,7 @@ class World:
         if replica is None:
             link.refusals = None
             return
-        refusals = link.refusals or Refusals(self.now)
+        refusals = link.refusals or RefusedHandshakes(self.now)
         link.refusals = refusals
         if not refusals.is_due(self.now, timeout_s=timeout_s):
             return

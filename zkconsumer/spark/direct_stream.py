@@ -42,6 +42,7 @@ from zkconsumer.spark.cluster_logs import (
 from zkconsumer.spark.offset_mirror import BackgroundMirror, OffsetMirror
 from zkconsumer.spark.offset_ranges import (
     OffsetRange,
+    Offsets,
     StreamOffset,
     advance,
     available,
@@ -60,8 +61,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOGGED_RANGES = 10  # maximum number of ranges that one log line names
-
-Positions = dict[TopicPartition, int]
 
 
 class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -82,7 +81,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._end: StreamOffset = {}
         self._without_news: StreamOffset | None = None
         # With Trigger.AvailableNow: the run reads up to these offsets.
-        self._targets: Positions | None = None
+        self._targets: Offsets | None = None
         # Partitions of the checkpoint that were deleted or unsubscribed. If such a partition
         # appears again, it counts as new and is read from its beginning.
         self._gone: set[TopicPartition] = set()
@@ -229,9 +228,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             return to_offset(ranges, unlike=start)
         return start
 
-    def _first_batch(
-        self, wanted: Collection[TopicPartition]
-    ) -> tuple[Positions, Positions] | None:
+    def _first_batch(self, wanted: Collection[TopicPartition]) -> tuple[Offsets, Offsets] | None:
         """Return the positions and log ends of the first batch, or None while some of them are
         unknown.
 
@@ -252,7 +249,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         before: Mapping[TopicPartition, int],
         wanted: Collection[TopicPartition],
         topics: Mapping[str, tuple[int, ...]],
-    ) -> tuple[Positions, Positions]:
+    ) -> tuple[Offsets, Offsets]:
         """Return the positions and log ends of a later batch: positions come from the checkpoint,
         and new partitions start at the beginning of their logs.
         """
@@ -276,13 +273,13 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
 
     def _within(
         self, positions: Mapping[TopicPartition, int], logs: offset_resolution.Logs
-    ) -> tuple[Positions, Positions]:
+    ) -> tuple[Offsets, Offsets]:
         """Return the positions, moved into the logs, and the logs' ends. A partition whose reported
         end may be too low keeps its position and has no end in the result.
         """
         strict = self._options.fail_on_data_loss
         found = dict(positions)
-        ends: Positions = {}
+        ends: Offsets = {}
         for tp, at in positions.items():
             if tp in logs and not self._short.must_wait(tp, at, logs[tp]):
                 found[tp] = offset_resolution.within(tp, at, logs[tp], fail_on_data_loss=strict)

@@ -53,6 +53,7 @@ from zkconsumer.spark.cluster_logs import (
 )
 from zkconsumer.spark.offset_ranges import (
     OffsetRange,
+    Offsets,
     StreamOffset,
     advance,
     available,
@@ -63,7 +64,7 @@ from zkconsumer.spark.options import Matching, SourceOptions, Topics
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import errors_as_text
 from zkconsumer.spark.schema import TOKEN
-from zkconsumer.spark.start_positions import Logs, Positions, StartPositions, few
+from zkconsumer.spark.start_positions import Logs, StartPositions, few
 from zkconsumer.spark.task_reader import planned, read_task, warm_ups
 
 if TYPE_CHECKING:
@@ -129,10 +130,10 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         self._starts = StartPositions(options, self._name)
         self._end: StreamOffset = {}  # the last answer of latestOffset
         # With Trigger.AvailableNow: the run reads up to these offsets.
-        self._targets: Positions | None = None
+        self._targets: Offsets | None = None
         # Partitions that a run of Trigger.AvailableNow does not read, each with the group's offset;
         # and whether a batch has reported them in the query's progress.
-        self._unread: Positions = {}
+        self._unread: Offsets = {}
         self._is_unread_reported = True
         self._away_since: float | None = None
         self._owned: Collection[TopicPartition] | None = None

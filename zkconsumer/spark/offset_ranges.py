@@ -105,6 +105,9 @@ def _parsed(numbers: Iterable[int]) -> tuple[int, int, int | None]:
 # ---- Planning a batch and its tasks --------------------------------------------------------------
 
 
+Offsets = dict[TopicPartition, int]
+"""Partition -> the next offset to read."""
+
 Ranges = tuple[OffsetRange, ...]
 """The ranges that one task reads."""
 

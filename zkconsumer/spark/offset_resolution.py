@@ -32,7 +32,7 @@ from zkconsumer.spark.option_parsing import (
     AtTime,
     AtTimes,
     NamedPosition,
-    Position,
+    OffsetOption,
 )
 from zkconsumer.spark.options import Assigned, Matching, SourceOptions, Topics
 from zkconsumer.zk.client import ZooKeeperClient
@@ -162,7 +162,7 @@ def offsets_of(
     return _at_times(options, side, logs, cluster)
 
 
-def _check_named(side: Side, position: Position, logs: Logs) -> None:
+def _check_named(side: Side, position: OffsetOption, logs: Logs) -> None:
     """Check that the position names exactly these partitions, as Spark's connector does."""
     named = (
         position.offsets

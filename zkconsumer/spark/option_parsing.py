@@ -212,7 +212,8 @@ class AtRanges:
         return json.dumps(found, separators=(",", ":"))
 
 
-Position = NamedPosition | AtOffsets | AtTime | AtTimes | AtRanges
+OffsetOption = NamedPosition | AtOffsets | AtTime | AtTimes | AtRanges
+"""The value of an option that says where a query starts or ends."""
 
 
 def parse_offsets(option: str, text: str) -> NamedPosition | AtOffsets:

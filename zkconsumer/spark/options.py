@@ -26,7 +26,7 @@ from zkconsumer.spark.option_parsing import (
     AtOffsets,
     AtRanges,
     NamedPosition,
-    Position,
+    OffsetOption,
     did_you_mean,
     parse_choice,
     parse_duration,
@@ -146,8 +146,8 @@ class SourceOptions:
     mode: Mode
     group: str | None
     subscription: Subscription
-    starting: Position | None = None
-    ending: Position | None = None
+    starting: OffsetOption | None = None
+    ending: OffsetOption | None = None
     without_match: Literal["error", "latest"] = "error"
     max_per_trigger: int | None = None
     min_per_trigger: int | None = None
@@ -177,8 +177,8 @@ class SourceOptions:
             mode=mode,
             group=group,
             subscription=_subscription(given, mode),
-            starting=_position(given, "starting"),
-            ending=_position(given, "ending"),
+            starting=_offset_option(given, "starting"),
+            ending=_offset_option(given, "ending"),
             without_match=parse_choice(
                 given,
                 "startingOffsetsByTimestampStrategy",
@@ -502,8 +502,10 @@ def _subscription(given: Mapping[str, str], mode: Mode) -> Subscription:
     return Topics(threads)
 
 
-def _position(given: Mapping[str, str], side: Literal["starting", "ending"]) -> Position | None:
-    parsers: dict[str, Callable[[str, str], Position]] = {
+def _offset_option(
+    given: Mapping[str, str], side: Literal["starting", "ending"]
+) -> OffsetOption | None:
+    parsers: dict[str, Callable[[str, str], OffsetOption]] = {
         f"{side}Offsets": parse_starting_offsets if side == "starting" else parse_offsets,
         f"{side}Timestamp": parse_time,
         f"{side}OffsetsByTimestamp": parse_times,
@@ -512,7 +514,9 @@ def _position(given: Mapping[str, str], side: Literal["starting", "ending"]) -> 
     return found[0] if found else None
 
 
-def _refuse_empty(option: str, given: Position | None, place: NamedPosition, number: int) -> None:
+def _refuse_empty(
+    option: str, given: OffsetOption | None, place: NamedPosition, number: int
+) -> None:
     """Refuse a batch that starts at the end or ends at the beginning: it is a mistake, and Spark
     refuses it too.
     """

@@ -15,7 +15,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark import offset_resolution
 from zkconsumer.spark.batch_member import Membership, ServedPartition
 from zkconsumer.spark.cluster_logs import ShortLogs
-from zkconsumer.spark.offset_ranges import OffsetRange
+from zkconsumer.spark.offset_ranges import OffsetRange, Offsets
 from zkconsumer.spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 _LOGGED_PARTITIONS: Final = 10
 """Maximum number of partitions that one log line names."""
 
-Positions = dict[TopicPartition, int]
 Logs = Mapping[TopicPartition, LogRange]
 Partitions = Mapping[TopicPartition, ServedPartition]
 
@@ -85,7 +84,7 @@ class StartPositions:
             group.commit()
         return True
 
-    def _warn_of_unmarked_resets(self, served: Partitions, moves: Positions) -> None:
+    def _warn_of_unmarked_resets(self, served: Partitions, moves: Offsets) -> None:
         """Warn of group offsets that are lower than the checkpoint's and that the query ignores.
 
         The JVM's tools create no mark. So after a reset by these tools, the group looks as if the
@@ -111,12 +110,12 @@ class StartPositions:
                 f" and {more} more" if (more := len(behind) - _LOGGED_PARTITIONS) > 0 else "",
             )
 
-    def positions(self, group: Membership, served: Partitions, logs: Logs) -> Positions:
+    def positions(self, group: Membership, served: Partitions, logs: Logs) -> Offsets:
         """Return the offset of the next message to read in each partition. Partitions that must
         wait are left out.
         """
-        found: Positions = {}
-        resets: Positions = {}
+        found: Offsets = {}
+        resets: Offsets = {}
         for tp, at in served.items():
             log = logs.get(tp)
             if log is None:
@@ -161,7 +160,7 @@ class StartPositions:
         group.reset(tp, at, offset, why)
         return offset
 
-    def _log_new(self, offsets: Positions) -> None:
+    def _log_new(self, offsets: Offsets) -> None:
         """Write one log line that says where partitions without a stored offset of the group
         start."""
         if offsets:

@@ -17,7 +17,7 @@ from enum import Enum
 
 from kazoo.exceptions import ConnectionDropped
 
-from zkconsumer.protocol.lost_data import Refusals, is_lost
+from zkconsumer.protocol.lost_data import RefusedHandshakes, is_lost
 from zkconsumer.protocol.model import session_text
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ ANSWER_BYTES = 16 * 1024
 """Maximum number of bytes that are read of such an answer."""
 
 
-class Stage(Enum):
+class HandshakeStage(Enum):
     """How far an attempt to connect has come."""
 
     OPENING = 1  # the socket is being opened
@@ -61,7 +61,7 @@ LASTING = frozenset({Fault.UNKNOWN_HOST, Fault.CLOSES, Fault.STRANGE})
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedAttempt:
     """One failed attempt at an address."""
 
     fault: Fault
@@ -91,11 +91,11 @@ class Attempts:
             unresolved: is called when no server's name can be resolved.
         """
         self._open, self._timeout_s, self._unresolved = open_socket, timeout_s, unresolved
-        self._failures: dict[str, Failure] = {}
-        self._name, self._at, self.stage = "", ("", 0), Stage.OPENING
+        self._failures: dict[str, FailedAttempt] = {}
+        self._name, self._at, self.stage = "", ("", 0), HandshakeStage.OPENING
         self.is_connected = False
         self._warned = ""
-        self._refusals: dict[str, Refusals] = {}
+        self._refusals: dict[str, RefusedHandshakes] = {}
         # A new session replaces a session that the servers have lost: its first request is `sync`.
         self.must_sync = False
         self._has_lost_data = False
@@ -122,7 +122,7 @@ class Attempts:
 
     def begin(self, host: str, address: Address) -> None:
         """Start an attempt at this address of this host."""
-        self._name, self._at, self.stage = f"{host}:{address[1]}", address, Stage.OPENING
+        self._name, self._at, self.stage = f"{host}:{address[1]}", address, HandshakeStage.OPENING
         self.is_connected = False
 
     def check_greeting(self, length: int) -> None:
@@ -132,29 +132,29 @@ class Attempts:
 
     def failed(self, error: Exception) -> None:
         """Record why the present attempt has failed, from the exception that ended it."""
-        stage, self.stage = self.stage, Stage.OPENING
+        stage, self.stage = self.stage, HandshakeStage.OPENING
         # A server that closes the connection at once can break it before the request is sent.
-        if stage is Stage.OPENING and isinstance(error.__context__, BrokenPipeError):
-            stage = Stage.GREETING
+        if stage is HandshakeStage.OPENING and isinstance(error.__context__, BrokenPipeError):
+            stage = HandshakeStage.GREETING
         if isinstance(error, NotZooKeeperError):
             fault = Fault.STRANGE
-        elif stage is not Stage.GREETING:
+        elif stage is not HandshakeStage.GREETING:
             fault = Fault.UNREACHABLE
         elif isinstance(error, ConnectionDropped):
             fault = Fault.CLOSES
         else:
             fault = Fault.SILENT
         text = fault.value
-        if stage is Stage.LOGIN:
+        if stage is HandshakeStage.LOGIN:
             text = "does not complete the login"
-        elif stage is Stage.OPENING:
+        elif stage is HandshakeStage.OPENING:
             text = _reason(error.__context__ or error)
         self._note(self._name, fault, text, self._at)
 
     def _note(self, name: str, fault: Fault, text: str, at: Address) -> None:
-        self._failures[name] = Failure(fault, text, at)
+        self._failures[name] = FailedAttempt(fault, text, at)
         if fault is Fault.CLOSES:
-            self._refusals.setdefault(name, Refusals(time.monotonic()))
+            self._refusals.setdefault(name, RefusedHandshakes(time.monotonic()))
         else:
             self._refusals.pop(name, None)
 
@@ -174,7 +174,7 @@ class Attempts:
 
     # ---- what they say ---------------------------------------------------------------------------
 
-    def faults(self, kinds: frozenset[Fault] = frozenset(Fault)) -> dict[str, Failure]:
+    def faults(self, kinds: frozenset[Fault] = frozenset(Fault)) -> dict[str, FailedAttempt]:
         """Return the failures of these kinds, by server."""
         known = dict(self._failures)
         return {name: one for name, one in known.items() if one.fault in kinds}
@@ -183,17 +183,17 @@ class Attempts:
         """Return the servers with their last failures; empty if none has failed."""
         return self._text(self._known())
 
-    def _known(self) -> dict[str, Failure]:
+    def _known(self) -> dict[str, FailedAttempt]:
         """Return the failures, and the present attempt if it is the first one of its server."""
         known = self.faults()
         if self._name and not self.is_connected and self._name not in known:
-            fault = Fault.SILENT if self.stage is Stage.GREETING else Fault.UNREACHABLE
+            fault = Fault.SILENT if self.stage is HandshakeStage.GREETING else Fault.UNREACHABLE
             text = fault.value or "the attempt to connect has not ended"
-            known[self._name] = Failure(fault, text, self._at)
+            known[self._name] = FailedAttempt(fault, text, self._at)
         return known
 
     @staticmethod
-    def _text(failures: dict[str, Failure]) -> str:
+    def _text(failures: dict[str, FailedAttempt]) -> str:
         names: dict[str, list[str]] = {}
         for name, one in failures.items():
             names.setdefault(one.text, []).append(name)
@@ -264,7 +264,7 @@ class Attempts:
 _PUZZLING = frozenset({Fault.SILENT, Fault.CLOSES})
 
 
-def _identified(failure: Failure) -> Failure:
+def _identified(failure: FailedAttempt) -> FailedAttempt:
     """Return the failure with a text that says more, if the server's answers tell more."""
     said, broker = ask(failure.at, b"srvr"), ask(failure.at, _METADATA)
     text = failure.text

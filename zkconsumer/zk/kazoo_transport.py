@@ -54,7 +54,7 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Children, Code, Get, Node, Reply, Request, Rights, Stat
-from zkconsumer.zk.attempts import Attempts, Stage
+from zkconsumer.zk.attempts import Attempts, HandshakeStage
 
 FromKazoo: TypeAlias = Any
 """An object of kazoo; kazoo has no type annotations."""
@@ -186,9 +186,9 @@ def limit_attempts(
     ) -> FromKazoo:
         if not isinstance(request, Connect):
             return invoke(min(timeout, limit_s), request, xid)
-        attempts.stage = Stage.GREETING
+        attempts.stage = HandshakeStage.GREETING
         result = invoke(min(timeout, limit_s), request, xid)
-        attempts.stage = Stage.LOGIN
+        attempts.stage = HandshakeStage.LOGIN
         granted = getattr(result[0], "time_out", 0) if isinstance(result, tuple) else 0
         if granted > 0:
             negotiated(granted / 1000)
@@ -196,7 +196,7 @@ def limit_attempts(
 
     def read_plausible(length: int, timeout: float) -> FromKazoo:
         # Another kind of server answers with other bytes, which kazoo would take for a length.
-        if attempts.stage is Stage.GREETING and length != _INT.size:
+        if attempts.stage is HandshakeStage.GREETING and length != _INT.size:
             attempts.check_greeting(length)
         return read(length, timeout)
 

@@ -20,7 +20,7 @@ from zkconsumer.history.tables import Incident, Rebalance, Tables
 from zkconsumer.member import events
 from zkconsumer.member.events import Event
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import Failure, GroupInput, assign_each_member
+from zkconsumer.protocol.group_assignment import AssignmentFailure, GroupInput, assign_each_member
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind, locate, locate_below_chroot
 from zkconsumer.protocol.releases import DEFAULT, Profile, profile
@@ -259,7 +259,7 @@ class Truth:
         given = GroupInput(strategy, dict(sorted(state.members.items())), state.topics)
         found: dict[TopicPartition, str] = {}
         for part in assign_each_member(given, rules or self._rules).values():
-            if isinstance(part, Failure):
+            if isinstance(part, AssignmentFailure):
                 return None
             found |= part
         return found

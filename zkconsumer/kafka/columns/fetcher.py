@@ -52,7 +52,7 @@ from zkconsumer.kafka.columns.record_sets import (
 )
 from zkconsumer.kafka.columns.requests import (
     Aborted,
-    Fetched,
+    FetchedPartition,
     FetchLimits,
     Isolation,
     Metadata,
@@ -566,7 +566,7 @@ class ColumnFetcher:
                 self._take(partition, one, response)
         self._advance()
 
-    def _take(self, partition: _Partition, found: Fetched, response: pa.Buffer) -> None:
+    def _take(self, partition: _Partition, found: FetchedPartition, response: pa.Buffer) -> None:
         if found.error:
             self._take_error(partition, found.error)
             return
@@ -587,7 +587,7 @@ class ColumnFetcher:
             partition.ended_at = partition.offset
             self._pending.append((partition, self._end(partition, partition.offset)))
 
-    def _end_of(self, found: Fetched) -> int:
+    def _end_of(self, found: FetchedPartition) -> int:
         """Return the end of the log for this reader."""
         if self._limits.isolation is Isolation.READ_COMMITTED:
             return found.last_stable
@@ -702,7 +702,7 @@ class ColumnFetcher:
 
 def _unchanged(
     session: FetchSession, asked: Iterable[_Partition], found: Set[TopicPartition]
-) -> list[Fetched]:
+) -> list[FetchedPartition]:
     """Return the ends of logs that the response of a session omits, but the fetcher needs.
 
     A partition that was assigned again, at the offset of the last request, is new for the fetcher
@@ -710,7 +710,7 @@ def _unchanged(
     """
     new = [one.tp for one in asked if one.end < 0 and one.tp not in found]
     known = ((tp, session.end(tp)) for tp in new)
-    return [Fetched(tp, 0, end, end, (), 0, 0) for tp, end in known if end >= 0]
+    return [FetchedPartition(tp, 0, end, end, (), 0, 0) for tp, end in known if end >= 0]
 
 
 # Maximum number of different error texts for which the time of the last report is stored.

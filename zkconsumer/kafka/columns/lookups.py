@@ -101,7 +101,7 @@ def isolation_of(settings: Settings) -> requests.Isolation:
     return requests.Isolation[str(settings.get("isolation.level", "read_uncommitted")).upper()]
 
 
-def _stored(found: requests.Committed | None) -> OffsetAndMetadata | str | None:
+def _stored(found: requests.FetchedOffset | None) -> OffsetAndMetadata | str | None:
     if found is None or found.error == requests.UNKNOWN_TOPIC:
         return None  # 0.8.2 reports a partition without an offset as unknown
     if found.error:
@@ -246,7 +246,7 @@ class Lookup:
 
     def _committed_once(
         self, group: str, tps: Collection[TopicPartition], timeout_s: float
-    ) -> Mapping[TopicPartition, requests.Committed]:
+    ) -> Mapping[TopicPartition, requests.FetchedOffset]:
         """Ask the group's coordinator once; an error of the coordinator holds for all partitions.
 
         Raises FetchError if no broker answers.
@@ -258,7 +258,7 @@ class Lookup:
             timeout_s,
         )
         if error:
-            return dict.fromkeys(tps, requests.Committed(error, -1, ""))
+            return dict.fromkeys(tps, requests.FetchedOffset(error, -1, ""))
         try:
             return self._ask(
                 address,

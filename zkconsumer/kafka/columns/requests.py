@@ -300,7 +300,7 @@ def committed_request(group: str, tps: Iterable[TopicPartition]) -> bytes:
     return text(group) + _by_topic((tp, b"") for tp in sorted(tps))
 
 
-class Committed(NamedTuple):
+class FetchedOffset(NamedTuple):
     """An offset of a group: -1 if there is none."""
 
     error: int
@@ -308,14 +308,14 @@ class Committed(NamedTuple):
     metadata: str
 
 
-def committed(version: int, response: Reader) -> dict[TopicPartition, Committed]:
+def committed(version: int, response: Reader) -> dict[TopicPartition, FetchedOffset]:
     """Return the group's offset for each partition."""
 
-    def partition() -> tuple[int, Committed]:
+    def partition() -> tuple[int, FetchedOffset]:
         number, offset, metadata = response.int32(), response.int64(), response.text()
-        return number, Committed(response.int16(), offset, metadata)
+        return number, FetchedOffset(response.int16(), offset, metadata)
 
-    def topic() -> list[tuple[TopicPartition, Committed]]:
+    def topic() -> list[tuple[TopicPartition, FetchedOffset]]:
         name = response.text()
         return [(TopicPartition(name, one), rest) for one, rest in response.each(partition)]
 
@@ -341,7 +341,7 @@ class Aborted(NamedTuple):
     first: int
 
 
-class Fetched(NamedTuple):
+class FetchedPartition(NamedTuple):
     """The part of a response for one partition.
 
     The partition's record set begins at `at` and has `size` bytes. `last_stable` is the high
@@ -365,7 +365,7 @@ class FetchResponse(NamedTuple):
     throttled_ms: int
     error: int
     session: int
-    partitions: list[Fetched]
+    partitions: list[FetchedPartition]
 
 
 def fetch_request(version: int, limits: FetchLimits, request: SessionRequest) -> bytes:
@@ -400,7 +400,7 @@ def fetched(version: int, response: Reader) -> FetchResponse:
     def one_aborted() -> Aborted:
         return Aborted(response.int64(), response.int64())
 
-    def partition(topic: str) -> Fetched:
+    def partition(topic: str) -> FetchedPartition:
         number, failure, high_watermark = response.int32(), response.int16(), response.int64()
         last_stable = response.int64() if version >= 4 else high_watermark
         if version >= 5:
@@ -410,9 +410,9 @@ def fetched(version: int, response: Reader) -> FetchResponse:
             response.int32()  # preferred replica
         size = max(0, response.int32())
         at, tp = response.skip(size), TopicPartition(topic, number)
-        return Fetched(tp, failure, high_watermark, last_stable, aborted, at, size)
+        return FetchedPartition(tp, failure, high_watermark, last_stable, aborted, at, size)
 
-    def topic() -> list[Fetched]:
+    def topic() -> list[FetchedPartition]:
         return response.each(partial(partition, response.text()))
 
     found = [one for part in response.each(topic) for one in part]

@@ -50,7 +50,7 @@ def assign_roundrobin(topics: Topics, members: Members) -> Assignment:
 # ---- range ---------------------------------------------------------------------------------------
 
 
-def assign_range(topics: Topics, members: Members) -> Assignment:
+def assign_range_3_9(topics: Topics, members: Members) -> Assignment:
     """Divide each topic's partitions into consecutive ranges (`RangeAssignor`).
 
     Each of m members gets n / m of the n partitions, and the first n % m members get one more. If
@@ -162,7 +162,7 @@ class Assignor(Enum):
 
 
 _FUNCTIONS: Mapping[Assignor, Callable[[Topics, Members], Assignment]] = {
-    Assignor.RANGE: assign_range,
+    Assignor.RANGE: assign_range_3_9,
     Assignor.ROUND_ROBIN: assign_roundrobin,
     Assignor.STICKY: assign_sticky,
     Assignor.COOPERATIVE_STICKY: assign_cooperative,
