@@ -952,6 +952,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/mixed/test_jvm_member.py::test_a_member_newer_than_the_brokers",
+        "Takes 20 s, because it starts a broker of 0.8.2.2. It tests only Kafka's own programs.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/mixed/test_jvm_member.py::test_a_member_of_each_release",
         "Each case takes 2.5 s. The normal lane runs the newest of the five releases here, and "
         "members of the oldest one in tests/mixed/test_mixed_groups.py.",

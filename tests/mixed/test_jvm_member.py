@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -62,3 +63,35 @@ def test_a_member_of_each_release(
         assert not client.exists(node)
         assert offset(client, group, topic) == 10
         assert member.trouble() == []
+
+
+@pytest.mark.parametrize("release", ["0.9.0.1", "1.1.1"])
+def test_a_member_newer_than_the_brokers(
+    release: str,
+    sandbox_of: Callable[[str, str], Sandbox],
+    unique: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    """On a broker of 0.8.2.2, a newer JVM member joins, owns a partition, and fetches nothing."""
+    topic, group = unique("topic"), unique("group")
+    servers = sandbox_of("0.8.2.2", "")
+    servers.create_topic(topic)
+    servers.produce(topic, 10)
+    member = JvmMember(
+        release,
+        servers.zookeeper_connect,
+        group,
+        name="m",
+        directory=tmp_path,
+        topics=[topic],
+    )
+    try:
+        with peer_of(servers.zookeeper_connect) as client:
+            owner = paths.owner(group, TopicPartition(topic, 0))
+            wait_for(lambda: client.exists(owner), "the JVM member to own the partition")
+        # 0.9 names a failed fetch; 1.1.1 connects again after each one.
+        failed = re.compile("Error in fetch|Reconnect due to error")
+        wait_for(lambda: len(failed.findall(member.errors())) > 2, "three failed fetches")
+        assert not member.delivered
+    finally:
+        member.end()

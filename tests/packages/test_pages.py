@@ -60,7 +60,7 @@ from pyspark.sql import SparkSession
 from zkconsumer.sandbox import spark as sparks
 spark = sparks.session(Path("spark").absolute())
 given = spark.read.format("zkconsumer").option("zookeeper", "zk1:2181/kafka")
-assert given.option("subscribe", "orders").load().count() == 10
+assert given.option("subscribe", "orders").load().count() == 100
 spark.stop()
 """
 
@@ -187,7 +187,7 @@ def servers(page: str, tmp_path: Path) -> Iterator[Sandbox]:
     with Sandbox(tmp_path / "servers") as sandbox:
         sandbox.create_topic("orders", partitions=2)
         for partition in range(2):
-            sandbox.produce("orders", 5, partition=partition)
+            sandbox.produce("orders", 50, partition=partition)
         client = KazooClient(sandbox.zookeeper_connect)
         client.start(LIMIT_S)
         for partition in range(2):
