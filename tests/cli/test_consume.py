@@ -203,9 +203,44 @@ def test_a_reader_that_leaves(
     assert len(os.read(reading, 1000)) == 1000
     os.close(reading)
     assert process.stderr is not None
-    assert (process.wait(timeout=60), said(process.stderr.read().decode())) == (0, [])
+    code, lines = process.wait(timeout=60), said(process.stderr.read().decode())
+    assert (code, len(lines)) == (0, 1), lines
+    assert "the reader of standard output has ended" in lines[0]
     # A pipe holds 64 KiB. A batch is ten times larger, so that the first batch is not written
     # completely.
+    assert committed(sandbox, topic) == 0
+
+
+def test_a_reader_that_takes_one_line(
+    sandbox: Sandbox, topic: str, arguments: tuple[str, ...], run: Run, spawn: Spawn
+) -> None:
+    """Messages that are in the pipe when its reader ends are not committed: none is lost."""
+    sandbox.produce(topic, 300)  # They fit into the pipe, so each write succeeds.
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe:
+        process = spawn(*arguments, stdout=pipe)
+    first = os.read(reading, 1)
+    os.close(reading)
+    assert (process.wait(timeout=60), len(first)) == (0, 1)
+    assert committed(sandbox, topic) == 0
+    code, out, _ = run(*arguments, "--max-messages", "300")
+    assert (code, len(out.splitlines())) == (0, 300)
+    assert committed(sandbox, topic) == 300
+
+
+def test_a_closed_standard_output(sandbox: Sandbox, topic: str, arguments: tuple[str, ...]) -> None:
+    """With `>&-`, nothing is committed, one line says why, and no socket gets the output."""
+    sandbox.produce(topic, 10)
+    command = f'exec "{sys.executable}" -m zkconsumer "$@" >&-'
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", *arguments],
+        check=False,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    words = "zkconsumer: standard output cannot be written: it is closed"
+    assert (done.returncode, said(done.stderr)) == (1, [words])
     assert committed(sandbox, topic) == 0
 
 

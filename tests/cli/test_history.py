@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from support.zk.history_logs import LogWriter, changed, created, number
+from support.zk.history_logs import HEADER, LogWriter, changed, created, number
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -193,5 +193,29 @@ def test_following(billing: Billing, tmp_path: Path) -> None:
             billing.add(tx.CLOSE_SESSION, b"", session=2, cxid=0, ms=3000)
             billing.write(tmp_path, zeros=100)
             assert any("billing_b expired" in line for line in process.stdout)
+        finally:
+            process.kill()
+
+
+def test_a_file_that_comes_late_while_following(billing: Billing, tmp_path: Path) -> None:
+    """With --follow, the events of an older log that appears later are shown, and it is named."""
+    (tmp_path / "log.1").unlink()
+    old = HEADER + b"".join(billing.entries[:6])
+    new = HEADER + b"".join(billing.entries[6:])
+    (tmp_path / f"log.{7:x}").write_bytes(new)
+    command = ["history", "timeline", "--follow", "--data-dir", str(tmp_path), "-o", "jsonl"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "zkconsumer", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert any("billing_b joined" in line for line in process.stdout)
+            (tmp_path / "log.1").write_bytes(old)
+            assert any("billing_a joined" in line for line in process.stdout)
+            assert "log.1 came late" in process.stderr.readline()
         finally:
             process.kill()

@@ -232,3 +232,29 @@ def test_a_full_disk(world: World) -> None:
         )
     assert done.returncode == 1
     assert done.stderr == "zkconsumer: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("topics", "show"), 1),
+        (("--help",), 1),
+        (("verify", "g"), 0),  # it writes nothing to standard output
+        (("groups", "delete", "idle", "--execute"), 1),
+    ],
+)
+def test_closed_streams(world: World, command: tuple[str, ...], code: int) -> None:
+    """With `>&-`, a command that writes fails before a change; `2>&-` only drops messages."""
+    connect = ("-z", world.scene.connect) if command[0] != "--help" else ()
+
+    def run(closed: str) -> subprocess.CompletedProcess[str]:
+        text = f'exec "{sys.executable}" -m zkconsumer "$@" {closed}'
+        words = ["sh", "-c", text, "sh", *command, *connect]
+        return subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+
+    done = run(">&-")
+    assert done.returncode == code
+    if code:
+        assert done.stderr == "zkconsumer: standard output cannot be written: it is closed\n"
+    assert world.scene.session.exists(paths.group("idle"))
+    assert run("2>&-").returncode == 0

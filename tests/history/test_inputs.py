@@ -247,6 +247,32 @@ def test_a_second_reading_continues(tmp_path: Path) -> None:
     assert (zxids(rows), history.problems) == ([1, 2, 3], [])
 
 
+def test_a_file_that_comes_late(tmp_path: Path) -> None:
+    """A new log with older transactions, and an older log that grows, are returned as late."""
+    folder = server(tmp_path, {5: [entry(5)], 7: [entry(7)]}) / "version-2"
+    _, history = read(tmp_path)
+    assert history.look_again(find_servers([tmp_path])) == []
+    (folder / "log.1").write_bytes(HEADER + entry(1))
+    assert history.look_again(find_servers([tmp_path])) == [str(folder / "log.1")]
+    assert history.look_again(find_servers([tmp_path])) == []
+    with (folder / "log.5").open("ab") as log:
+        log.write(entry(6))
+    assert history.look_again(find_servers([tmp_path])) == [str(folder / "log.5")]
+
+
+def test_no_file_comes_late(tmp_path: Path) -> None:
+    """The newest log grows, a newer one begins, and an older one is compressed: none is late."""
+    folder = server(tmp_path, {1: [entry(1)], 2: [entry(2)]}) / "version-2"
+    _, history = read(tmp_path)
+    (folder / "log.1.gz").write_bytes(gzip.compress((folder / "log.1").read_bytes()))
+    (folder / "log.1").unlink()
+    with (folder / "log.2").open("ab") as log:
+        log.write(entry(3))
+    (folder / "log.4").write_bytes(HEADER + entry(4))
+    assert history.look_again(find_servers([tmp_path])) == []
+    assert [row.zxid for batch in history.batches() for row in batch.rows] == [3, 4]
+
+
 # ---- logs that contradict each other -------------------------------------------------------------
 
 EPOCH = 0x88 << 32

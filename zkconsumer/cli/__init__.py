@@ -4,7 +4,8 @@ Each top-level command (such as `groups`) has one module, which is imported when
 command.
 
 Results go to standard output, and everything else goes to standard error. `Exit` lists the exit
-codes. If the reader of the pipe closes it (`| head`), the exit code is 0.
+codes. If the reader of the pipe closes it (`| head`), the exit code is 0; if standard output is
+closed (`>&-`) or full, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -212,15 +213,7 @@ class _LazyGroup(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except OSError as error:
-            if not is_of_stdout(error):
-                raise
-            abandon_stdout()
-            if isinstance(error, BrokenPipeError):
-                raise typer.Exit(Exit.OK) from None
-            from zkconsumer.cli.output import say
-
-            say(f"standard output cannot be written: {error.strerror}")
-            raise typer.Exit(Exit.FAILED) from error
+            raise typer.Exit(_stdout_failed(error)) from error
         except ZkConsumerError as error:
             from zkconsumer.cli.output import error_text, say
 
@@ -326,8 +319,43 @@ def is_of_stdout(error: OSError) -> bool:
 
     A command that cannot write another file raises ZkConsumerError instead.
     """
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
     return isinstance(error, BrokenPipeError) or (full and error.filename is None)
+
+
+def _stdout_failed(error: OSError) -> Exit:
+    """Report a failed write to standard output, and return the exit code. Raises other errors.
+
+    A reader of the pipe that has left (`| head`) is no failure.
+    """
+    if not is_of_stdout(error):
+        raise error
+    abandon_stdout()
+    if isinstance(error, BrokenPipeError):
+        return Exit.OK
+    from zkconsumer.cli.output import say
+
+    closed = "it is closed" if error.errno == errno.EBADF else error.strerror
+    say(f"standard output cannot be written: {closed}")
+    return Exit.FAILED
+
+
+def open_closed_streams() -> None:
+    """Open the standard streams that the caller has closed, as `>&-` does.
+
+    Otherwise the next file or socket would get the number of a closed stream, and its text. A write
+    to a closed standard output fails, as in other programs; messages to a closed standard error are
+    dropped.
+    """
+    modes = (
+        ("stdin", "r", os.O_RDONLY),
+        ("stdout", "w", os.O_RDONLY),  # each write fails with EBADF
+        ("stderr", "w", os.O_WRONLY),
+    )
+    for name, mode, flags in modes:
+        if getattr(sys, name) is None:
+            # The lowest free number is that of the closed stream.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
 
 
 def abandon_stdout() -> None:
@@ -370,6 +398,7 @@ def main() -> None:
     # the garbage collector searches these objects for cycles repeatedly, which takes a fifth of the
     # run time.
     gc.set_threshold(100_000, 50, 50)
+    open_closed_streams()
     if "_ZKCONSUMER_COMPLETE" in os.environ:
         from zkconsumer.cli.completion import complete_line
 
@@ -378,6 +407,8 @@ def main() -> None:
         return
     try:
         app(prog_name="zkconsumer")
+    except OSError as error:  # of a text that was written without a command, such as the help
+        sys.exit(_stdout_failed(error))
     except Exception as error:
         if not was_interrupted(error):
             raise

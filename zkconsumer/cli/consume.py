@@ -2,15 +2,22 @@
 to files.
 
 The main thread waits for a reason to stop. One thread per stream polls, writes and flushes. When it
-writes to standard output, a thread flushes a batch before its next poll. This poll marks the batch
-as finished, so that the batch may be committed. A normal exit also commits the last batch. After an
-error the in-flight batch is not committed. With `--to`, `cli.export` commits when a file is
+writes to standard output, a thread flushes a batch before its next poll. If standard output is a
+pipe, the thread also waits until the pipe's reader has read the batch. The next poll marks the
+batch as finished, so that the batch may be committed. A normal exit also commits the last batch.
+After an error the in-flight batch is not committed, and neither is a batch that the reader of the
+pipe has not read before it ends (`| head -1`). With `--to`, `cli.export` commits when a file is
 complete, and at no other time.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import select
 import signal
+import stat
+import struct
 import sys
 import threading
 import time
@@ -28,6 +35,10 @@ from zkconsumer.cli.message_lines import Lines, hex_lines, json_lines, parsed_li
 from zkconsumer.cli.options import Connection, OneGroup, Topics, operator, topics_of, whole_topics
 from zkconsumer.cli.output import Progress, say
 from zkconsumer.errors import ConfigError, MalformedZnodeError, RebalanceBlockedError
+
+if sys.platform == "linux":
+    import fcntl
+    import termios
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +67,9 @@ LAST_FILE_WRITE_S = 60.0
 COLUMNS_BATCH = 20_000
 # If the preparation before the join takes longer than this, in seconds, the command reports it.
 SILENT_S = 1.0
+# Shortest and longest time between two checks whether the reader of a pipe has read a batch, in
+# seconds.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0001, 0.01
 # Seconds between two checks of the progress of an export.
 PROGRESS_INTERVAL_S = 0.25
 
@@ -371,6 +385,28 @@ class Budget:
             self._changed.notify_all()
 
 
+def unread_in_pipe() -> int | None:
+    """Return the number of bytes in the pipe that is standard output; None if it is no pipe.
+
+    Raises BrokenPipeError if nobody can read them any more. Only Linux tells a writer what its pipe
+    contains.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # the tests' standard output
+        return None
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return None
+    watched = select.poll()
+    watched.register(descriptor, 0)  # POLLERR is always reported: the reader has left
+    if watched.poll(0):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+    (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    return int(unread)
+
+
 class Sink(Protocol):
     """The destination of the messages: a context manager that ends inside the connector's block."""
 
@@ -400,6 +436,7 @@ class _Lines:
     def __init__(self, lines: Callable[[Iterable[Message[bytes, bytes]]], bytes]) -> None:
         self._lines = lines
         self._out = threading.Lock()
+        self._written = 0  # bytes
         self.callbacks: RebalanceCallbacks | None = None
 
     def prepare(self, config: ConsumerConfig) -> None:
@@ -413,11 +450,29 @@ class _Lines:
         if count := len(batch):
             text = memoryview(self._lines(batch))
             with self._out:
+                self._written += len(text)
+                mark = self._written
                 # With PYTHONUNBUFFERED `buffer` is the raw file, whose write() may be partial.
                 while text:
                     text = text[sys.stdout.buffer.write(text) :]
                 sys.stdout.buffer.flush()
+            self._wait_for_reader(mark)
         return count
+
+    def _wait_for_reader(self, mark: int) -> None:
+        """Wait until the pipe's reader has read the output up to the byte `mark`.
+
+        Raises BrokenPipeError if the reader has left. Returns at once if standard output is no
+        pipe, or if the system does not tell what a pipe contains.
+        """
+        pause_s = SHORTEST_PAUSE_S
+        while True:
+            with self._out:
+                unread = unread_in_pipe()
+                if unread is None or self._written - unread >= mark:
+                    return
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def progress(self) -> None:
         """Show no progress: the messages themselves appear on standard output."""
@@ -565,6 +620,13 @@ class Run:
                 for worker in workers:
                     worker.start()
                 ended = self._wait(len(workers))
+            except BrokenPipeError:
+                say(
+                    f"{self._written} messages; the reader of standard output has ended, and what"
+                    " it has not read is not committed"
+                )
+                raise
+            else:
                 reasons = {stream.waiting_for for stream in streams}
             finally:
                 self._stopping = True

@@ -193,7 +193,11 @@ def _described(data_dirs: Sequence[Path], groups: Sequence[str] | None) -> Descr
 def _following(
     data_dirs: Sequence[Path], groups: Sequence[str] | None, window: Window
 ) -> Iterator[Line]:
-    """Yield the events in the files; then keep yielding the events that the servers write."""
+    """Yield the events in the files; then keep yielding the events that the servers write.
+
+    If a file comes too late, such as an older log that is still being copied, all files are read
+    again, and the events that were not yielded before follow.
+    """
     from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
     from zkconsumer.history.report import timeline as lines_of
@@ -208,7 +212,14 @@ def _following(
                 seen.add(line)
                 yield line
         time.sleep(POLL_S)
-        description.look_again(find_servers(data_dirs))
+        servers = find_servers(data_dirs)
+        if late := description.look_again(servers):
+            say(
+                f"{', '.join(late)} came late, with transactions before those that were shown: all"
+                " files are read again, and events that were not shown before follow, with their"
+                " times"
+            )
+            description = Description(servers, groups or ())
 
 
 def _show_transactions(

@@ -122,9 +122,12 @@ class Description:
             self._rows += len(batch)
             yield batch
 
-    def look_again(self, servers: Sequence[Server]) -> None:
-        """Look for files that the servers have created since the last check, such as a new log."""
-        self._history.servers = list(servers)
+    def look_again(self, servers: Sequence[Server]) -> list[str]:
+        """Look for files that the servers have created since the last check, such as a new log.
+
+        Return the names of files that came too late, as `History.look_again` does.
+        """
+        return self._history.look_again(servers)
 
     def so_far(self) -> Described:
         """Return the tables up to now; running rebalances are incomplete."""

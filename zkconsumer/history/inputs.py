@@ -275,6 +275,14 @@ def _temporary() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="zkconsumer-history-")
 
 
+def _uncompressed(log: Source) -> str:
+    """Return the name of a log without the ending of its compression."""
+    for ending in COMPRESSIONS:
+        if log.name.endswith(ending):
+            return log.name.removesuffix(ending)
+    return log.name
+
+
 # ---- one sequence -------------------------------------------------------------------------------
 
 
@@ -339,6 +347,41 @@ class History:
         self._readers: dict[str, LogReader] = {}
         self._ends: dict[str, int] = {}  # log -> the last zxid that was read from it
         self._firsts: dict[str, int] = {}  # log -> the zxid of its first transaction
+
+    def look_again(self, servers: Sequence[Server]) -> list[str]:
+        """Take the servers' present files; the next iteration reads what they have written since.
+
+        Return the names of the files that contain transactions before the last one that was read,
+        and that were not read: a log that is new, or an older log that has grown. The next
+        iteration leaves these transactions out, so read all files again with a new History. A log
+        that was only compressed is not new.
+        """
+        sizes = {_uncompressed(log): log.size for one in self.servers for log in one.logs}
+        late = []
+        for server in servers:
+            logs = sorted(server.logs, key=self._first)
+            for log in logs:
+                size = sizes.get(_uncompressed(log))
+                if (size is None and self._first(log) <= self.last_zxid) or (
+                    size is not None
+                    and log is not logs[-1]
+                    and log.size > size
+                    and self._has_unread(log)
+                ):
+                    late.append(log.name)
+        self.servers = list(servers)
+        return late
+
+    def _has_unread(self, log: Source) -> bool:
+        """Return whether the next transaction of a log precedes the last one that was read."""
+        known = self._readers.get(log.name)
+        if known is None:
+            return False
+        try:
+            batch = next(LogReader(log, offset=known.offset).batches(), None)
+        except HistoryError:
+            return False
+        return batch is not None and int(batch.zxids[0]) <= self.last_zxid
 
     def batches(self) -> Iterator[Batch]:
         """Yield the rows in the order of their zxids."""
