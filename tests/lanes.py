@@ -655,6 +655,12 @@ RULES: tuple[Rule, ...] = (
         "tests/monitoring/test_monitoring.py::test_prometheus_accepts_the_rules",
         "Fetches Debian's package of Prometheus. The other tests of the file parse each query.",
     ),
+    Rule(
+        Lane.ALL,
+        "tests/zk/test_clients.py::test_a_server_that_permits_only_its_admin_server",
+        "Starts a server with Jetty, whose jars no other test needs. The other tests of the file "
+        "ask servers by `cons`.",
+    ),
     Rule(Lane.NORMAL, "tests/packages", STARTS_PROCESSES),
     Rule(
         Lane.ALL,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kazoo.security import make_acl
 from support.scenes import Scene, scenes
+from support.zk.clients import address_of
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -210,3 +211,19 @@ def _stats(scene: Scene, path: str = "") -> dict[str, tuple[int, int]]:
     for name in scene.session.get_children(path or "/"):
         found |= _stats(scene, f"{path}/{name}")
     return found
+
+
+def test_the_client_behind_a_session(ask: Ask, scene: Scene, zookeeper: ZooKeeperServer) -> None:
+    """A remedy that names a session, and each row of an owner or a member, has its address."""
+    scene.hold(paths.owner("g", TopicPartition("logs", 2)), b"g_gone-0")
+    address = address_of(zookeeper, scene.session)
+    _, out, _ = ask("doctor", "--no-logs", "--group", "g", "--patience", "0", "-o", "json")
+    (remedy,) = {row["remedy"] for row in json.loads(out)}
+    assert f"this deletes its znodes (0x{scene.session.client_id[0]:x} is a client at" in remedy
+    assert f" {address})" in remedy
+    rows = json.loads(ask("members", "g", "-o", "json")[1])
+    rows += json.loads(ask("owners", "g", "-o", "json")[1])["partitions"]
+    rows += json.loads(ask("lag", "g", "-o", "json", "--timeout", "0.5")[1])
+    assert {row["client"] for row in rows if row["session"]} == {address}
+    assert address in ask("owners", "g", "-o", "wide")[1]
+    assert address in ask("members", "g", "--columns", "member,client")[1]

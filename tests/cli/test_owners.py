@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from cli.conftest import Run, Spawn
 from kazoo.client import KazooClient
+from support.zk.clients import address_of
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -57,6 +58,7 @@ def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, run: 
         "owner": "g_a-0",
         "consumer": "g_a",
         "session": f"0x{client.client_id[0]:x}",
+        "client": address_of(zookeeper, client),
         "offset": 0,
         "fault": "",
     }

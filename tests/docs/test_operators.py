@@ -41,6 +41,7 @@ ADDRESS = "zk1:2181/kafka"
 VARYING = {
     r"\d{4}-\d\d-\d\d[T ][\d:.,]+(Z|\+00:00)?": "TIME",
     r"0x[0-9a-f]+": "SESSION",
+    r"client at [0-9.]+:\d+": "CLIENT",
     r"\d+\.\d\d s\b": "SECONDS",
     r"\d+ s ago": "SECONDS ago",
     r"[ \t]+": " ",

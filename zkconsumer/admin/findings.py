@@ -65,6 +65,8 @@ class Finding:
         advice: the remedy as data, where one of zkconsumer's operations is the remedy.
         partitions: the partitions of the topic that are concerned.
         fixes: the repairs that `doctor --fix` plans; empty if it cannot repair this.
+        sessions: the sessions that `remedy` names; ZooKeeper's servers know their clients.
+        written: zxids of writes whose client is unknown.
     """
 
     severity: Severity
@@ -77,6 +79,8 @@ class Finding:
     partitions: tuple[int, ...] = ()
     fixes: tuple[Fix, ...] = ()
     advice: Advice | None = None
+    sessions: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
 
     @property
     def is_problem(self) -> bool:

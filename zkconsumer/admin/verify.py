@@ -103,6 +103,9 @@ def unsettled(
             "examine the group",
             numbers,
             advice=Advice(RemedyOperation.EXAMINE, image.name),
+            sessions=tuple(
+                sorted({image.owners[TopicPartition(topic, one)].session for one in numbers} - {0})
+            ),
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zkconsumer.cli.apply import Changing, carry_out, changing
-from zkconsumer.cli.options import AllGroups, Common, Groups, OneGroup, operator
+from zkconsumer.cli.options import Addressed, AllGroups, Common, Groups, OneGroup, operator
 from zkconsumer.cli.output import (
     Color,
     Column,
@@ -28,6 +29,7 @@ from zkconsumer.errors import ConfigError
 
 if TYPE_CHECKING:
     from zkconsumer.admin.findings import Finding
+    from zkconsumer.config.settings import ConnectionConfig
     from zkconsumer.zk.client import ZooKeeperClient
 
 
@@ -76,7 +78,7 @@ Fix = Annotated[
 @app.command()
 @changing
 def doctor(
-    common: Common,
+    common: Addressed,
     how: Changing,
     *,
     group: Groups = None,
@@ -129,12 +131,17 @@ def doctor(
                 )
 
         if watch_:
-            watch(common, lambda: _findings(names, examine()), interval_s=interval)
+            watch(
+                common,
+                lambda: _findings(names, examine(), Remedies(common, connection.config)),
+                interval_s=interval,
+            )
         found = examine()
+        worded = Remedies(common, connection.config)
         if not fix:
-            _write(common, found, remedy_of)
+            _write(common, found, worded)
         elif common.output is Output.TABLE and not common.is_selected:
-            _write(common, found, _remedy_with_plan)
+            _write(common, found, lambda one: _remedy_with_plan(one, worded))
         if fix:
             _fix(common, connection, found, how)
             if how.execute:
@@ -177,14 +184,37 @@ def _fix(common: Common, connection: ZooKeeperClient, found: list[Finding], how:
     carry_out(common, connection, plan, how, how.watch(connection, *plan.groups))
 
 
-def _remedy_with_plan(one: Finding) -> str:
+def _remedy_with_plan(one: Finding, worded: Remedies) -> str:
     """Return the remedy of a finding; the fixes of all findings are in the plan printed below."""
-    return f"{one.remedy} (see the plan below)" if one.fixes else remedy_of(one)
+    return f"{one.remedy} (see the plan below)" if one.fixes else worded(one)
 
 
-def _findings(names: Sequence[str] | None, found: list[Finding]) -> Reading:
+class Remedies:
+    """Words the remedies of findings, with the addresses of the clients that they concern.
+
+    ZooKeeper's servers are asked when the first finding concerns a client.
+    """
+
+    def __init__(self, common: Addressed, config: ConnectionConfig) -> None:
+        self._ask = cache(partial(common.addresses, config))
+
+    def __call__(self, one: Finding) -> str:
+        """Return the remedy of a finding."""
+        text = remedy_of(one)
+        if one.sessions:
+            return f"{text} ({self._ask().describe(*one.sessions)})"
+        if one.written:
+            addresses = self._ask()
+            writers = addresses.writers(one.written)
+            why = addresses.why_unknown if addresses.silent else "it has sent other requests since"
+            known = "; ".join(writers) or f"the address of that client is unknown: {why}"
+            return f"{text} ({known})"
+        return text
+
+
+def _findings(names: Sequence[str] | None, found: list[Finding], worded: Remedies) -> Reading:
     problems = sum(one.is_problem for one in found)
-    table = Table([_row(one, remedy_of(one)) for one in found], COLUMNS)
+    table = Table([_row(one, worded(one)) for one in found], COLUMNS)
     return _title(names, problems), table, []
 
 
@@ -254,7 +284,7 @@ verify_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @verify_app.command()
 @operator()
 def verify(
-    common: Common,
+    common: Addressed,
     *,
     group: OneGroup = None,
     watch_: Watch = False,
@@ -282,13 +312,17 @@ def verify(
 
     name = common.group(group)
 
+    worded: Callable[[Finding], str] = remedy_of
+
     def read() -> Reading:
         found = verified(connection, name, exclude_internal=not internal)
-        rows = [{**_row(one, remedy_of(one))} for one in found]
+        rows = [{**_row(one, worded(one))} for one in found]
         title = f"group {name} has {'not ' if found else ''}settled"
         return title, Table(rows, VERIFY_COLUMNS), []
 
     with common.connect(name) as connection:
+        if common.output is not Output.TABLE:  # only the other formats have the column `remedy`
+            worded = Remedies(common, connection.config)
         if watch_:
             watch(common, read, interval_s=interval)
         title, table, _ = read()

@@ -19,6 +19,7 @@ from zkconsumer.cli.lag import ONE_GROUP_COLUMNS, group_notes, partition_rows
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_faults, member_row, of_time
 from zkconsumer.cli.options import (
+    Addressed,
     Common,
     Groups,
     OneGroup,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from zkconsumer.admin.groups import GroupSummary, Selection
     from zkconsumer.admin.lag import GroupLag, IdleGroup
     from zkconsumer.zk.client import ZooKeeperClient
+    from zkconsumer.zk.clients import ClientAddresses
 
 
 # ---- groups delete, copy, rename -----------------------------------------------------------------
@@ -268,7 +270,7 @@ def _idle_row(one: IdleGroup) -> Row:
 @app.command("show")
 @operator(formats=SECTIONS)
 def show(
-    common: Common, *, group: OneGroup = None, watch_: Watch = False, interval: Interval = 2.0
+    common: Addressed, *, group: OneGroup = None, watch_: Watch = False, interval: Interval = 2.0
 ) -> None:
     """Show a group's members, owners, offsets and lag. Changes nothing.
 
@@ -279,23 +281,33 @@ def show(
     name = common.group(group)
     with common.connect(name) as connection:
         if watch_:
-            watch(common, lambda: _picture(_read(connection, name)), interval_s=interval)
+            watch(
+                common,
+                lambda: _picture(
+                    _read(connection, name), common.shown_addresses(connection.config)
+                ),
+                interval_s=interval,
+            )
         found = _read(connection, name)
+        addresses = common.shown_addresses(connection.config)
+    members = [member_row(one, addresses) for one in found.members]
+    partitions = list(partition_rows([found], addresses=addresses))
     common.write_sections(
         {
-            "members": Table(list(map(member_row, found.members)), MEMBER_COLUMNS),
-            "partitions": Table(list(partition_rows([found])), ONE_GROUP_COLUMNS),
+            "members": Table(members, MEMBER_COLUMNS),
+            "partitions": Table(partitions, ONE_GROUP_COLUMNS),
         }
     )
     say_all([*member_faults(found.members), *group_notes(found)])
 
 
-def _picture(group: GroupLag) -> Reading:
+def _picture(group: GroupLag, addresses: ClientAddresses | None) -> Reading:
     members = group.members
     threads = sum(len(one.threads) for one in members)
     title = f"{group.name}: {len(members)} members, {threads} threads"
     words = [*member_faults(members), *group_notes(group)]
-    return title, Table(list(partition_rows([group])), ONE_GROUP_COLUMNS), words
+    rows = list(partition_rows([group], addresses=addresses))
+    return title, Table(rows, ONE_GROUP_COLUMNS), words
 
 
 def _read(connection: ZooKeeperClient, name: str) -> GroupLag:

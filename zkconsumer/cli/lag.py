@@ -12,7 +12,15 @@ import typer
 
 from zkconsumer.cli.lag_exporter import Exporting, cluster_name, clusters_of, serve
 from zkconsumer.cli.members import of_time
-from zkconsumer.cli.options import AllGroups, Common, Groups, Topics, operator, topics_of
+from zkconsumer.cli.options import (
+    Addressed,
+    AllGroups,
+    Groups,
+    Topics,
+    client_cell,
+    operator,
+    topics_of,
+)
 from zkconsumer.cli.output import (
     ROWS,
     Align,
@@ -38,6 +46,7 @@ if TYPE_CHECKING:
     from zkconsumer.config.settings import ConnectionConfig
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
+    from zkconsumer.zk.clients import ClientAddresses
 
 
 # ---- partitions as rows, also for `groups show` and `offsets get` --------------------------------
@@ -82,6 +91,7 @@ COLUMNS = (
     Column("last_commit", drop_order=3, color=_faint_if_none),
     Column("owner", drop_order=6, color=_faint_if_none),
     Column("session", wide_only=True),
+    Column("client", wide_only=True),
 )
 
 
@@ -94,8 +104,11 @@ def unknown(value: Cell) -> Cell:
     return Unknown(value) if isinstance(value, str) else value
 
 
-def partition_row(group: str, one: PartitionLag) -> dict[str, object]:
-    """Return a partition as a row of `COLUMNS` and `GROUP`."""
+def partition_row(
+    group: str, one: PartitionLag, addresses: ClientAddresses | None = None
+) -> dict[str, object]:
+    """Return a partition as a row of `COLUMNS` and `GROUP`. With `addresses`, `client` is the
+    address of its owner."""
     log = one.log
     kafka = one.in_kafka if isinstance(one.in_kafka, tuple) else None
     return {
@@ -112,6 +125,7 @@ def partition_row(group: str, one: PartitionLag) -> dict[str, object]:
         "last_commit": _last_commit(one),
         "owner": Unknown(one.fault) if one.fault else one.owner,
         "session": session_text(one.session) if one.owner is not None else None,
+        "client": client_cell(one.session, addresses),
     }
 
 
@@ -134,11 +148,13 @@ def partition_rows(
     groups: Iterable[GroupLag],
     *,
     status_of: Callable[[str, PartitionLag], Status | None] | None = None,
+    addresses: ClientAddresses | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of groups; `status_of` adds the status of each partition."""
+    """Yield the rows of groups; `status_of` adds the status of each partition, and `addresses` the
+    address of its owner."""
     for group in groups:
         for one in group.partitions:
-            row = partition_row(group.name, one)
+            row = partition_row(group.name, one, addresses)
             if status_of is not None:
                 status = status_of(group.name, one)
                 row["status"] = status.value if status else None
@@ -320,9 +336,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@operator(formats=(*ROWS, Output.PROMETHEUS, Output.LEGACY), of=(Common, Exporting, Choice))
+@operator(formats=(*ROWS, Output.PROMETHEUS, Output.LEGACY), of=(Addressed, Exporting, Choice))
 def lag(
-    common: Common,
+    common: Addressed,
     exporting: Exporting,
     choice: Choice,
     *,
@@ -380,12 +396,12 @@ def lag(
     with ZooKeeperClient(settings) as connection:
         reader.use(connection)
         if watch_:
-            watch(common, reader.read_for_watch, interval_s=interval)
+            watch(common, lambda: reader.read_for_watch(common), interval_s=interval)
         else:
             _show(reader, common, exporting, fail_above)
 
 
-def _settings(common: Common, names: Sequence[str] | None) -> ConnectionConfig:
+def _settings(common: Addressed, names: Sequence[str] | None) -> ConnectionConfig:
     return common.connection_settings(names[0] if names else None)
 
 
@@ -491,14 +507,15 @@ class Reader:
             for group in groups
         ]
 
-    def read_for_watch(self) -> Reading:
+    def read_for_watch(self, common: Addressed) -> Reading:
         """Return the title, the table and the notes of one reading, for `--watch`."""
         groups = self.observe()
         self.check_names()
         groups.sort(key=lambda group: not _is_beyond(group))
         columns = (*_columns(groups), STATUS)
         history = self.history
-        rows = list(partition_rows(groups, status_of=history.status))
+        addresses = common.shown_addresses(self.connection.config)
+        rows = list(partition_rows(groups, status_of=history.status, addresses=addresses))
         words = [word for group in groups for word in group_notes(group, history.health(group))]
         words += self.unmatched(groups)
         return _title(groups), Table(rows, columns), words
@@ -526,7 +543,7 @@ def _columns(groups: Sequence[GroupLag]) -> tuple[Column, ...]:
     return tuple(replace(one, wide_only=False) if one in STORES else one for one in columns)
 
 
-def _show(reader: Reader, common: Common, exporting: Exporting, fail_above: int | None) -> None:
+def _show(reader: Reader, common: Addressed, exporting: Exporting, fail_above: int | None) -> None:
     from zkconsumer.cli import Exit
 
     groups = reader.observe()
@@ -542,9 +559,9 @@ def _show(reader: Reader, common: Common, exporting: Exporting, fail_above: int 
                 print(line)
     else:
         groups.sort(key=lambda group: not _is_beyond(group))
-        common.write(
-            partition_rows(groups, status_of=reader.history.status), (*_columns(groups), STATUS)
-        )
+        addresses = common.shown_addresses(reader.connection.config)
+        rows = partition_rows(groups, status_of=reader.history.status, addresses=addresses)
+        common.write(rows, (*_columns(groups), STATUS))
         say_all(word for group in groups for word in group_notes(group))
         say_all(map(_title, ([group] for group in groups)))
     missing = reader.unmatched(groups)

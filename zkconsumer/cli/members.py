@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from zkconsumer.cli.options import AllGroups, Common, Groups, operator
+from zkconsumer.cli.options import Addressed, AllGroups, Groups, client_cell, operator
 from zkconsumer.cli.output import Align, Color, Column, Row, Table, say_all
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.protocol.model import session_text
@@ -16,6 +16,7 @@ from zkconsumer.protocol.model import session_text
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import MemberReport
     from zkconsumer.zk.client import ZooKeeperClient
+    from zkconsumer.zk.clients import ClientAddresses
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -43,13 +44,14 @@ COLUMNS = (
         color=lambda idle: Color.WARNING if idle else None,
     ),
     Column("session", wide_only=True),
+    Column("client", wide_only=True),
     Column("since", wide_only=True),
 )
 
 
-def member_row(member: MemberReport) -> Row:
+def member_row(member: MemberReport, addresses: ClientAddresses | None = None) -> Row:
     """Return a row of `COLUMNS`. `owned` is the number of partitions; `idle` is the number of
-    threads without one."""
+    threads without one. With `addresses`, `client` is the address of the member."""
     return {
         "group": member.group,
         "member": member.consumer,
@@ -59,6 +61,7 @@ def member_row(member: MemberReport) -> Row:
         "owned": sum(member.owned.values()),
         "idle": len(member.idle),
         "session": session_text(member.session) if member.session else None,
+        "client": client_cell(member.session, addresses),
         "since": of_time(member.since_ms),
     }
 
@@ -89,7 +92,7 @@ def _member_words(members: Iterable[MemberReport]) -> Iterable[str]:
 @app.command()
 @operator()
 def members(
-    common: Common,
+    common: Addressed,
     *,
     group: Groups = None,
     all_groups: AllGroups = False,
@@ -108,16 +111,18 @@ def members(
     names = common.groups(group, all_groups=all_groups)
     with common.connect() as connection:
         if watch_:
-            watch(common, lambda: _read(connection, names, []), interval_s=interval)
+            watch(common, lambda: _read(common, connection, names, []), interval_s=interval)
         denied: list[str] = []
-        _, table, words = _read(connection, names, denied)
+        _, table, words = _read(common, connection, names, denied)
     common.write(table.rows, table.columns)
     say_all(words)
     if denied:
         raise typer.Exit(Exit.FAILED)
 
 
-def _read(connection: ZooKeeperClient, names: list[str] | None, denied: list[str]) -> Reading:
+def _read(
+    common: Addressed, connection: ZooKeeperClient, names: list[str] | None, denied: list[str]
+) -> Reading:
     """Read the members of groups (None: of all groups); append groups to which access is denied to
     `denied`."""
     from zkconsumer.admin import groups as admin
@@ -146,4 +151,6 @@ def _read(connection: ZooKeeperClient, names: list[str] | None, denied: list[str
         for why in admin.idle_by_design(requested)
     ]
     title = f"{len(reports)} members of {len(found)} groups"
-    return title, Table(list(map(member_row, reports)), COLUMNS), [*words, *denied]
+    addresses = common.shown_addresses(connection.config)
+    rows = [member_row(one, addresses) for one in reports]
+    return title, Table(rows, COLUMNS), [*words, *denied]

@@ -32,6 +32,7 @@ from zkconsumer.cli.output import (
     Row,
     Screen,
     Table,
+    Unknown,
     say,
     select,
 )
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from zkconsumer.cli.sources import Sources
     from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
     from zkconsumer.zk.client import ZooKeeperClient
+    from zkconsumer.zk.clients import ClientAddresses
 
 Value: TypeAlias = Any
 """The value of an option; the annotation of its parameter gives its type."""
@@ -351,6 +353,49 @@ class Display(Format):
 @dataclass(frozen=True, kw_only=True)
 class Common(Display, Connection):
     """Values of the common options of a command that reads ZooKeeper."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addressed(Common):
+    """Values of the common options of a command that shows sessions, with their clients."""
+
+    admin_port: Annotated[
+        int,
+        typer.Option(
+            "--zookeeper-admin-port",
+            min=1,
+            max=65535,
+            metavar="PORT",
+            envvar="ZKCONSUMER_ZOOKEEPER_ADMIN_PORT",
+            help="Port of ZooKeeper's admin server, which is asked for the addresses of clients if"
+            " the server does not permit `cons`.",
+        ),
+    ] = 8080
+
+    @property
+    def shows_clients(self) -> bool:
+        """Whether the output has the column `client`."""
+        if self.columns is not None:
+            return "client" in self.columns.lower()
+        return self.output is not Output.TABLE
+
+    def addresses(self, config: ConnectionConfig) -> ClientAddresses:
+        """Ask ZooKeeper's servers for the addresses of their clients."""
+        from zkconsumer.zk.clients import client_addresses
+
+        return client_addresses(config, admin_port=self.admin_port)
+
+    def shown_addresses(self, config: ConnectionConfig) -> ClientAddresses | None:
+        """Return what `addresses` returns if the output has the column `client`, else None."""
+        return self.addresses(config) if self.shows_clients else None
+
+
+def client_cell(session: int, addresses: ClientAddresses | None) -> str | Unknown | None:
+    """Return the address of a session's client as a cell; None without a session, or if the
+    servers were not asked because the table does not have the column."""
+    if not session or addresses is None:
+        return None
+    return addresses.of(session) or Unknown(addresses.why_unknown)
 
 
 # ---- commands ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli.options import Common, OneGroup, operator
+from zkconsumer.cli.options import Addressed, OneGroup, client_cell, operator
 from zkconsumer.cli.output import (
     Align,
     Column,
@@ -20,11 +20,14 @@ from zkconsumer.cli.output import (
     format_table,
     safe,
     say,
+    say_all,
+    unknown_reasons,
 )
 from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition, session_text
 
 if TYPE_CHECKING:
+    from zkconsumer.zk.clients import ClientAddresses
     from zkconsumer.zk.observer import Change, GroupSnapshot
 
 COLUMNS = (
@@ -33,6 +36,8 @@ COLUMNS = (
     Column("partition", align=Align.RIGHT),
     Column("owner"),
     Column("consumer", drop_order=1),
+    Column("session", wide_only=True),
+    Column("client", wide_only=True),
     Column("offset", align=Align.RIGHT),
 )
 
@@ -42,7 +47,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 @operator()
 def owners(
-    common: Common,
+    common: Addressed,
     *,
     group: OneGroup = None,
     watch: Annotated[
@@ -64,7 +69,7 @@ def owners(
             with common.connect(name) as connection:
                 raise unknown_group(name, connection)
         if not watch:
-            _show(name, observer.snapshot(), common)
+            _show(name, observer.snapshot(), common, common.shown_addresses(config))
         elif common.output in (Output.JSON, Output.JSONL):
             _print_all(_change_json(change) for _, change in observer.changes())
         else:
@@ -76,16 +81,25 @@ def _print_all(lines: Iterable[str]) -> None:
         print(line, flush=True)
 
 
-def _show(group: str, snapshot: GroupSnapshot, common: Common) -> None:
-    rows = list(_rows(group, snapshot))
+def _show(
+    group: str, snapshot: GroupSnapshot, common: Addressed, addresses: ClientAddresses | None
+) -> None:
+    rows = list(_rows(group, snapshot, addresses))
     if common.output in (Output.JSON, Output.YAML):
-        common.write_document({"members": _members(snapshot), "partitions": rows})
+        say_all(unknown_reasons(Table(rows, COLUMNS)))
+        plain = [{**row, "client": _text_or_none(row["client"])} for row in rows]
+        common.write_document({"members": _members(snapshot), "partitions": plain})
     elif common.output in (Output.JSONL, Output.CSV):
         common.write(rows, [Column(name) for name in rows[0]] if rows else COLUMNS)
     else:
         common.write([_shown(row, snapshot) for row in rows], COLUMNS)
         for problem in _problems(rows, snapshot):
             say(f"group {group}: {problem}")
+
+
+def _text_or_none(value: Json) -> str | None:
+    """Return a text, and None for an unknown value, whose reason is on standard error."""
+    return value if isinstance(value, str) else None
 
 
 def _lines(group: str, changes: Iterator[tuple[float, Change]]) -> Iterator[str]:
@@ -115,7 +129,9 @@ def _lines(group: str, changes: Iterator[tuple[float, Change]]) -> Iterator[str]
 # ---- one reading --------------------------------------------------------------------------------
 
 
-def _rows(group: str, snapshot: GroupSnapshot) -> Iterator[JsonObject]:
+def _rows(
+    group: str, snapshot: GroupSnapshot, addresses: ClientAddresses | None = None
+) -> Iterator[JsonObject]:
     for tp in sorted(snapshot.owners.keys() | snapshot.offsets.keys()):
         owner, offset = snapshot.owners.get(tp), snapshot.offsets.get(tp)
         thread = owner.thread if owner else None
@@ -126,6 +142,7 @@ def _rows(group: str, snapshot: GroupSnapshot) -> Iterator[JsonObject]:
             "owner": thread,
             "consumer": thread and owner_of(thread, snapshot.members),
             "session": session_text(owner.session) if owner else None,
+            "client": client_cell(owner.session, addresses) if owner else None,
             "offset": offset if isinstance(offset, int) else None,
             "fault": (owner.fault if owner else "") or (offset if isinstance(offset, str) else ""),
         }

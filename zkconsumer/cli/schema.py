@@ -159,7 +159,7 @@ def _documents() -> dict[str, Schema]:
                     record(
                         {"group": TEXT}
                         | partition
-                        | {"owner": owner, "consumer": owner, "session": owner}
+                        | {"owner": owner, "consumer": owner, "session": owner, "client": owner}
                         | {"offset": null_or(NUMBER), "fault": TEXT}
                     )
                 ),

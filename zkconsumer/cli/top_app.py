@@ -68,7 +68,7 @@ _FINDING_COLUMNS = (
     Column("subject"),
     Column("what"),
 )
-_MEMBERS = tuple(one for one in MEMBER_COLUMNS if one.name not in ("group", "pattern"))
+_MEMBERS = tuple(one for one in MEMBER_COLUMNS if one.name not in ("group", "pattern", "client"))
 TERMINAL_S = 1.0
 """Seconds between two checks that the terminal still exists."""
 

@@ -27,6 +27,10 @@ DEFAULT_ZOOKEEPER = "3.8.4"
 # locks of the other releases since 3.5 include Netty. ZooKeeper 3.4 has no TLS for clients.
 _TLS_LOCKS = {"3.8.4": "zookeeper-3.8.4-tls"}
 
+# The lock with the jars of the admin server (Jetty and Jackson), which only the default release
+# has.
+_ADMIN_LOCK = f"zookeeper-{DEFAULT_ZOOKEEPER}-admin"
+
 # The longest session timeout that a server grants, in milliseconds: ten times the JVM consumer's
 # default.
 _MAX_SESSION_MS = 60_000
@@ -77,7 +81,8 @@ class ZooKeeperServer(JavaServer):
             server_id: this server's number in `ensemble`.
             ensemble: the servers by number, including this one; None: a standalone server.
             settings: additional lines of `zoo.cfg`, which override the settings of this class; with
-                a `secureClientPort` the server gets the jars for TLS, which needs release 3.5.
+                a `secureClientPort` the server gets the jars for TLS, which needs release 3.5, and
+                with `admin.enableServer=true` the default release gets those of the admin server.
             properties: system properties of the JVM, such as its JAAS file.
             progress: receives a line of text for each step that takes long.
 
@@ -91,6 +96,8 @@ class ZooKeeperServer(JavaServer):
         name = f"ZooKeeper {server_id}" if ensemble else "ZooKeeper"
         self._settings = dict(settings or {})
         lock = _lock(release, tls="secureClientPort" in self._settings)
+        if release == DEFAULT_ZOOKEEPER and self._settings.get("admin.enableServer") == "true":
+            lock = _ADMIN_LOCK
         super().__init__(
             directory, name=name, lock=lock, heap_mb=heap_mb, port=port, progress=progress
         )

@@ -335,17 +335,28 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def ask(address: Address, question: bytes, *, limit_s: float = ANSWER_S) -> bytes:
-    """Return what a server answers to these bytes in plain text; empty if nothing comes in time."""
-    said, deadline = b"", time.monotonic() + limit_s
+def ask(
+    address: Address,
+    question: bytes,
+    *,
+    limit_s: float = ANSWER_S,
+    most: int = ANSWER_BYTES,
+    open_: Callable[[Address, float], socket.socket] = socket.create_connection,
+) -> bytes:
+    """Return what a server answers to these bytes; empty if nothing comes in time.
+
+    `most` is the maximum number of bytes that are read. `open_` opens the connection, by default
+    for plain text.
+    """
+    said, deadline = bytearray(), time.monotonic() + limit_s
     try:
-        with socket.create_connection(address, limit_s) as connection:
+        with open_(address, limit_s) as connection:
             connection.sendall(question)
-            while len(said) < ANSWER_BYTES and (left := deadline - time.monotonic()) > 0:
+            while len(said) < most and (left := deadline - time.monotonic()) > 0:
                 connection.settimeout(left)
-                if not (chunk := connection.recv(4096)):
+                if not (chunk := connection.recv(65536)):
                     break
                 said += chunk
     except OSError:
-        return said
-    return said
+        return bytes(said)
+    return bytes(said)

@@ -80,6 +80,7 @@ def _without_partition(
         numbers,
         fixes,
         None if sessions else examined.fix_advice,
+        sessions=tuple(sorted(sessions)),
     )
 
 
@@ -104,6 +105,7 @@ def _unregistered(
             why,
             _stop(*sessions),
             numbers,
+            sessions=tuple(sorted(sessions)),
         )
     registered_in = {one: examined.session_of(paths.member(examined.group, one)) for one in members}
     held: dict[str, list[TopicPartition]] = {}
@@ -126,6 +128,7 @@ def _unregistered(
                 "a process with the same consumer.id died or froze; it blocks the partitions"
                 " until its session expires",
                 _stop(*sessions),
+                sessions=tuple(sorted(sessions)),
             )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, partitions_of
@@ -15,7 +15,7 @@ from zkconsumer.admin.health import last_write, written
 from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC, NO_MEMBERS, PERSISTENT_MEMBER
 from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import session_text
+from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.release_detection import ambiguity, is_escaped_twice
 
@@ -50,7 +50,7 @@ def of_layouts(examined: ExaminedGroup) -> Iterator[Finding]:
 
 
 def _topic(examined: ExaminedGroup, parent: str, name: str) -> Finding:
-    why = "no topic can have that name"
+    why, sessions = "no topic can have that name", _sessions_below(examined, [parent])
     if name.startswith(("b'", 'b"')):
         why += ": a Python 3 client wrote the repr of its bytes, as pykafka does (pykafka #888)"
     fixes = examined.fixes_of_tree(parent)
@@ -61,9 +61,10 @@ def _topic(examined: ExaminedGroup, parent: str, name: str) -> Finding:
         quoted(name),
         f"{parent} does not have the name of a topic",
         why + "; JVM members ignore the znode, so both clients may consume the same partitions",
-        "delete it" if fixes else _stop_of(examined, [parent]),
+        "delete it" if fixes else _stop_of(sessions),
         fixes=fixes,
         advice=examined.fix_advice if fixes else None,
+        sessions=() if fixes else sessions,
     )
 
 
@@ -71,7 +72,8 @@ def _nodes(examined: ExaminedGroup, topic: str, odd: list[str], kind: Kind) -> F
     names = [path.rpartition("/")[2] for path in odd]
     listed = ", ".join(map(quoted, names[:3])) + (" ..." if len(names) > 3 else "")
     fixes = tuple(fix for path in odd for fix in examined.fixes_of_tree(path))
-    remedy = "delete them" if fixes else _stop_of(examined, odd)
+    sessions = () if fixes else _sessions_below(examined, odd)
+    remedy = "delete them" if fixes else _stop_of(sessions)
     advice = examined.fix_advice if fixes else None
     if kind is Kind.OFFSETS_OF:
         return Finding(
@@ -84,6 +86,7 @@ def _nodes(examined: ExaminedGroup, topic: str, odd: list[str], kind: Kind) -> F
             remedy,
             fixes=fixes,
             advice=advice,
+            sessions=sessions,
         )
     pykafka = any(map(_PYKAFKA.fullmatch, names))
     layout = "pykafka's layout, leader-partition" if pykafka else "an unknown layout"
@@ -97,17 +100,17 @@ def _nodes(examined: ExaminedGroup, topic: str, odd: list[str], kind: Kind) -> F
         remedy,
         fixes=fixes,
         advice=advice,
+        sessions=sessions,
     )
 
 
-def _stop_of(examined: ExaminedGroup, roots: list[str]) -> str:
-    sessions = {
-        session
-        for root in roots
-        for path in examined.below(root)
-        if (session := examined.session_of(path))
-    }
-    held = ", ".join(session_text(session) for session in sorted(sessions)) or "of another client"
+def _sessions_below(examined: ExaminedGroup, roots: list[str]) -> tuple[int, ...]:
+    sessions = {examined.session_of(path) for root in roots for path in examined.below(root)}
+    return tuple(sorted(sessions - {0}))
+
+
+def _stop_of(sessions: Iterable[int]) -> str:
+    held = ", ".join(map(session_text, sessions)) or "of another client"
     return (
         f"stop the process that holds session {held}, or give it another group.id;"
         " then examine the group again"
@@ -143,6 +146,12 @@ def of_users(examined: ExaminedGroup) -> Iterator[Finding]:
             " offsets that a tool sets, and members that join read the same messages",
             "stop that client before you change the group's offsets or start members",
             tuple(counts),
+            written=tuple(
+                node.stat.mzxid
+                for number in counts
+                if (path := paths.offset(examined.group, TopicPartition(topic, number)))
+                and (node := examined.image.nodes.get(path))
+            ),
         )
     if health.foreign_writers:
         yield Finding(
@@ -221,7 +230,16 @@ def _finding(examined: ExaminedGroup, code: str, consumer: str, what: str, why: 
     session = examined.session_of(path)
     if session:
         remedy = f"stop the process that holds session {session_text(session)}: this deletes {path}"
-        return Finding(Severity.ERROR, code, examined.group, consumer, what, why, remedy)
+        return Finding(
+            Severity.ERROR,
+            code,
+            examined.group,
+            consumer,
+            what,
+            why,
+            remedy,
+            sessions=(session,),
+        )
     return Finding(
         Severity.ERROR,
         code,
