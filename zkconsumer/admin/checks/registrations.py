@@ -163,6 +163,11 @@ def of_users(examined: ExaminedGroup) -> Iterator[Finding]:
             "these znodes probably are that client's offsets: commands for offsets do not change"
             " them, and `groups delete` deletes them",
             "stop that client before you delete or rename the group",
+            written=tuple(
+                node.stat.mzxid
+                for path in health.foreign_writers
+                if (node := examined.image.nodes.get(path))
+            ),
         )
     waiting = _lag(examined)
     if not health.live and not health.is_written and waiting:
