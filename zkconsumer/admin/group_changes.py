@@ -19,7 +19,6 @@ from typing import Final
 
 from zkconsumer.admin.apply import KafkaStore, read_rights
 from zkconsumer.admin.groups import (
-    OFFSETS,
     GroupImage,
     read_group_names,
     read_group_tree,
@@ -29,6 +28,7 @@ from zkconsumer.admin.groups import (
 from zkconsumer.admin.plan import Change, Content, KafkaChange, Plan, State
 from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_znodes import OFFSETS
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.payloads import encode_offset

@@ -35,6 +35,7 @@ from zkconsumer.protocol.group_health import (
     as_threads,
     group_health,
 )
+from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS, last_write, read_group_znodes
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import Kind, thread_ids
 from zkconsumer.protocol.payloads import (
@@ -51,7 +52,7 @@ from zkconsumer.protocol.payloads import (
 )
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
-from zkconsumer.protocol.requests import Node, Stat
+from zkconsumer.protocol.requests import Node
 from zkconsumer.protocol.suggestions import did_you_mean
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -191,11 +192,6 @@ class GroupImage:
         return found
 
 
-def last_write(stat: Stat) -> LastWrite:
-    """Return the last write to a znode with this stat."""
-    return LastWrite(stat.mzxid, stat.version, stat.mtime_ms)
-
-
 def _registration(
     group: str, name: ConsumerId, data: bytes | None
 ) -> Registration | MalformedZnodeError:
@@ -252,22 +248,12 @@ _WILDCARDS = frozenset("*?[")
 SLICE: Final = 500
 """Number of groups that are read together, between two reports of the progress."""
 
-MEMBERS, OWNERS, OFFSETS = "ids", "owners", "offsets"
-
-MOST_FOREIGN: Final = 1_000
-"""Number of foreign znodes of a group that are read: another program may keep a large tree there.
-A program that writes some of them is then noticed only by chance."""
-
 
 def read_groups(
     connection: ZooKeeperClient,
     names: Iterable[str],
     *,
-    directories: Collection[str] = (
-        MEMBERS,
-        OWNERS,
-        OFFSETS,
-    ),
+    directories: Collection[str] = (MEMBERS, OWNERS, OFFSETS),
     topics: Collection[str] | None = None,
 ) -> dict[str, GroupImage]:
     """Read groups with few requests; groups that do not exist are left out.
@@ -277,87 +263,18 @@ def read_groups(
             znodes are read too, as far as this client may read them.
         topics: whose owners and offsets are read; None means all topics.
     """
-    roots = {paths.group(name): name for name in names}
-    nodes = connection.read(roots)
-    tops = [f"{root}/{directory}" for root in nodes for directory in directories]
-    listed: dict[str, Collection[str]] = {**connection.children(tops)}
-    flat = f"/{MEMBERS}"
-    deeper = [
-        f"{top}/{name}"
-        for top, below in listed.items()
-        if not top.endswith(flat)
-        for name in below
-        if topics is None or name in topics
-    ]
-    listed |= connection.children(deeper)
-    leaves = [f"{top}/{name}" for top in tops if top.endswith(flat) for name in listed.get(top, ())]
-    leaves += (
-        f"{path}/{name}"
-        for path in deeper
-        for name in listed.get(path, ())
-        if paths.is_partition(name)
-    )
-    found: dict[str, dict[str, Node]] = {roots[root]: {root: node} for root, node in nodes.items()}
-    for path, node in connection.read(leaves).items():
-        found[path.split("/", 3)[2]][path] = node
-    listings: dict[str, dict[str, Collection[str]]] = {name: {} for name in found}
-    for path, below in listed.items():
-        listings[path.split("/", 3)[2]][path] = below
-    foreign: dict[str, dict[str, LastWrite]] = {name: {} for name in found}
-    if {MEMBERS, OWNERS, OFFSETS}.issubset(directories):
-        odd = [
-            f"{path}/{name}"
-            for path in deeper
-            if path.split("/", 4)[3] == OFFSETS
-            for name in listed.get(path, ())
-            if not paths.is_partition(name)
-        ]
-        for path, stat in _foreign_stats(connection, nodes, odd).items():
-            foreign[path.split("/", 3)[2]][path] = last_write(stat)
-    return {name: GroupImage(name, found[name], listings[name], foreign[name]) for name in found}
-
-
-def _foreign_stats(
-    connection: ZooKeeperClient, roots: Iterable[str], odd: Iterable[str]
-) -> dict[str, Stat]:
-    """Return the stats of foreign znodes, as far as this client may read them.
-
-    These are the znodes `odd` below `offsets`, other children of the groups' znodes (`roots`), and
-    all znodes below them.
-    """
-    tops = connection.permitted_children(roots)
-    level = [
-        f"{root}/{name}"
-        for root, names in tops.items()
-        for name in names
-        if name not in paths.GROUP_PARTS
-    ]
-    level += odd
-    found: dict[str, Stat] = {}
-    counts: dict[str, int] = {}
-    while level:
-        wanted = []
-        for path in level:
-            group = path.split("/", 3)[2]
-            counts[group] = counts.get(group, 0) + 1
-            if counts[group] <= MOST_FOREIGN:
-                wanted.append(path)
-        answers = connection.stats_allowed(wanted)
-        found |= {path: stat for path, stat in answers.items() if isinstance(stat, Stat)}
-        below = connection.permitted_children(wanted)
-        level = [f"{path}/{name}" for path, names in below.items() for name in names]
-    return found
+    operation = read_group_znodes(names, directories=directories, topics=topics)
+    return {
+        name: GroupImage(name, one.nodes, one.listed, one.foreign)
+        for name, one in connection.run(operation).items()
+    }
 
 
 def read_allowed_groups(
     connection: ZooKeeperClient,
     names: Sequence[str],
     *,
-    directories: Collection[str] = (
-        MEMBERS,
-        OWNERS,
-        OFFSETS,
-    ),
+    directories: Collection[str] = (MEMBERS, OWNERS, OFFSETS),
 ) -> tuple[dict[str, GroupImage], dict[str, AccessDeniedError]]:
     """Read groups as `read_groups` does; also return group -> error where access is denied."""
     denied: dict[str, AccessDeniedError] = {}

@@ -14,16 +14,12 @@ from itertools import groupby
 from typing import Final, TypeVar
 
 from zkconsumer.admin.findings import ranges
-from zkconsumer.admin.groups import MEMBERS, OWNERS, GroupImage, read_groups
-from zkconsumer.admin.groups import last_write as write_of
+from zkconsumer.admin.groups import GroupImage, read_groups
 from zkconsumer.errors import quoted
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.group_health import (
-    PATIENCE_S,
-    GroupHealth,
-    GroupReading,
-    group_health,
-)
+from zkconsumer.protocol.group_health import PATIENCE_S, GroupHealth, GroupReading, group_health
+from zkconsumer.protocol.group_znodes import MEMBERS, OWNERS
+from zkconsumer.protocol.group_znodes import last_write as write_of
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Stat
 from zkconsumer.zk.client import ZooKeeperClient

@@ -29,8 +29,6 @@ from typing import Final
 
 from zkconsumer.admin.group_changes import Targets, plan_offsets
 from zkconsumer.admin.groups import (
-    OFFSETS,
-    OWNERS,
     GroupImage,
     Selection,
     read_groups,
@@ -53,6 +51,7 @@ from zkconsumer.kafka.logs import (
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import matching, white_list
 from zkconsumer.protocol.group_assignment import partitions_in
+from zkconsumer.protocol.group_znodes import OFFSETS, OWNERS
 from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
 

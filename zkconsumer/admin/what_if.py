@@ -12,13 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zkconsumer.admin.groups import (
-    MEMBERS,
-    OWNERS,
-    read_all_topic_payloads,
-    read_groups,
-    unknown_group,
-)
+from zkconsumer.admin.groups import read_all_topic_payloads, read_groups, unknown_group
 from zkconsumer.errors import ConfigError, MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
@@ -28,6 +22,7 @@ from zkconsumer.protocol.group_assignment import (
     MemberAssignment,
     requested_topics,
 )
+from zkconsumer.protocol.group_znodes import MEMBERS, OWNERS
 from zkconsumer.protocol.java.text import utf16_key
 from zkconsumer.protocol.later import assignors as later
 from zkconsumer.protocol.later.assignors import Assignor

@@ -26,10 +26,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 from zkconsumer.admin.findings import ExaminedGroup
-from zkconsumer.admin.groups import MEMBERS, OWNERS, read_all_topic_payloads, read_groups
+from zkconsumer.admin.groups import read_all_topic_payloads, read_groups
 from zkconsumer.errors import ConfigError, escaped_and_cut
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import owner_of
+from zkconsumer.protocol.group_znodes import MEMBERS, OWNERS
 from zkconsumer.protocol.model import ConsumerId, TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias
 
+from zkconsumer.errors import AccessDeniedError
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 Result: TypeAlias = Any
@@ -171,6 +172,15 @@ class Rights:
 Request = Get | Exists | Children | Listing | Create | Multi | SyncLeader
 Batch = Sequence[Request]
 """Requests that are sent together (pipelined) and answered in order."""
+
+
+def denied(path: str) -> AccessDeniedError:
+    """Return the error for a znode that ZooKeeper does not allow this client to read."""
+    return AccessDeniedError(
+        "ZooKeeper does not allow this client to read the znode",
+        where=path,
+        remedy="authenticate as a user who may read it (zookeeper.auth.*)",
+    )
 
 
 @dataclass(frozen=True, slots=True)

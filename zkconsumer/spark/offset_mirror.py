@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from zkconsumer.admin.groups import MEMBERS, read_groups
+from zkconsumer.admin.groups import read_groups
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import (
     AccessDeniedError,
@@ -29,6 +29,7 @@ from zkconsumer.errors import (
     quoted,
 )
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_znodes import MEMBERS
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import encode_offset, stored_offset
 from zkconsumer.protocol.requests import MAX_MULTI_WRITES, Code, Create, SetData

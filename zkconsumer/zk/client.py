@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
@@ -26,6 +26,7 @@ from zkconsumer.protocol.requests import (
     Stat,
     SyncLeader,
     Write,
+    denied,
 )
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
@@ -33,6 +34,8 @@ Found: TypeAlias = Any
 """The result of a read; the kind of the read determines its type."""
 
 Read = Get | Exists | Children | SyncLeader | Rights
+
+T = TypeVar("T")
 
 PIPELINE = 5_000
 """Maximum number of requests in flight; further requests wait.
@@ -77,6 +80,19 @@ class ZooKeeperClient:
         self._session.stop()
 
     # ---- reading ---------------------------------------------------------------------------------
+
+    def run(self, operation: Generator[Sequence[Read], Sequence[Reply], T]) -> T:
+        """Run an operation that only reads, and return its result.
+
+        Raises ZooKeeperUnreachableError, and what the operation raises.
+        """
+        try:
+            batch = next(operation)
+            while True:
+                batch = operation.send([reply for _, reply in self._replies(batch)])
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     def read(self, paths: Iterable[str]) -> dict[str, Node]:
         """Return payload and stat of each existing znode, in the order of `paths`.
@@ -140,7 +156,7 @@ class ZooKeeperClient:
         found: dict[str, Found] = {}
         for request, reply in self._replies(requests):
             if reply.code is Code.NO_AUTH:
-                found[request.path] = _denied(request)
+                found[request.path] = denied(request.path)
             elif reply.code is Code.OK:
                 found[request.path] = reply.value
         return found
@@ -148,7 +164,7 @@ class ZooKeeperClient:
     def _present(self, requests: Iterable[Read]) -> Iterator[tuple[str, Found]]:
         for request, reply in self._replies(requests):
             if reply.code is Code.NO_AUTH:
-                raise _denied(request)
+                raise denied(request.path)
             if reply.code is Code.OK:
                 yield request.path, reply.value
 
@@ -217,14 +233,6 @@ class ZooKeeperClient:
             where=self.config.zookeeper_hosts,
             remedy="try again when the servers accept clients",
         )
-
-
-def _denied(request: Read) -> AccessDeniedError:
-    return AccessDeniedError(
-        "ZooKeeper does not allow this client to read the znode",
-        where=request.path,
-        remedy="authenticate as a user who may read it (zookeeper.auth.*)",
-    )
 
 
 def _ignored(*_: object) -> None:

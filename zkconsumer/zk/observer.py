@@ -15,23 +15,25 @@ deleted and re-created between two reads. Then all znodes of the list are read a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from kazoo.client import KazooClient
 
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, ZooKeeperUnreachableError
+from zkconsumer.errors import MalformedZnodeError, ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_znodes import read_group_znodes
 from zkconsumer.protocol.model import JsonObject, Session, TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.payloads import OwnerZnode, decode_offset, owner_znode
 from zkconsumer.protocol.registrations import Registration, decode_registration
 from zkconsumer.protocol.requests import (
+    Batch,
     Code,
     Exists,
     Get,
@@ -39,6 +41,7 @@ from zkconsumer.protocol.requests import (
     Listing,
     Node,
     Reply,
+    denied,
 )
 from zkconsumer.zk.session import ZooKeeperSession
 
@@ -61,6 +64,8 @@ ALL: frozenset[GroupPart] = frozenset(GroupPart)
 
 
 _Read = Exists | Get | Listing
+
+T = TypeVar("T")
 
 # A string is the reason why the payload is malformed.
 Value = Registration | OwnerZnode | int | str
@@ -127,11 +132,8 @@ class GroupWatcher:
         ask: Callable[[Sequence[_Read]], Sequence[Reply]],
         group: str,
         follow: frozenset[GroupPart],
-        *,
-        watch: bool,
     ) -> None:
         self._ask = ask
-        self._watch = watch
         roots = {
             GroupPart.MEMBERS: paths.ids(group),
             GroupPart.OWNERS: paths.owners(group),
@@ -145,26 +147,6 @@ class GroupWatcher:
         # that the aborted read found.
         self._reported: dict[str, Value] = {}
         self._touched: set[str] = set()
-
-    def snapshot(self) -> GroupSnapshot:
-        """Return all values, by kind."""
-        members: dict[str, Registration | str] = {}
-        owners: dict[TopicPartition, OwnerZnode] = {}
-        offsets: dict[TopicPartition, int | str] = {}
-        for path in sorted(self._values, key=_order):
-            at, value = paths.locate(path), self._values[path]
-            match value:
-                case OwnerZnode():
-                    owners[TopicPartition(at.name, at.partition)] = value
-                case Registration():
-                    members[at.name] = value
-                case _ if at.kind is Kind.MEMBER:
-                    members[at.name] = str(value)
-                case _:
-                    offsets[TopicPartition(at.name, at.partition)] = value
-        return GroupSnapshot(
-            MappingProxyType(members), MappingProxyType(owners), MappingProxyType(offsets)
-        )
 
     def read_all(self) -> list[Change]:
         """Read the whole group; return the differences from the last report."""
@@ -212,15 +194,13 @@ class GroupWatcher:
     def _list(self, wanted: Collection[str]) -> list[tuple[str, _Listing | None]]:
         """Return the children of each path, None if it does not exist; watch a missing root."""
         found: list[tuple[str, _Listing | None]] = []
-        replies = self._ask([Listing(path, self._watch) for path in wanted])
+        replies = self._ask([Listing(path, watch=True) for path in wanted])
         for path, reply in zip(wanted, replies, strict=True):
             if isinstance(reply.value, ListedChildren):
                 found.append((path, _Listing(frozenset(reply.value.names), reply.value.cversion)))
                 continue
             appeared = (
-                path in self._roots
-                and self._watch
-                and self._ask([Exists(path, watch=True)])[0].value is not None
+                path in self._roots and self._ask([Exists(path, watch=True)])[0].value is not None
             )
             found += self._list([path]) if appeared else [(path, None)]
         return found
@@ -228,7 +208,7 @@ class GroupWatcher:
     def _get(self, wanted: Collection[str]) -> None:
         kinds = {path: paths.locate(path).kind for path in wanted}
         replies = self._ask(
-            [Get(path, self._watch and kind in _WATCHED_LEAVES) for path, kind in kinds.items()]
+            [Get(path, watch=kind in _WATCHED_LEAVES) for path, kind in kinds.items()]
         )
         for (path, kind), reply in zip(kinds.items(), replies, strict=True):
             self._touched.add(path)
@@ -271,6 +251,29 @@ def _decode(kind: Kind, path: str, node: Node) -> Value:
                 return owner_znode(data, session=stat.owner, czxid=stat.czxid, where=path)
     except MalformedZnodeError as error:
         return error.what
+
+
+def _snapshot(nodes: Mapping[str, Node]) -> GroupSnapshot:
+    """Return the values of the znodes, by kind."""
+    members: dict[str, Registration | str] = {}
+    owners: dict[TopicPartition, OwnerZnode] = {}
+    offsets: dict[TopicPartition, int | str] = {}
+    for path in sorted(nodes, key=_order):
+        at = paths.locate(path)
+        if at.kind not in _LEAVES:
+            continue
+        match _decode(at.kind, path, nodes[path]):
+            case OwnerZnode() as owner:
+                owners[TopicPartition(at.name, at.partition)] = owner
+            case Registration() as registration:
+                members[at.name] = registration
+            case value if at.kind is Kind.MEMBER:
+                members[at.name] = str(value)
+            case value:
+                offsets[TopicPartition(at.name, at.partition)] = value
+    return GroupSnapshot(
+        MappingProxyType(members), MappingProxyType(owners), MappingProxyType(offsets)
+    )
 
 
 # ---- the observer --------------------------------------------------------------------------------
@@ -344,19 +347,19 @@ class Observer:
 
     def group_exists(self) -> bool:
         """Return whether the group has a znode."""
-        (reply,) = self._read([Exists(f"{paths.CONSUMERS}/{self.group}")])
+        reply = self._run(_one(Exists(paths.group(self.group))))
         return reply.value is not None
 
     def count_owners(self, topic: str) -> int:
         """Return how many partitions of a topic have an owner znode, with one read."""
-        (reply,) = self._read([Listing(paths.owners_of(self.group, topic))])
+        reply = self._run(_one(Listing(paths.owners_of(self.group, topic))))
         return len(reply.value.names) if reply.code is Code.OK else 0
 
     def snapshot(self) -> GroupSnapshot:
         """Read all followed parts with pipelined requests."""
-        watcher = GroupWatcher(self._read, self.group, self._follow, watch=False)
-        watcher.read_all()
-        return watcher.snapshot()
+        directories = [part.value for part in self._follow]
+        found = self._run(read_group_znodes([self.group], directories=directories))
+        return _snapshot(found[self.group].nodes if self.group in found else {})
 
     def changes(self) -> Iterator[tuple[float, Change]]:
         """Yield (monotonic seconds of the read, change) for every change, until `close`.
@@ -367,7 +370,7 @@ class Observer:
         """
         inbox: SimpleQueue[str | None] = SimpleQueue()
         self._inboxes.append(inbox)
-        watcher = GroupWatcher(self._ask, self.group, self._follow, watch=True)
+        watcher = GroupWatcher(self._ask, self.group, self._follow)
         stale = True
         while True:
             try:
@@ -418,25 +421,29 @@ class Observer:
             raise _ConnectionLost(f"no reply within {_REPLY_S:g} s") from None
         for request, reply in zip(batch, replies, strict=True):
             if reply.code is Code.NO_AUTH:
-                raise AccessDeniedError(
-                    "ZooKeeper does not allow this client to read the group",
-                    where=request.path,
-                    remedy="authenticate as a user who may read it",
-                )
+                raise denied(request.path)
             if reply.code not in (Code.OK, Code.NO_NODE):
                 raise _ConnectionLost(str(reply.value))
         return replies
 
-    def _read(self, batch: Sequence[_Read]) -> Sequence[Reply]:
+    def _run(self, operation: Generator[Batch, Sequence[Reply], T]) -> T:
         try:
-            return self._ask(batch)
-        except _ConnectionLost as error:
+            return self._session.run(operation, limit_s=_REPLY_S)
+        except ZooKeeperUnreachableError as error:
             failures = self._session.failures()
             raise ZooKeeperUnreachableError(
-                f"the connection was lost while reading: {failures or error}",
+                f"the connection was lost while reading: {failures or error.what}",
                 where=self._settings.zookeeper_hosts,
                 remedy="try again",
             ) from error
+
+
+def _one(request: _Read) -> Generator[Batch, Sequence[Reply], Reply]:
+    """Raise AccessDeniedError if this client may not read the znode."""
+    (reply,) = yield [request]
+    if reply.code is Code.NO_AUTH:
+        raise denied(request.path)
+    return reply
 
 
 def _settings(

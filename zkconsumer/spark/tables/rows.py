@@ -25,9 +25,6 @@ from pyspark.sql.types import (
 )
 
 from zkconsumer.admin.groups import (
-    MEMBERS,
-    OFFSETS,
-    OWNERS,
     GroupImage,
     member_reports,
     read_by_bisection,
@@ -42,6 +39,7 @@ from zkconsumer.kafka.logs import group_offsets
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.group_health import owner_of
+from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import marked
 from zkconsumer.protocol.requests import Stat

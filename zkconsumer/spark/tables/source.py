@@ -27,17 +27,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from zkconsumer.admin.groups import (
-    MEMBERS,
-    OFFSETS,
-    OWNERS,
-    read_group_names,
-    read_groups,
-    read_topic_payloads,
-)
+from zkconsumer.admin.groups import read_group_names, read_groups, read_topic_payloads
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
+from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import end_on_sigterm, errors_as_text, log_to_stderr
 from zkconsumer.spark.read_only import ReadOnlySource
