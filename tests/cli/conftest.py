@@ -9,6 +9,7 @@ from typing import IO
 
 import pytest
 from kazoo.client import KazooClient
+from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -76,11 +77,8 @@ def call() -> Run:
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     """The kazoo client that creates the group."""
-    one = KazooClient(zookeeper.connect)
-    one.start(60)
-    yield one
-    one.stop()
-    one.close()
+    with peer_of(zookeeper.connect) as one:
+        yield one
 
 
 @pytest.fixture

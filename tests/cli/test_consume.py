@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from cli.conftest import Run, Spawn
 from confluent_kafka import Producer
-from kazoo.client import KazooClient
 from support.wait import LIMIT_S
 from support.zk.client import peer_of
 
@@ -92,11 +91,9 @@ def test_a_malformed_offset_does_not_stop_the_other_partitions(
     for partition in range(PARTITIONS):
         sandbox.produce(topic, 10, partition=partition)
     malformed, empty = (paths.offset(topic, TopicPartition(topic, number)) for number in (0, 1))
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start()
-    client.create(malformed, b"ten", makepath=True)
-    client.create(empty, b"")
-    client.stop()
+    with peer_of(sandbox.zookeeper_connect) as client:
+        client.create(malformed, b"ten", makepath=True)
+        client.create(empty, b"")
     code, out, err = run(*arguments, "--idle-timeout", "6")
     assert (code, len(out.splitlines())) == (0, 30)
     assert any(line.startswith("zkconsumer: ") and malformed in line for line in err.splitlines())

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from kazoo.client import KazooClient
 from kazoo.security import make_acl
 from support.scenes import Clients, connect_clients
+from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
@@ -30,11 +30,8 @@ Command = Callable[..., Result]
 def clients(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Clients]:
     """A chroot for one test, with a topic of three partitions, but without a broker."""
     chroot = unique("commands")
-    above = KazooClient(zookeeper.connect)
-    above.start(60)
-    above.create(f"/{chroot}")
-    above.stop()
-    above.close()
+    with peer_of(zookeeper.connect) as above:
+        above.create(f"/{chroot}")
     with connect_clients(f"{zookeeper.connect}/{chroot}") as both:
         payload = json.dumps({"version": 1, "partitions": {str(n): [0] for n in range(3)}})
         both.other.create(paths.topic("t"), payload.encode(), makepath=True)

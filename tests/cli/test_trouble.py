@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from cli.conftest import Run, Spawn
-from kazoo.client import KazooClient
+from support.zk.client import peer_of
 
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
@@ -68,18 +69,13 @@ def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
     """If no member can parse a topic's znode, the command ends with an error that names it."""
     topic = unique("malformed")
     path = f"/brokers/topics/{topic}"
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start(60)
-    try:
+    with peer_of(sandbox.zookeeper_connect) as client, ExitStack() as stack:
         client.create(path, b"[]")
+        stack.callback(client.delete, path)
         connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
         code, out, err = run("consume", *connect, "--idle-timeout", "60")
         assert (code, out) == (1, "")
         assert f"{topic}: a topic is not a JSON object" in err.splitlines()[-1]
-    finally:
-        client.delete(path)
-        client.stop()
-        client.close()
 
 
 def test_a_topic_that_becomes_malformed(sandbox: Sandbox, spawn: Spawn, unique: Unique) -> None:
@@ -94,9 +90,7 @@ def test_a_topic_that_becomes_malformed(sandbox: Sandbox, spawn: Spawn, unique: 
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start(60)
-    try:
+    with peer_of(sandbox.zookeeper_connect) as client:
         sandbox.produce(topic, 10)
         assert all(process.stdout.readline() for _ in range(10))
         sound = client.get(path)[0]
@@ -107,6 +101,3 @@ def test_a_topic_that_becomes_malformed(sandbox: Sandbox, spawn: Spawn, unique: 
         sandbox.produce(topic, 10)
         assert len(process.stdout.read().splitlines()) == 10
         assert process.wait(timeout=60) == 0
-    finally:
-        client.stop()
-        client.close()

@@ -9,6 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 from support.kafka.streams import Log, Reader, log_cases, opened
 from support.members.group import Group
+from support.zk.client import peer_of
 
 from zkconsumer.sandbox import Sandbox
 
@@ -28,15 +29,10 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 def cluster(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[tuple[KazooClient, str]]:
     """A separate chroot on the sandbox's ZooKeeper; the test registers its brokers."""
     chroot = f"/{unique('moved')}"
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start(60)
-    try:
+    with peer_of(sandbox.zookeeper_connect) as client:
         client.ensure_path(chroot)
         client.chroot = chroot
         yield client, f"{sandbox.zookeeper_connect}{chroot}"
-    finally:
-        client.stop()
-        client.close()
 
 
 # Number of messages in each partition of a filled log.

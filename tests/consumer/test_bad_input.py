@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 from support.members.group import SETTINGS, Group, MemberUnderTest
 from support.wait import LIMIT_S, eventually
+from support.zk.client import peer_of
 from support.zk.proxies import RawProxy
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -310,11 +311,8 @@ def test_a_server_that_hides_its_tick_causes_a_warning(
 @pytest.fixture
 def brokerless(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     """A ZooKeeper chroot that no broker has used."""
-    client = KazooClient(zookeeper.connect)
-    client.start(60)
-    yield client
-    client.stop()
-    client.close()
+    with peer_of(zookeeper.connect) as client:
+        yield client
 
 
 def test_a_member_waits_for_the_first_broker(

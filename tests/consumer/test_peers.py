@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from kazoo.client import KazooClient
+from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.protocol import paths, registrations
@@ -18,18 +18,15 @@ LIMIT_S = 60
 @pytest.fixture
 def idle_peer(sandbox: Sandbox) -> Iterator[Callable[[str, str], None]]:
     """Register a member that never claims a partition."""
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start(60)
+    with peer_of(sandbox.zookeeper_connect) as client:
 
-    def register(group: str, topic: str) -> None:
-        registration = registrations.Registration({topic: 1}, timestamp_ms=1400000000000)
-        path = paths.member(group, f"{group}_aaa")
-        payload = registrations.encode_registration(registration)
-        client.create(path, payload, ephemeral=True, makepath=True)
+        def register(group: str, topic: str) -> None:
+            registration = registrations.Registration({topic: 1}, timestamp_ms=1400000000000)
+            path = paths.member(group, f"{group}_aaa")
+            payload = registrations.encode_registration(registration)
+            client.create(path, payload, ephemeral=True, makepath=True)
 
-    yield register
-    client.stop()
-    client.close()
+        yield register
 
 
 def test_idle_peer_is_reported_once_and_leaves_the_status_with_the_peer(
@@ -69,32 +66,24 @@ def test_a_nudge_registers_again_and_keeps_ownership(
         rebalance_max_retries=2,
         peers_nudge=True,
     )
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start(60)
-    try:
-        with ConsumerConnector(config) as connector:
-            connector.create_message_streams({topic: 1})
-            member = paths.member(group, connector.consumer_id)
-            owner = paths.owner(group, TopicPartition(topic, 1))
-            assert until(lambda: client.exists(owner) is not None, limit_s=LIMIT_S)
-            first, owned = client.exists(member).czxid, client.exists(owner).czxid
+    with peer_of(sandbox.zookeeper_connect) as client, ConsumerConnector(config) as connector:
+        connector.create_message_streams({topic: 1})
+        member = paths.member(group, connector.consumer_id)
+        owner = paths.owner(group, TopicPartition(topic, 1))
+        assert until(lambda: client.exists(owner) is not None, limit_s=LIMIT_S)
+        first, owned = client.exists(member).czxid, client.exists(owner).czxid
 
-            def again() -> bool:
-                node = client.exists(member)
-                return node is not None and node.czxid > first
+        def again() -> bool:
+            node = client.exists(member)
+            return node is not None and node.czxid > first
 
-            assert until(again, limit_s=LIMIT_S)
-            assert until(lambda: connector.status().phase == "settled", limit_s=LIMIT_S)
-            assert client.exists(owner).czxid == owned
-            # After several renewals of the lease, all watch events of the nudge have been handled.
-            later = connector.metrics()["zookeeper_requests"] + 5
-            assert until(
-                lambda: connector.metrics()["zookeeper_requests"] >= later, limit_s=LIMIT_S
-            )
-            assert connector.metrics().get("ownership_lost", 0) == 0
-            # The member may be reading the group again at this moment.
-            assert until(lambda: connector.status().phase == "settled", limit_s=LIMIT_S)
-            assert client.exists(owner).czxid == owned
-    finally:
-        client.stop()
-        client.close()
+        assert until(again, limit_s=LIMIT_S)
+        assert until(lambda: connector.status().phase == "settled", limit_s=LIMIT_S)
+        assert client.exists(owner).czxid == owned
+        # After several renewals of the lease, all watch events of the nudge have been handled.
+        later = connector.metrics()["zookeeper_requests"] + 5
+        assert until(lambda: connector.metrics()["zookeeper_requests"] >= later, limit_s=LIMIT_S)
+        assert connector.metrics().get("ownership_lost", 0) == 0
+        # The member may be reading the group again at this moment.
+        assert until(lambda: connector.status().phase == "settled", limit_s=LIMIT_S)
+        assert client.exists(owner).czxid == owned

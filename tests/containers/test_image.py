@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 
 import docker
-from kazoo.client import KazooClient
+from support.zk.client import peer_of
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -39,13 +39,10 @@ def test_the_command_line_reads_a_group_of_the_sandbox(
     topic, group = unique("orders"), unique("billing")
     sandbox.create_topic(topic, partitions=2)
     sandbox.produce(topic, 5, partition=0)
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start(60)
-    for partition, offset in enumerate((b"2", b"0")):
-        path = paths.offset(group, TopicPartition(topic, partition))
-        client.create(path, offset, makepath=True)
-    client.stop()
-    client.close()
+    with peer_of(sandbox.zookeeper_connect) as client:
+        for partition, offset in enumerate((b"2", b"0")):
+            path = paths.offset(group, TopicPartition(topic, partition))
+            client.create(path, offset, makepath=True)
     arguments = ("lag", "-z", sandbox.zookeeper_connect, "-g", group, "-o", "json")
     rows = json.loads(command_line(image, *arguments, network="host"))
     assert [(row["offset"], row["log_end"], row["lag"]) for row in rows] == [(2, 5, 3), (0, 0, 0)]
@@ -62,10 +59,5 @@ def test_no_process_runs_as_root(image: str) -> None:
 
 def test_a_session_reaches_the_container_from_the_host(container_zookeeper: str) -> None:
     """The server in the container of the contract tests is a real one of the pinned release."""
-    client = KazooClient(container_zookeeper)
-    client.start(60)
-    try:
+    with peer_of(container_zookeeper) as client:
         assert client.server_version()[:2] == (3, 8)
-    finally:
-        client.stop()
-        client.close()

@@ -19,6 +19,7 @@ import typer
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 from support.kafka.offsets import foreign
+from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.admin.exporter import OWN, READINGS
@@ -146,13 +147,8 @@ def stage(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", sandbox.zookeeper_connect)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    zk = KazooClient(sandbox.zookeeper_connect)
-    zk.start(LIMIT_S)
-    try:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         yield Recipe(sandbox, unique(""), zk)
-    finally:
-        zk.stop()
-        zk.close()
 
 
 # ---- what there is before a recipe, and after ----------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 from confluent_kafka import Producer
-from kazoo.client import KazooClient
+from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.cli import COMMANDS, app
@@ -158,13 +158,10 @@ def test_the_session(
         for _ in range(int(row[5])):
             producer.produce(topic, b"m", partition=int(row[1]))
     assert producer.flush(PROGRAM_LIMIT_S) == 0
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start(PROGRAM_LIMIT_S)
-    for row in rows:
-        path = f"/consumers/{group}/offsets/{topic}/{row[1]}"
-        client.create(path, row[2].encode(), makepath=True)
-    client.stop()
-    client.close()
+    with peer_of(sandbox.zookeeper_connect) as client:
+        for row in rows:
+            path = f"/consumers/{group}/offsets/{topic}/{row[1]}"
+            client.create(path, row[2].encode(), makepath=True)
     assert address.startswith("zk1")
     monkeypatch.setenv(variable, sandbox.zookeeper_connect)
 

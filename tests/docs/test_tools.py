@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
+from support.zk.client import peer_of
 
 from zkconsumer.admin.exporter import OWN, READINGS
 from zkconsumer.protocol import paths
@@ -23,11 +23,8 @@ def test_the_reading_calls(
     """The example in docs/library.md runs unchanged, except for names."""
     topic, group = unique("orders"), unique("billing")
     sandbox.create_topic(topic, partitions=2)
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start(60)
-    client.create(paths.offset(group, TopicPartition(topic, 1)), b"0", makepath=True)
-    client.stop()
-    client.close()
+    with peer_of(sandbox.zookeeper_connect) as client:
+        client.create(paths.offset(group, TopicPartition(topic, 1)), b"0", makepath=True)
     page = (DOCS / "library.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (example,) = [block for block in blocks if "group_lags" in block]

@@ -18,6 +18,7 @@ import pytest
 from kazoo.client import KazooClient
 from support.members.group import SETTINGS, MemberUnderTest
 from support.wait import LIMIT_S, eventually
+from support.zk.client import peer_of
 from support.zk.proxies import Proxy
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
@@ -180,11 +181,8 @@ def _survives(one: MemberUnderTest, admin: KazooClient, spoil: Callable[[], obje
 
 @pytest.fixture
 def admin(guarded: Guarded) -> Iterator[KazooClient]:
-    client = KazooClient(guarded.zookeeper.connect)
-    client.start(60)
-    yield client
-    client.stop()
-    client.close()
+    with peer_of(guarded.zookeeper.connect) as client:
+        yield client
 
 
 def test_a_login_that_breaks_off(

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.consumer.stream import Stream
@@ -55,10 +55,7 @@ class CapturedGroup:
     def __init__(self, sandbox: Sandbox, unique: Callable[[str], str], stack: ExitStack) -> None:
         self.sandbox, self._stack = sandbox, stack
         self.group, self.topic = unique("group"), unique("topic")
-        self._client = KazooClient(sandbox.zookeeper_connect)
-        self._client.start(60)
-        stack.callback(self._client.close)
-        stack.callback(self._client.stop)
+        self._client = stack.enter_context(peer_of(sandbox.zookeeper_connect))
 
     def join(self, suffix: str, **settings: Any) -> ConsumerConnector:
         config = ConsumerConfig(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from support.members.crew import LIMIT_S, Crew
+from support.members.crew import Crew
+from support.zk.client import peer_of
 from support.zk.proxies import Trap
 
 from zkconsumer.sandbox import Sandbox
@@ -45,8 +46,4 @@ def trap(sandbox: Sandbox, stack: ExitStack) -> Trap:
 @pytest.fixture
 def admin(sandbox: Sandbox, stack: ExitStack) -> KazooClient:
     """A ZooKeeper client that is not a member."""
-    client = KazooClient(sandbox.zookeeper_connect)
-    client.start(timeout=LIMIT_S)
-    stack.callback(client.close)
-    stack.callback(client.stop)
-    return client
+    return stack.enter_context(peer_of(sandbox.zookeeper_connect))

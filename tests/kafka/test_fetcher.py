@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import pytest
 from confluent_kafka import Message
-from kazoo.client import KazooClient
 from support.kafka.logs import ABORTED, COMMITTED, transact
 from support.kafka.streams import KafkaLog, Log, log_cases, opened, settings_for
 from support.wait import LIMIT_S, eventually
+from support.zk.client import peer_of
 
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
@@ -404,15 +404,10 @@ def test_a_quota_is_obeyed(
     path = f"/config/clients/{client}"
     config = {"version": 1, "config": {"consumer_byte_rate": "8000"}}
     change = {"version": 2, "entity_path": f"clients/{client}"}
-    zookeeper = KazooClient(sandbox.zookeeper_connect)
-    zookeeper.start(LIMIT_S)
-    try:
+    with peer_of(sandbox.zookeeper_connect) as zookeeper:
         zookeeper.create(path, json.dumps(config).encode(), makepath=True)
         changes = "/config/changes/config_change_"
         zookeeper.create(changes, json.dumps(change).encode(), sequence=True)
-    finally:
-        zookeeper.stop()
-        zookeeper.close()
     fetcher = closing(ColumnFetcher({**settings_for(sandbox.bootstrap), "client.id": client}))
     tp, start = TopicPartition(topic, 0), time.monotonic()
 

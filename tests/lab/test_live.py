@@ -10,6 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from lab.conftest import LIMIT_MS, LabPage, running_lab
 from playwright.sync_api import expect
+from support.zk.client import peer_of
 
 from zkconsumer.admin.lag import PATIENCE_S, PartitionLag, Window
 from zkconsumer.kafka.logs import LogRange
@@ -68,15 +69,12 @@ class LiveMembers:
 @pytest.fixture
 def members(zookeeper: ZooKeeperServer) -> Iterator[LiveMembers]:
     """A group of two members with two partitions."""
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    group = LiveMembers(client)
-    for number, name in enumerate(("a", "b")):
-        group.join(f"{group.group}_{name}")
-        group.claim(number, f"{group.group}_{name}-0")
-    yield group
-    client.stop()
-    client.close()
+    with peer_of(zookeeper.connect) as client:
+        group = LiveMembers(client)
+        for number, name in enumerate(("a", "b")):
+            group.join(f"{group.group}_{name}")
+            group.claim(number, f"{group.group}_{name}-0")
+        yield group
 
 
 def test_the_lab_follows_a_group_without_writes(

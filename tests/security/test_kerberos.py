@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from support.kerberos import (
     Realm,
@@ -24,6 +23,7 @@ from support.kerberos import (
 )
 from support.packages import ROOT
 from support.wait import LIMIT_S, eventually
+from support.zk.client import peer_of
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -194,14 +194,8 @@ def test_a_member_reads_and_commits(
     )
     said, errors = member.communicate(timeout=LIMIT_S)
     assert (member.returncode, len(said.splitlines())) == (0, MESSAGES), errors
-    client = KazooClient(cluster.sandbox.zookeeper_connect)
-    client.start(LIMIT_S)
-    try:
-        with pytest.raises(NoAuthError):
-            client.get(paths.offset(topic, TopicPartition(topic, 0)))
-    finally:
-        client.stop()
-        client.close()
+    with peer_of(cluster.sandbox.zookeeper_connect) as client, pytest.raises(NoAuthError):
+        client.get(paths.offset(topic, TopicPartition(topic, 0)))
 
 
 def test_lag(kerberized: Callable[[str], Cluster], topic: str) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
@@ -215,18 +214,13 @@ def test_where_it_begins_and_ends(
 
 def test_starting_at_the_groups_offsets(spark: SparkSession, sandbox: Sandbox, own: str) -> None:
     """`zookeeper` reads from the group's stored offset, but does not join or change the group."""
-    zk = KazooClient(sandbox.zookeeper_connect)
-    zk.start(60)
-    try:
+    with peer_of(sandbox.zookeeper_connect) as zk:
         node = paths.offset(own, TopicPartition(own, 0))
         zk.create(node, b"95", makepath=True)
         options = {"subscribe": own, "group.id": own, "startingOffsets": "zookeeper"}
         assert places(load(spark, sandbox, options)) == [(0, n) for n in range(95, 100)]
         assert zk.get_children(paths.group(own)) == ["offsets"]
         assert zk.get(node)[0] == b"95"
-    finally:
-        zk.stop()
-        zk.close()
 
 
 def test_only_the_columns_asked_for(spark: SparkSession, sandbox: Sandbox, own: str) -> None:

@@ -64,13 +64,8 @@ class Cluster(Scene):
 @pytest.fixture(scope="module")
 def cluster(sandbox: Sandbox) -> Iterator[Cluster]:
     """Dozens of groups, some of which have znodes that no member would write."""
-    session = KazooClient(sandbox.zookeeper_connect)
-    session.start(60)
-    try:
+    with peer_of(sandbox.zookeeper_connect) as session:
         yield _planted(Cluster(sandbox, session, "tables"), sandbox)
-    finally:
-        session.stop()
-        session.close()
 
 
 def _planted(cluster: Cluster, sandbox: Sandbox) -> Cluster:

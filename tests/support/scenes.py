@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 
+from support.zk.client import peer_of
 from zkconsumer import ConsumerConfig
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy, assign
@@ -95,18 +96,10 @@ def scenes(
     kind: Callable[[str, KazooClient], S] = Scene,  # type: ignore[assignment]  # S's default
 ) -> Iterator[S]:
     """Yield a scene of this class below the chroot, and close its session at the end."""
-    above = KazooClient(server.connect)
-    above.start(60)
-    above.create(f"/{chroot}", b"")
-    above.stop()
-    above.close()
-    session = KazooClient(f"{server.connect}/{chroot}")
-    session.start(60)
-    try:
+    with peer_of(server.connect) as above:
+        above.create(f"/{chroot}", b"")
+    with peer_of(f"{server.connect}/{chroot}") as session:
         yield kind(f"{server.connect}/{chroot}", session)
-    finally:
-        session.stop()
-        session.close()
 
 
 @contextmanager
@@ -200,11 +193,5 @@ def connect_clients(connect: str, **settings: Any) -> Iterator[Clients]:
         }
         | settings
     )
-    other = KazooClient(connect, timeout=10.0)
-    other.start(60)
-    try:
-        with ZooKeeperClient(config) as tools:
-            yield Clients(connect, tools, other)
-    finally:
-        other.stop()
-        other.close()
+    with peer_of(connect) as other, ZooKeeperClient(config) as tools:
+        yield Clients(connect, tools, other)

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped
+from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import ZooKeeperUnreachableError
@@ -105,14 +105,9 @@ def test_the_port_of_a_broker(sandbox: Sandbox) -> None:
 
 def test_a_server_with_too_many_connections(tmp_path: Path) -> None:
     """At `maxClientCnxns`, the error names this setting."""
-    with ZooKeeperServer(tmp_path, settings={"maxClientCnxns": 1}) as server:
-        holder = KazooClient(server.connect, timeout=60.0)
-        holder.start(60)
-        try:
-            assert "closes it: is maxClientCnxns reached" in _error(server.connect)
-        finally:
-            holder.stop()
-            holder.close()
+    limited = ZooKeeperServer(tmp_path, settings={"maxClientCnxns": 1})
+    with limited as server, peer_of(server.connect):
+        assert "closes it: is maxClientCnxns reached" in _error(server.connect)
 
 
 def test_a_connection_that_breaks_before_the_request_is_closed_by_the_server() -> None:

@@ -12,6 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 from support.internals import client_of
+from support.zk.client import peer_of
 from support.zk.takeover import expire
 
 from zkconsumer.errors import (
@@ -74,11 +75,8 @@ def following(connect: str, group: str) -> Iterator[tuple[Observer, Followed]]:
 @pytest.fixture
 def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     """The client that changes the group."""
-    one = KazooClient(zookeeper.connect, timeout=6.0)
-    one.start()
-    yield one
-    one.stop()
-    one.close()
+    with peer_of(zookeeper.connect) as one:
+        yield one
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from support.wait import LIMIT_S, eventually
+from support.zk.client import peer_of
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.status import Status
@@ -105,10 +106,7 @@ class Group:
     def __init__(self, sandbox: Sandbox, name: str, topic: str, stack: ExitStack) -> None:
         self.sandbox, self.name, self.topic = sandbox, name, topic
         self._stack = stack
-        self.admin = KazooClient(sandbox.zookeeper_connect)
-        self.admin.start(60)
-        stack.callback(self.admin.close)
-        stack.callback(self.admin.stop)
+        self.admin = stack.enter_context(peer_of(sandbox.zookeeper_connect))
 
     def member(self, suffix: str = "m", **settings: Any) -> MemberUnderTest:
         """Return a connected member without a subscription; it leaves at the end of the test."""
