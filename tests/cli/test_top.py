@@ -6,9 +6,11 @@ import asyncio
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -196,8 +198,9 @@ def test_without_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-def test_the_command_ends_with_its_terminal() -> None:
-    """The command ends when its terminal is closed, even if no SIGHUP arrives."""
+@contextmanager
+def on_a_terminal() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Start the command, and return it with the other end of its terminal, when it has painted."""
     master, slave = pty.openpty()
     words = ["top", "-z", "127.0.0.1:1", "--timeout", str(LIMIT_S)]
     command = [sys.executable, "-m", "zkconsumer", *words]
@@ -207,11 +210,30 @@ def test_the_command_ends_with_its_terminal() -> None:
         shown = b""
         while b"zkconsumer top" not in shown:
             shown += os.read(master, 65536)
-        os.close(master)
-        assert process.wait(LIMIT_S / 2) == 0
+        yield process, master
     finally:
         process.kill()
         process.wait()
+
+
+def test_the_command_ends_with_its_terminal() -> None:
+    """The command ends when its terminal is closed, even if no SIGHUP arrives."""
+    with on_a_terminal() as (process, master):
+        os.close(master)
+        assert process.wait(LIMIT_S / 2) == 0
+
+
+def test_an_interrupt_from_elsewhere() -> None:
+    """SIGINT from another process restores the terminal, and gives exit code 130."""
+    with on_a_terminal() as (process, master):
+        process.send_signal(signal.SIGINT)
+        shown = b""
+        with suppress(OSError):  # the process closes its end of the terminal
+            while more := os.read(master, 65536):
+                shown += more
+        assert process.wait(LIMIT_S / 2) == 130
+        assert b"\x1b[?1049l" in shown
+        os.close(master)
 
 
 def test_the_history_of_a_group_that_is_gone_is_dropped(world: World) -> None:

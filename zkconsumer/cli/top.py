@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib.util import find_spec
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -48,6 +50,15 @@ def top(
     from zkconsumer.cli.top_app import Top
     from zkconsumer.cli.top_feed import Feed
 
+    signal.signal(signal.SIGINT, _interrupt)
     fault = Top(Feed(connection, interval_s=interval), has_terminal=sys.stdin.isatty).run()
     if fault is not None:
         raise fault
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Raise KeyboardInterrupt. asyncio would replace Python's own handler by one that does not.
+
+    On the terminal of the full-screen view, Ctrl-C is a key.
+    """
+    raise KeyboardInterrupt
