@@ -16,10 +16,10 @@ from zkconsumer.cli.output import Column, Output, write, write_document
 from zkconsumer.protocol.assignors import Strategy
 
 if TYPE_CHECKING:
-    from zkconsumer.sim.coordinated.stories import StoryRun
+    from zkconsumer.sim.kernel.stories import StoryRun
     from zkconsumer.sim.lessons import Lesson
     from zkconsumer.sim.plan import Do
-    from zkconsumer.sim.scenarios import NarratedRun, Scenario
+    from zkconsumer.sim.scenarios import Scenario
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -316,7 +316,7 @@ class _Printer:
             case _:
                 self._entries.append(entry)
 
-    def end(self, ended: NarratedRun | StoryRun) -> None:
+    def end(self, ended: StoryRun) -> None:
         """Print the remaining entries and the result. Exits with code 6 if a guarantee was
         broken."""
         from zkconsumer.trace.page import page

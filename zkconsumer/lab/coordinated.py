@@ -46,9 +46,9 @@ from zkconsumer.sim.coordinated.view import (
     message_text,
 )
 from zkconsumer.sim.coordinated.world import InTransit, Watcher, World
+from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import NEVER, Delivered, all_of
 from zkconsumer.sim.plan import Do
-from zkconsumer.sim.recorder import Emit
 from zkconsumer.trace.story import listed
 
 Value: TypeAlias = Any

@@ -41,11 +41,12 @@ from zkconsumer.protocol.model import JsonObject
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import JvmMember
+from zkconsumer.sim.kernel.stories import Emit, StoryStuckError
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.plan import Action, Do
-from zkconsumer.sim.recorder import Emit, Recorder
+from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.scenarios import Scenario
-from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError
+from zkconsumer.sim.stage import ORDINARY, Stage
 from zkconsumer.sim.world import World, possible, repairs
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ narrator), `writes`, `refused`, `watch`, `delivered`, `phase` (of a JVM member),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 
 from zkconsumer.consumer.executor import WatchFired
@@ -18,13 +18,13 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.sim.kernel import stories as kernel
+from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.plan import Action
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, End
-from zkconsumer.trace import VERSION, Digest, header, transition
-
-Emit = Callable[[JsonObject], None]
+from zkconsumer.trace import Digest, header, transition
 
 QUIET = frozenset({Code.OK, Code.BROKEN})
 _SHOWN = 40
@@ -36,29 +36,26 @@ def root_of(world: World) -> str:
     return paths.ids(world.GROUP).removesuffix("ids")
 
 
-class Recorder(Watcher):
+class Recorder(kernel.Recorder[World], Watcher):
     """Passes every entry to `emit`."""
 
     def __init__(self, emit: Emit) -> None:
-        self._emit = emit
+        super().__init__(emit)
         self._digests: dict[int, Digest] = {}
         self._seen = 0
         self._sessions: dict[int, str] = {}
-        self._gone: set[int] = set()
 
     def begin(self, world: World) -> None:
         """Skip the changes up to now: the story begins after them."""
         self._seen = len(world.zookeeper.history)
 
     def note(self, world: World, text: str) -> None:
-        """Record an event that a member cannot know."""
         self._written(world)
-        self._put(world, note=text)
+        super().note(world, text)
 
     def scene(self, world: World, text: str) -> None:
-        """Record the situation at the start of the story, without the events before it."""
         self._written(world)
-        self._put(world, scene=text)
+        super().scene(world, text)
 
     def transition(
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
@@ -105,9 +102,8 @@ class Recorder(Watcher):
     def acted(self, world: World, action: Action) -> None:
         self._written(world)
         for who, link in enumerate(world.links):
-            if link.dead and who not in self._gone:
-                self._gone.add(who)
-                self._put(world, member=world.members[who].name, gone=True)
+            if link.dead:
+                self._ended(world, who, world.members[who].name)
 
     def _written(self, world: World) -> None:
         """Record the writes since the last call, one transaction at a time."""
@@ -128,9 +124,6 @@ class Recorder(Watcher):
         member = "" if ended == End.EXPIRED.value else self._sessions.get(first.session, "")
         writes = [_shown(change) for change in changes if change.path]
         self._put(world, member=member, writes=writes, **extra)
-
-    def _put(self, world: World, **entry: Json) -> None:
-        self._emit({"v": VERSION, "t": round(world.now, 6), **entry})
 
 
 def _shown(change: Change) -> list[str]:

@@ -10,7 +10,6 @@ A narrated run is a random run of a group of any size and kind; a seed selects i
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -19,31 +18,23 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.kernel.search import Decisions
-from zkconsumer.sim.kernel.world import InvariantViolation
+from zkconsumer.sim.kernel.stories import Emit, Story, StoryRun, lesson_of, narrated
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
-from zkconsumer.sim.recorder import Emit, Recorder
-from zkconsumer.sim.stage import ORDINARY, Stage, StoryStuckError, monitor_for, stage
+from zkconsumer.sim.recorder import Recorder
+from zkconsumer.sim.stage import ORDINARY, Stage, monitor_for, stage
 from zkconsumer.sim.world import World, possible, repairs
 
 Script = Callable[[Stage], None]
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """A story: its title, what it shows, the function that makes the decision, and its script."""
+@dataclass(frozen=True, kw_only=True)
+class Scenario(Story[Stage]):
+    """A story on ZooKeeper: the function that makes the decision, its world and JVM members."""
 
-    title: str
-    lesson: str
     decided: str
     plan: Plan
-    script: Script
     jvm: frozenset[int] = frozenset()
-
-    @property
-    def name(self) -> str:
-        """The title as a file name."""
-        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -60,14 +51,20 @@ def _story(
     backoff_s: float = 2.0,
 ) -> Callable[[Script], Script]:
     def add(script: Script) -> Script:
-        lesson = " ".join((script.__doc__ or "").split())
         plan = Plan(
             members=members,
             partitions=partitions,
             messages=messages,
             settings=lambda one: replace(one, backoff_s=backoff_s),
         )
-        one = Scenario(title, lesson, decided, plan, script, jvm)
+        one = Scenario(
+            title=title,
+            lesson=lesson_of(script),
+            script=script,
+            decided=decided,
+            plan=plan,
+            jvm=jvm,
+        )
         SCENARIOS[one.name] = one
         return script
 
@@ -481,25 +478,6 @@ class Peers(Enum):
         return frozenset()
 
 
-@dataclass(frozen=True)
-class NarratedRun:
-    """How a narrated run ended.
-
-    Attributes:
-        unowned: partitions without an owner at the end; a group with JVM members may settle
-            although some partitions have no owner.
-        violation: the promise that was broken, if any.
-        rest: why the world did not settle, if it did not.
-    """
-
-    seconds: float
-    deliveries: int
-    duplicates: int
-    unowned: int
-    violation: str = ""
-    rest: str = ""
-
-
 def names_of(members: int) -> list[str]:
     """Return the consumer ids in a simulated world, in the order of their numbers."""
     return [f"g_{number}" for number in range(members)]
@@ -514,7 +492,7 @@ def run_seed(
     peers: Peers,
     kinds: Sequence[Do],
     emit: Emit,
-) -> NarratedRun:
+) -> StoryRun:
     """Run the joins and faults that a seed selects.
 
     Then end all faults, and run until the group settles.
@@ -572,7 +550,7 @@ def _choose(world: World, decide: Decisions) -> Action:
     return actions[decide(len(actions))]
 
 
-def run_scenario(scenario: Scenario, *, jvm: frozenset[int] | None, emit: Emit) -> NarratedRun:
+def run_scenario(scenario: Scenario, *, jvm: frozenset[int] | None, emit: Emit) -> StoryRun:
     """Run a story; the members in `jvm` are JVM members."""
     jvm = scenario.jvm if jvm is None else jvm
     monitor = monitor_for(jvm)
@@ -584,20 +562,6 @@ def _whom(who: int, tp: object) -> str:
     return f" {tp}" if tp is not None else f" {who}" if who >= 0 else ""
 
 
-def _narrated(on: Stage, monitor: Monitor, story: Callable[[], None]) -> NarratedRun:
-    violation = rest = ""
-    try:
-        story()
-    except InvariantViolation as found:
-        violation = str(found)
-    except StoryStuckError as stuck:
-        rest = str(stuck)
+def _narrated(on: Stage, monitor: Monitor, story: Callable[[], None]) -> StoryRun:
     world = on.world
-    return NarratedRun(
-        round(world.now, 3),
-        monitor.deliveries,
-        monitor.duplicates,
-        len(world.log_end) - len(world.owners()),
-        violation,
-        rest,
-    )
+    return narrated(on, monitor, story, lambda: len(world.log_end) - len(world.owners()))

@@ -8,11 +8,9 @@ the same in every run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.jvm_member import MixedMonitor, MixedWorld
+from zkconsumer.sim.kernel import stories as kernel
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
@@ -27,38 +25,20 @@ ORDINARY = frozenset({Do.SERVE, Do.RECEIVE, Do.CONNECT, Do.NOTICE, Do.NEXT_MESSA
 """Actions that happen without a command of the script."""
 
 
-class StoryStuckError(AssertionError):
-    """A condition that a story waits for has not become true."""
-
-
-class Narrator(Protocol):
-    """Receives the announcements of a story, for instance a `Recorder`."""
-
-    def note(self, world: World, text: str) -> None: ...
-    def scene(self, world: World, text: str) -> None: ...
-
-
-class Stage:
+class Stage(kernel.Stage[World]):
     """One world, and the commands of a story."""
 
-    def __init__(self, world: World, recorder: Narrator) -> None:
-        self.world = world
-        self._recorder = recorder
+    LIMIT_S = LIMIT_S
+
+    def __init__(self, world: World, narrator: kernel.Narrator[World]) -> None:
+        super().__init__(world, narrator)
         self._turns = 0
         self._last: dict[int, int] = {}
 
     # ---- ordered by the story --------------------------------------------------------------------
 
-    def say(self, text: str) -> None:
-        self._recorder.note(self.world, text)
-
-    def scene(self, *settled: int) -> None:
-        """Let these members join and settle before the story begins."""
-        names = [self.world.members[who].name for who in settled]
-        have = "has" if len(names) == 1 else "have"
-        self._recorder.scene(self.world, f"{' and '.join(names)} {have} settled")
-        self.join(*settled)
-        self.rest()
+    def name_of(self, who: int) -> str:
+        return self.world.members[who].name
 
     def do(self, do: Do, who: int = -1, *, partition: int | None = None) -> None:
         """Perform this action now."""
@@ -110,13 +90,6 @@ class Stage:
         self._last[action.who] = self._turns
         self.act(action)
 
-    def until(self, done: Callable[[], object], what: str) -> None:
-        """Run until `done()` is true; raise StoryStuckError if it is not within `LIMIT_S`."""
-        deadline = self.world.now + LIMIT_S
-        while not done():
-            if not self.step() or self.world.now > deadline:
-                raise StoryStuckError(f"{what} has not happened by {self.world.now:.1f} s")
-
     def wait(self, seconds: float) -> None:
         """Let time pass, and perform everything that becomes due."""
         world = self.world
@@ -127,10 +100,6 @@ class Stage:
                 self.pass_time(end)
             else:
                 self.step()
-
-    def rest(self) -> None:
-        """Run until all members are settled and all messages are read."""
-        self.until(self.rests, "rest")
 
     # ---- queries ---------------------------------------------------------------------------------
 

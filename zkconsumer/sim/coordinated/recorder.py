@@ -18,9 +18,9 @@ from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.coordinated.world import GROUP, Watcher, World
+from zkconsumer.sim.kernel import stories as kernel
+from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import Delivered
-from zkconsumer.sim.recorder import Emit
-from zkconsumer.trace import VERSION
 from zkconsumer.trace.story import listed
 
 Value: TypeAlias = Any
@@ -30,12 +30,11 @@ COORDINATOR = "coordinator"
 """The name under which a story shows what the group's coordinator does."""
 
 
-class Recorder(Watcher):
+class Recorder(kernel.Recorder[World], Watcher):
     """Passes every entry to `emit`."""
 
     def __init__(self, emit: Emit) -> None:
-        self._emit = emit
-        self._gone: set[int] = set()
+        super().__init__(emit)
         self._group = ""
         self._committed: dict[int, Value] = {}
         self._searching: set[int] = set()
@@ -48,14 +47,6 @@ class Recorder(Watcher):
         twin._gone, twin._searching = self._gone.copy(), self._searching.copy()
         twin._committed = self._committed.copy()
         return twin
-
-    def note(self, world: World, text: str) -> None:
-        """Record a command of the script."""
-        self._put(world, note=text)
-
-    def scene(self, world: World, text: str) -> None:
-        """Record the situation at the start of the story, without the events before it."""
-        self._put(world, scene=text)
 
     def transition(
         self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
@@ -120,9 +111,8 @@ class Recorder(Watcher):
     def acted(self, world: World) -> None:
         self._of_group(world)
         for who, member in enumerate(world.members):
-            if member.dead and who not in self._gone:
-                self._gone.add(who)
-                self._put(world, member=member.name, gone=True)
+            if member.dead:
+                self._ended(world, who, member.name)
 
     def _of_group(self, world: World) -> None:
         """Record a change of the group's phase or generation."""
@@ -139,9 +129,6 @@ class Recorder(Watcher):
         if (world.now, text) != self._last:
             self._last = world.now, text
             self._put(world, member=COORDINATOR, phase="", text=text)
-
-    def _put(self, world: World, **entry: Value) -> None:
-        self._emit({"v": VERSION, "t": round(world.now, 6), **entry})
 
 
 def _is_routine(command: ev.Command) -> bool:

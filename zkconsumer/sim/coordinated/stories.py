@@ -8,9 +8,8 @@ missing here.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from zkconsumer.later.classic_member_state import Settings
@@ -19,9 +18,8 @@ from zkconsumer.sim.coordinated.recorder import Recorder
 from zkconsumer.sim.coordinated.search import end_faults, random_delay, run_faults
 from zkconsumer.sim.coordinated.world import Plan, World
 from zkconsumer.sim.kernel.search import Decisions
-from zkconsumer.sim.kernel.world import InvariantViolation, all_of
-from zkconsumer.sim.recorder import Emit
-from zkconsumer.sim.stage import StoryStuckError
+from zkconsumer.sim.kernel.stories import Emit, Stage, Story, StoryRun, lesson_of, narrated
+from zkconsumer.sim.kernel.world import all_of
 
 Value: TypeAlias = Any
 """A state, record or setting; its class depends on the group protocol."""
@@ -53,35 +51,22 @@ WITHOUT = {
 """Stories on ZooKeeper that these protocols do not have, with the reason."""
 
 
-class Director:
-    """One world, and the commands of a story."""
+class Director(Stage[World]):
+    """One world, and the commands of a story. The events happen in the order of the queue."""
 
-    def __init__(self, world: World, recorder: Recorder) -> None:
-        self.world = world
-        self._recorder = recorder
+    LIMIT_S = LIMIT_S
 
-    def say(self, text: str) -> None:
-        """Announce what happens next."""
-        self._recorder.note(self.world, text)
+    def name_of(self, who: int) -> str:
+        return self.world.members[who].name
 
-    def scene(self, *who: int) -> None:
-        """Let these members join and settle before the story begins."""
-        names = [self.world.members[one].name for one in who]
-        have = "has" if len(names) == 1 else "have"
-        self._recorder.scene(self.world, f"{' and '.join(names)} {have} settled")
+    def join(self, *who: int) -> None:
         self.world.join(*who)
-        self.rest()
 
-    def until(self, done: Callable[[], object], what: str) -> None:
-        """Run until `done()` is true; raise StoryStuckError if it is not within `LIMIT_S`."""
-        deadline = self.world.now + LIMIT_S
-        while not done():
-            if self.world.now > deadline or not self.world.step():
-                raise StoryStuckError(f"{what} has not happened by {self.world.now:.1f} s")
+    def step(self) -> bool:
+        return self.world.step()
 
-    def rest(self) -> None:
-        """Run until the group has settled."""
-        self.until(self.world.settled, "rest")
+    def rests(self) -> bool:
+        return self.world.settled()
 
     def owned_by(self, who: int) -> int:
         """Return how many partitions a member delivers."""
@@ -91,25 +76,17 @@ class Director:
 Script = Callable[[Director], None]
 
 
-@dataclass(frozen=True)
-class Story:
-    """A story: its title, what it shows, the functions that make the decisions, and its script.
+@dataclass(frozen=True, kw_only=True)
+class CoordinatedStory(Story[Director]):
+    """A story of a group with a coordinator.
 
     `decided` names two functions: one decides in a classic member, the other in a KIP-848 member.
     """
 
-    title: str
-    lesson: str
     decided: tuple[str, str]
-    script: Script
     protocols: tuple[str, ...]
-    plan: dict[str, Value] = field(default_factory=dict)
-    properties: dict[str, Value] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The title as a file name."""
-        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+    plan: dict[str, Value]
+    properties: dict[str, Value]
 
     @property
     def members(self) -> int:
@@ -136,7 +113,7 @@ def plan_for(protocol: str, properties: dict[str, Value], **plan: Value) -> Plan
     return Plan(protocol=kind, settings=settings, **plan)
 
 
-STORIES: dict[str, Story] = {}
+STORIES: dict[str, CoordinatedStory] = {}
 
 
 def _story(
@@ -149,9 +126,15 @@ def _story(
     **plan: Value,
 ) -> Callable[[Script], Script]:
     def add(script: Script) -> Script:
-        lesson = " ".join((script.__doc__ or "").split())
-        decided = f"later.classic_member.{classic}", f"later.consumer_member.{consumer}"
-        one = Story(title, lesson, decided, script, protocols, plan, properties or {})
+        one = CoordinatedStory(
+            title=title,
+            lesson=lesson_of(script),
+            script=script,
+            decided=(f"later.classic_member.{classic}", f"later.consumer_member.{consumer}"),
+            protocols=protocols,
+            plan=plan,
+            properties=properties or {},
+        )
         STORIES[one.name] = one
         return script
 
@@ -464,53 +447,33 @@ def _deleted(on: Director) -> None:
 # ---- telling ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class StoryRun:
-    """How a story or a random run ended; the fields of `sim.scenarios.NarratedRun`."""
-
-    seconds: float
-    deliveries: int
-    duplicates: int
-    unowned: int
-    violation: str = ""
-    rest: str = ""
-
-
-def run_story(story: Story, protocol: str, emit: Emit) -> StoryRun:
+def run_story(story: CoordinatedStory, protocol: str, emit: Emit) -> StoryRun:
     """Run a story, and pass its entries to `emit`."""
     recorder, monitor = Recorder(emit), Monitor()
     on = Director(story.world(protocol, all_of(monitor, recorder)), recorder)
-    rest = ""
-    try:
-        story.script(on)
-    except StoryStuckError as stuck:
-        rest = str(stuck)
-    world = on.world
-    unowned = len(world.log_end) - len(world.serving())
-    return StoryRun(round(world.now, 3), monitor.deliveries, monitor.duplicates, unowned, "", rest)
+    return _narrated(on, monitor, lambda: story.script(on))
 
 
 def run_story_of_seed(
     seed: int, protocol: str, *, members: int, partitions: int, emit: Emit
 ) -> StoryRun:
     """Run the joins and faults that the seed selects; then end the faults."""
-    decide = Decisions(random.Random(seed))
     recorder, monitor = Recorder(emit), Monitor()
     plan = plan_for(protocol, {}, members=members, partitions=partitions, messages=1)
     world = World(replace(plan, delay=random_delay(seed)), all_of(monitor, recorder))
     on = Director(world, recorder)
-    violation = rest = ""
-    try:
+
+    def script() -> None:
         on.scene(*range((members + 1) // 2))
         on.say(f"seed {seed}: {members} members, {partitions} partitions")
-        run_faults(world, decide, on.say)
+        run_faults(world, Decisions(random.Random(seed)), on.say)
         on.say("all faults end")
         end_faults(world)
         on.rest()
-    except InvariantViolation as found:
-        violation = str(found)
-    except StoryStuckError as stuck:
-        rest = str(stuck)
-    unowned = len(world.log_end) - len(world.serving())
-    counts = monitor.deliveries, monitor.duplicates, unowned
-    return StoryRun(round(world.now, 3), *counts, violation, rest)
+
+    return _narrated(on, monitor, script)
+
+
+def _narrated(on: Director, monitor: Monitor, script: Callable[[], None]) -> StoryRun:
+    world = on.world
+    return narrated(on, monitor, script, lambda: len(world.log_end) - len(world.serving()))
