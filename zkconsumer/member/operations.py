@@ -605,7 +605,7 @@ def _identify(
     if not asked:
         return set()
     ours, others = yield from read_owners(
-        work.member, {tp: work.threads[tp] for tp in asked}, rq.Get
+        work.member, {tp: work.threads[tp] for tp in sorted(asked)}, rq.Get
     )
     work.created |= ours
     for tp, who in others.items():
