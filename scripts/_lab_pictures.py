@@ -19,7 +19,7 @@ from pathlib import Path
 from _engine import chromium
 from playwright.sync_api import sync_playwright
 
-from zkconsumer.lab.camera import NOBODY
+from zkconsumer.lab.stage import NOBODY
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import OwnerZnode

@@ -14,9 +14,9 @@ from support.history.simulated import simulated
 from zkconsumer.errors import TraceError
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
-from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.recorded import entries_of, events_of, read_trace
+from zkconsumer.lab.stage import NOBODY
 from zkconsumer.sim.scenarios import SCENARIOS, run_scenario
 from zkconsumer.trace import text
 

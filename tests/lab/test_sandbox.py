@@ -15,9 +15,9 @@ from support.wait import eventually
 from typer.testing import CliRunner
 
 from zkconsumer.cli.lab import app
-from zkconsumer.lab.camera import NOBODY
 from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.sandboxed import JOINED, KINDS, PARTITIONS
+from zkconsumer.lab.stage import NOBODY
 from zkconsumer.sandbox.real_group import MemberKind
 
 Open = Callable[..., LabPage]

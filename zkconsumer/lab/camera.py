@@ -24,6 +24,7 @@ from math import isfinite
 from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.consumer.loop import SessionChanged
 from zkconsumer.errors import ZkConsumerError, escaped_and_cut
+from zkconsumer.lab.stage import NOBODY, STRANGER, Camera
 from zkconsumer.lab.worlds import LAB_MOVES, Move
 from zkconsumer.member import commands as cmd
 from zkconsumer.member.events import Event
@@ -42,8 +43,6 @@ from zkconsumer.sim.lessons import RequestCounter
 from zkconsumer.sim.plan import Do
 from zkconsumer.sim.world import World
 from zkconsumer.sim.znodes import Change, End
-
-NOBODY, STRANGER = -1, -2
 
 SHOWN_MESSAGES = 4
 """Maximum number of requests, and of inbox items, that the view of a member names. The view only
@@ -67,107 +66,76 @@ COUNTERS = (
 picture of a group with ZooKeeper ends before it."""
 
 
-class Camera(RequestCounter):
-    """Watches a world, and turns each move into a frame."""
+class ZooKeeperCamera(Camera[World], RequestCounter):
+    """Watches a world with ZooKeeper, and turns each move into a frame."""
 
     def __init__(self) -> None:
+        RequestCounter.__init__(self)
+        self._touched: set[TopicPartition] = set()
         super().__init__()
-        self.redelivered = self.moved = self.handed_out = 0
-        self.unowned_s = 0.0
         self.index: dict[TopicPartition, int] = {}
         self.held: frozenset[int] = frozenset()
-        self.waits: dict[tuple[int, bool], int] = {}  # described at `LabStage._waits`
-        self._now = 0.0
+        self.waits: dict[tuple[int, bool], int] = {}  # described at `ZooKeeperStage._waits`
         self._seen = 0
         self._owners: dict[TopicPartition, int] = {}
         self._last_owners: dict[TopicPartition, int] = {}
-        self._prefix: dict[TopicPartition, int] = {}
         self._sessions: dict[int, int] = {}
         self._jvm_phases: dict[int, str] = {}
         self._prints: list[tuple[object, ...]] = []
         self._zookeeper: JsonObject = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._words: list[str] = []
-        self._begin()
 
     def _begin(self) -> None:
-        self._events: list[list[Json]] = []
-        self._touched: set[TopicPartition] = set()
-
-    def copy(self) -> Camera:
-        """Return a copy of the camera. The camera and its copy continue independently."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(
-            {
-                name: value.copy() if isinstance(value, dict | list | set) else value
-                for name, value in self.__dict__.items()
-            }
-        )
-        return twin
+        super()._begin()
+        self._touched = set()
 
     # ---- the whole picture -----------------------------------------------------------------------
 
-    def picture(self, world: World) -> JsonObject:
-        """Return the whole picture; the next frame contains the changes after it."""
+    def _parts(self, world: World) -> JsonObject:
         self._read_history(world)
-        self._begin()
-        self._words.clear()
-        self._now, self._ends = world.now, dict(world.log_end)
+        self._ends = dict(world.log_end)
         self.index = {tp: number for number, tp in enumerate(world.log_end)}
         members = range(len(world.members))
         self._prints = [self._print(world, who) for who in members]
         self._zookeeper = _zookeeper(world)
         nodes = world.zookeeper.nodes
         return {
-            "t": round(world.now, 4),
             "members": [self._member(world, who) for who in members],
             "partitions": [[str(tp), *self._partition(world, tp)] for tp in self.index],
             "tree": {path: [_text(it.data), it.stat.owner] for path, it in nodes.items()},
             "zookeeper": self._zookeeper,
-            "counters": self.counters(),
         }
 
-    def counters(self) -> list[float]:
-        """Return the values of COUNTERS."""
+    def counters(self) -> list[Json]:
         return [
             self.notifications,
             self.reads,
             self.writes,
             round(self.unowned_s, 3),
             self.redelivered,
-            self.moved,
+            self.changed_owner,
             self.handed_out,
         ]
 
     # ---- what one move changes -------------------------------------------------------------------
 
-    def frame(self, world: World, move: Move, text: str) -> JsonObject:
-        """Return the frame of a move: the parts of the picture that it has changed."""
-        seconds, self._now = world.now - self._now, world.now
-        self.unowned_s += seconds * (len(self.index) - len(self._owners))
+    def _unowned(self) -> int:
+        return len(self.index) - len(self._owners)
+
+    def _changes(self, world: World, actor: int) -> JsonObject:
         tree = self._read_history(world)
-        frame: JsonObject = {"t": round(world.now, 4), "d": str(move), "l": text}
-        self._log_ends(world, frame)
+        found = self._log_ends(world)
         if tree:
-            frame["z"] = tree
-        members = self._changed_members(world, move.who)
+            found["z"] = tree
+        members = self._changed_members(world, actor)
         if members:
-            frame["m"] = members
+            found["m"] = members
         if self._touched:
-            frame["p"] = {self.index[tp]: self._partition(world, tp) for tp in self._touched}
+            found["p"] = {self.index[tp]: self._partition(world, tp) for tp in self._touched}
         zookeeper = _zookeeper(world)
         if zookeeper != self._zookeeper:
-            self._zookeeper = frame["k"] = zookeeper
-        if any(event[0] == "owner" for event in self._events):
-            frame["o"] = 1
-        if self._events:
-            frame["x"] = self._events
-        if self._words:
-            frame["say"] = " ".join(self._words)
-            self._words = []
-        frame["c"] = self.counters()
-        self._begin()
-        return frame
+            self._zookeeper = found["k"] = zookeeper
+        return found
 
     def _changed_members(self, world: World, actor: int) -> dict[int, JsonObject]:
         found = {}
@@ -178,24 +146,26 @@ class Camera(RequestCounter):
                 found[who] = self._member(world, who)
         return found
 
-    def _log_ends(self, world: World, frame: JsonObject) -> None:
-        """Record added partitions and messages."""
+    def _log_ends(self, world: World) -> JsonObject:
+        """Return the added partitions and messages."""
+        found: JsonObject = {}
         added = [tp for tp in world.log_end if tp not in self.index]
         for tp in added:
             self.index[tp] = len(self.index)
             self._touched.add(tp)
         if added:
-            frame["new"] = [str(tp) for tp in added]
+            found["new"] = [str(tp) for tp in added]
         grown = {world.log_end[tp] - end for tp, end in self._ends.items()}
         if grown == {0}:
             if added:
                 self._ends = dict(world.log_end)
-            return
+            return found
         if len(grown) == 1:
-            frame["flow"] = grown.pop()
+            found["flow"] = grown.pop()
         else:
             self._touched |= {tp for tp, end in self._ends.items() if world.log_end[tp] != end}
         self._ends = dict(world.log_end)
+        return found
 
     def _read_history(self, world: World) -> JsonObject:
         """Record the writes since the last call; return the changed znodes."""
@@ -232,7 +202,7 @@ class Camera(RequestCounter):
 
     def _own(self, tp: TopicPartition, who: int) -> None:
         self._owners[tp] = who
-        self.moved += self._last_owners.get(tp, who) != who
+        self.changed_owner += self._last_owners.get(tp, who) != who
         self._last_owners[tp] = who
 
     # ---- views -----------------------------------------------------------------------------------
@@ -313,13 +283,10 @@ class Camera(RequestCounter):
                 self._events.append(["notice", who, one.kind.value, text])
 
     def delivered(self, world: World, message: Delivered) -> None:
-        tp, offset = message.tp, message.offset
-        is_again = offset < self._prefix.get(tp, 0)
-        self.handed_out += 1
-        self.redelivered += is_again
-        self._prefix[tp] = max(self._prefix.get(tp, 0), offset + 1)
-        self._touched.add(tp)
-        self._events.append(["delivered", message.who, str(tp), offset, int(is_again)])
+        is_again = self._delivered(message)
+        self._touched.add(message.tp)
+        told = ["delivered", message.who, str(message.tp), message.offset, int(is_again)]
+        self._events.append(told)
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
         super().served(world, who, request, reply)
@@ -333,14 +300,6 @@ class Camera(RequestCounter):
     def entered(self, world: World, who: int, phase: str, text: str) -> None:
         self._jvm_phases[who] = phase
         self._events.append(["phase", who, phase, text])
-
-    # ---- called by a story -----------------------------------------------------------------------
-
-    def note(self, world: World, text: str) -> None:
-        self._words.append(text)
-
-    def scene(self, world: World, text: str) -> None:
-        self._words.append(text)
 
 
 def _status(joined: bool, dead: bool, frozen: bool, closed: bool) -> str:

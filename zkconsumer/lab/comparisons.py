@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.lab.runs import AnyStage, new_stage
+from zkconsumer.lab.runs import new_stage
+from zkconsumer.lab.stage import AnyStage
 from zkconsumer.lab.worlds import Move, WorldSpec
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.compare.run import (

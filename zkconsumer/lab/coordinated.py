@@ -9,17 +9,16 @@ coordinator instead of ZooKeeper's tree.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from zkconsumer.errors import RefusedError
-from zkconsumer.lab.camera import NOBODY, SHOWN_MESSAGES, spoken
+from zkconsumer.lab.camera import SHOWN_MESSAGES, spoken
+from zkconsumer.lab.stage import NOBODY, Camera, LabStage
 from zkconsumer.lab.worlds import (
     COORDINATE,
     DELAY_REPLY,
     DELAY_REQUEST,
-    DROP_REPLY,
     DROP_REQUEST,
     HOLD,
     KILL_BROKER,
@@ -34,10 +33,10 @@ from zkconsumer.lab.worlds import (
 )
 from zkconsumer.later.group_events import Settings as BrokerSettings
 from zkconsumer.protocol.later import messages as msg
-from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder, short
 from zkconsumer.sim.coordinated.search import random_delay
-from zkconsumer.sim.coordinated.stories import plan_for
+from zkconsumer.sim.coordinated.stories import Director, plan_for
 from zkconsumer.sim.coordinated.view import (
     GroupView,
     describe_generation,
@@ -45,7 +44,8 @@ from zkconsumer.sim.coordinated.view import (
     group_view,
     message_text,
 )
-from zkconsumer.sim.coordinated.world import InTransit, Watcher, World
+from zkconsumer.sim.coordinated.world import RECEIVE, SERVE, TIME, InTransit, Watcher, World
+from zkconsumer.sim.coordinated.world import Move as WorldMove
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import NEVER, Delivered, all_of
 from zkconsumer.sim.plan import Do
@@ -66,19 +66,12 @@ IDLE_S = 30.0
 """Virtual seconds after which the move `time` ends even if nothing visible has changed. Without
 members, only the regular ticks of the brokers happen."""
 
-PATIENCE_S = 120.0
-"""Virtual seconds within which a group settles at first; its first rebalance takes 3 s."""
-
-SERVE, RECEIVE, TIME = Do.SERVE.value, Do.RECEIVE.value, Do.TIME.value
-"""The ordinary moves: a request arrives, a reply arrives, or the time advances to the next
-timer."""
-
 
 # ---- the picture ---------------------------------------------------------------------------------
 
 
-class CoordinatedCamera(Watcher):
-    """Watches a world, and turns each move into a frame.
+class CoordinatedCamera(Camera[World], Watcher):
+    """Watches a world with a coordinator, and turns each move into a frame.
 
     Attributes:
         has_seen: whether something visible has happened since the attribute was last set to False.
@@ -86,14 +79,14 @@ class CoordinatedCamera(Watcher):
     """
 
     def __init__(self, protocol: str) -> None:
+        self._got: list[Delivered] = []
+        self._sent: list[str] = []
+        super().__init__()
         self.protocol = protocol
-        self.requests = self.redelivered = self.changed_owner = self.handed_out = 0
-        self.unowned_s = 0.0
+        self.requests = 0
         self.has_seen = False
         self.waiting: dict[int, Messages] = {}
         self._recorder = Recorder(self._told)
-        self._now = 0.0
-        self._delivered_below: dict[TopicPartition, int] = {}
         self._owners: list[int] = []
         self._last_owners: list[int] = []
         self._rows: list[list[Json]] = []
@@ -102,38 +95,24 @@ class CoordinatedCamera(Watcher):
         self._group: GroupView | None = None
         self._tree: JsonObject = {}
         self._broker: JsonObject = {}
-        self._events: list[list[Json]] = []
-        self._got: list[Delivered] = []
-        self._sent: list[str] = []
-        self._words: list[str] = []
 
     def copy(self) -> CoordinatedCamera:
-        """Return a copy of the camera. The camera and its copy continue independently."""
-        twin = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, dict | list):
-                setattr(twin, name, value.copy())
+        twin = super().copy()
         twin._recorder = self._recorder.copy(twin._told)
         return twin
 
-    def picture(self, world: World) -> JsonObject:
-        """Return the whole picture; the next frame contains the changes after it."""
-        self._now = world.now
+    def _parts(self, world: World) -> JsonObject:
         self._shown = [()] * len(world.members)
         self._members = [{}] * len(world.members)
-        self._update(world)
-        self._begin()
+        self._changes(world, -1)
         return {
-            "t": round(world.now, 4),
             "members": list(self._members),
             "partitions": [[f"t-{n}", *row] for n, row in enumerate(self._rows)],
             "tree": dict(self._tree),
             "zookeeper": self._broker,
-            "counters": self.counters(),
         }
 
     def counters(self) -> list[Json]:
-        """Return the values of `camera.COUNTERS`; None for those that the protocol lacks."""
         return [
             *(None, None, None),
             round(self.unowned_s, 3),
@@ -143,22 +122,12 @@ class CoordinatedCamera(Watcher):
             self.requests,
         ]
 
-    def frame(self, world: World, move: Move, text: str) -> JsonObject:
-        """Return what the move has changed."""
-        seconds, self._now = world.now - self._now, world.now
-        self.unowned_s += seconds * self._owners.count(NOBODY)
-        frame: JsonObject = {"t": round(world.now, 4), "d": str(move), "l": text}
-        frame |= self._update(world)
-        if self._events:
-            frame["x"] = self._events
-        if self._words:
-            frame["say"] = " ".join(self._words)
-        frame["c"] = self.counters()
-        self._begin()
-        return frame
+    def _unowned(self) -> int:
+        return self._owners.count(NOBODY)
 
     def _begin(self) -> None:
-        self._events, self._got, self._sent, self._words = [], [], [], []
+        super()._begin()
+        self._got, self._sent = [], []
 
     def happened(self, world: World) -> str:
         """Return a sentence that says what the users got, or which requests the members have
@@ -169,14 +138,9 @@ class CoordinatedCamera(Watcher):
             return f"the user of {name} gets {len(self._got)} messages of {partitions}"
         return "; ".join(dict.fromkeys(self._sent))
 
-    def say(self, text: str) -> None:
-        """Announce the next move."""
-        self._words.append(text)
-
     # ---- what has changed ------------------------------------------------------------------------
 
-    def _update(self, world: World) -> JsonObject:
-        """Read the world again, and return the changed parts of the picture."""
+    def _changes(self, world: World, actor: int) -> JsonObject:
         found: JsonObject = {}
         group = group_view(world)
         if _source(group) != _source(self._group) or not self._tree:
@@ -215,7 +179,6 @@ class CoordinatedCamera(Watcher):
         if changed:
             found["p"] = changed
         if moved:
-            found["o"] = 1
             self._events += [["owner", self._owners[n], f"t-{n}"] for n in moved]
         return found
 
@@ -330,13 +293,9 @@ class CoordinatedCamera(Watcher):
 
     def delivered(self, world: World, message: Delivered) -> None:
         self.has_seen = True
-        tp, offset = message.tp, message.offset
-        is_again = offset < self._delivered_below.get(tp, 0)
-        self.handed_out += 1
-        self.redelivered += is_again
-        self._delivered_below[tp] = max(self._delivered_below.get(tp, 0), offset + 1)
-        if is_again and not any(one.tp == tp for one in self._got):
-            self._events.append(["delivered", message.who, str(tp), offset, 1])
+        if self._delivered(message) and not any(one.tp == message.tp for one in self._got):
+            told = ["delivered", message.who, str(message.tp), message.offset, 1]
+            self._events.append(told)
         self._got.append(message)
 
     def moved(self, world: World, broker: int | None) -> None:
@@ -400,8 +359,10 @@ def _status(member: Value) -> str:
 # ---- moves ---------------------------------------------------------------------------------------
 
 
-class CoordinatedStage:
-    """A world, the moves so far, and a frame of each."""
+class CoordinatedStage(LabStage[World], Director):
+    """A stage of a group with a coordinator."""
+
+    camera: CoordinatedCamera
 
     def __init__(self, spec: WorldSpec) -> None:
         plan = plan_for(
@@ -413,51 +374,18 @@ class CoordinatedStage:
             broker_settings=BrokerSettings(session_s=spec.session_s),
             **({"delay": random_delay(spec.seed)} if spec.seed else {}),
         )
-        self.camera = CoordinatedCamera(spec.protocol)
-        self.world = World(plan, self.camera)
-        self.moves: list[Move] = []
-        self.defaults: list[bool] = []
-        self.frames: list[JsonObject] = []
-        self.settled: tuple[int, ...] = ()
-        self.picture: JsonObject = {}
-        self.on_move: Callable[[], None] = lambda: None
+        camera = CoordinatedCamera(spec.protocol)
+        super().__init__(World(plan, camera), camera)
         self._flow = spec.flow
-        self._is_default = False
 
-    def copy(self) -> CoordinatedStage:
-        """Return a copy of the stage's state, without its moves and frames."""
-        twin = copy.copy(self)
-        twin.camera = self.camera.copy()
-        twin.world = self.world.copy(twin.camera)
-        twin.moves, twin.defaults, twin.frames = [], [], []
-        twin.on_move, twin._is_default = lambda: None, False
-        return twin
-
-    @property
-    def now(self) -> float:
-        return self.world.now
-
-    def start(self, *settled: int) -> None:
-        """Let these members join and settle, and take the picture."""
-        self.settled = settled
-        self.world.join(*settled)
-        while settled and not self.world.settled() and self.world.now < PATIENCE_S:
-            self.world.step()
-        self.picture = self.camera.picture(self.world)
-        self.on_move()
-
-    def say(self, text: str) -> None:
-        self.camera.say(text)
+    def _copy_of_world(self, camera: Camera[World]) -> World:
+        assert isinstance(camera, CoordinatedCamera)
+        return self.world.copy(camera)
 
     def record(self, emit: Emit) -> None:
-        """Pass everything that happens from now on to `emit`, as entries of a trace."""
         self.world.watcher = all_of(self.camera, Recorder(emit))
 
-    def rests(self) -> bool:
-        return self.world.settled()
-
     def keeps_owners(self) -> bool:
-        """Return whether no owner changes without a further action of the user."""
         live = [member for member in self.world.members if member.lives]
         return self.rests() and not any(one.slow or one.held is not None for one in live)
 
@@ -465,54 +393,34 @@ class CoordinatedStage:
 
     def possible(self) -> list[Move]:
         """Return the ordinary moves: the first message in each direction, and the next timer."""
-        found: list[Move] = []
-        for who, both in sorted(self.camera.waiting.items()):
-            for do, messages in zip((SERVE, RECEIVE), both, strict=True):
-                ways = [one.way for _, one in messages]
-                found += [
-                    Move(do, who, value=at) for at, way in enumerate(ways) if way not in ways[:at]
-                ]
-        if self._is_time_next():
-            found.append(Move(TIME))
-        return found
+        found = [self._shown(one) for one in self.world.enabled()]
+        return sorted(found, key=lambda one: (one.do == TIME, one.who, one.do == RECEIVE))
 
-    def next(self) -> Move | None:
-        """Return the move that the queue performs next."""
-        if self._is_time_next():
+    def next_move(self) -> Move | None:
+        chosen = self.world.next()
+        return None if chosen is None else self._shown(chosen)
+
+    def _shown(self, move: WorldMove) -> Move:
+        """Return a move of the world as the lab names it: by the place of the message."""
+        if move.do == TIME:
             return Move(TIME)
-        first = self.world.next_message()
-        return None if first is None else self._arrival(*first)
+        messages = self.camera.waiting[move.who][move.do == RECEIVE]
+        at = [number for number, _ in messages].index(move.number)
+        return Move(move.do, move.who, value=at)
 
-    def is_next(self, move: Move) -> bool:
-        """Return whether `step` would perform this move."""
-        return move == self.next()
-
-    def _arrival(self, number: int, one: InTransit) -> Move:
-        messages = self.camera.waiting[one.who][not one.is_request]
-        at = [other for other, _ in messages].index(number)
-        return Move(SERVE if one.is_request else RECEIVE, one.who, value=at)
-
-    def _is_time_next(self) -> bool:
-        """Return whether the next entry of the queue is a timer or a message that will be lost."""
-        return self.world.next_message() is None and self.world.next_moment() < NEVER
-
-    def step(self) -> bool:
-        """Perform the next move of the queue; return False if there is none."""
-        chosen = self.next()
+    def _step(self) -> bool:
+        if not self.is_recording:
+            return self.world.step()
+        chosen = self.next_move()
         if chosen is None:
             return False
-        self._is_default = True
-        try:
-            self.move(chosen)
-        finally:
-            self._is_default = False
+        self.move(chosen)
         return True
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and perform every entry of the queue that becomes due."""
         end = self.now + seconds
         while self.world.next_moment() <= end:
-            if self._is_time_next():
+            if self.world.next() == WorldMove(TIME):
                 self.move(Move(TIME, value=end))
             else:
                 self.step()
@@ -521,42 +429,15 @@ class CoordinatedStage:
 
     # ---- performing moves ------------------------------------------------------------------------
 
-    def move(self, move: Move) -> None:
-        """Perform a move; the caller has checked that it is possible."""
-        if move.do in (DROP_REQUEST, DROP_REPLY):
-            self._drop(move)
-            return
-        text = self.sentence(move)
-        now = self.now
-        self._perform(move)
-        if move.do in (SERVE, RECEIVE, TIME) and self._flow:
-            seconds = int(self.now) - int(now)
-            if seconds:
-                self.world.produce(self._flow * seconds)
-        if move.do == TIME:
-            text = "; ".join(filter(None, (self._clock(now), self.camera.happened(self.world))))
-        self.moves.append(move)
-        self.defaults.append(self._is_default)
-        self.frames.append(self.camera.frame(self.world, move, text))
-        self.on_move()
-
-    def _clock(self, before: float) -> str:
-        """Return the new time as a sentence; "" if the move had a visible effect and took no longer
-        than a round trip."""
-        is_short = self.now - before <= ROUND_TRIP_S
-        return "" if is_short and self.camera.happened(self.world) else f"it is {self.now:.2f} s"
-
     def _perform(self, move: Move) -> None:
-        world = self.world
+        self._record(move, lambda: self._act(move))
+
+    def _act(self, move: Move) -> None:
+        world, before = self.world, self.now
         if move.do == TIME:
             self._let_time_come(move.value or NEVER)
         elif move.do in (SERVE, RECEIVE):
-            number, _ = self._message(move)
-            first = world.next_message()
-            if first is not None and first[0] == number:
-                world.step()
-            else:
-                world.arrives(number)
+            world.act(WorldMove(move.do, move.who, self._message(move)[0]))
         elif move.do in (DELAY_REQUEST, DELAY_REPLY):
             world.delay(self._message(move)[0], DELAY_S)
         elif move.do == PASS_TIME:
@@ -564,20 +445,33 @@ class CoordinatedStage:
         elif move.do == PRODUCE:
             world.produce(int(move.value))
         else:
-            _ORDERS[move.do](world, move.who)
+            world.act(WorldMove(move.do, move.who))
+        seconds = int(self.now) - int(before)
+        if move.do in (SERVE, RECEIVE, TIME) and self._flow and seconds:
+            world.produce(self._flow * seconds)
+
+    def _outcome(self, move: Move, text: str, before: float) -> str:
+        """Return what an advance of time has brought; the new time only if it took longer than a
+        round trip or had no visible effect."""
+        if move.do != TIME:
+            return text
+        happened = self.camera.happened(self.world)
+        is_short = happened and self.now - before <= ROUND_TRIP_S
+        return "; ".join(filter(None, ("" if is_short else f"it is {self.now:.2f} s", happened)))
 
     def _let_time_come(self, end: float) -> None:
         """Perform entries of the queue until one has a visible effect, or the next entry is a
         message, or is due later than `end`."""
         self.camera.has_seen = False
         until = self.now + IDLE_S
-        while self._is_time_next() and not self.camera.has_seen and self.now < until:
+        while (
+            self.world.next() == WorldMove(TIME) and not self.camera.has_seen and self.now < until
+        ):
             self.world.step()
             if self.world.next_moment() > end:
                 break
 
     def _drop(self, move: Move) -> None:
-        """Let the messages before this one arrive; then break the member's connections."""
         target, _ = self._message(move)
         do = SERVE if move.do == DROP_REQUEST else RECEIVE
         while True:
@@ -629,31 +523,24 @@ class CoordinatedStage:
             *((REMOVE,) if is_known else ()),
         ]
 
-    def check(self, move: Move) -> None:
-        """Raise RefusedError if the move is impossible here."""
+    def _check(self, move: Move) -> None:
         if move.do in (SERVE, RECEIVE, TIME):
-            wanted = Move(TIME) if move.do == TIME else move
-            if wanted not in self.possible():
-                raise RefusedError(f"impossible at this moment: {self.sentence(move)}")
-        elif move.do in (DELAY_REQUEST, DELAY_REPLY, DROP_REQUEST, DROP_REPLY):
-            self._message(move)
-        elif move.do == PRODUCE:
-            if not 0 < move.value <= 1000:
-                raise RefusedError("give 1 to 1000 messages")
-        elif move.do == PASS_TIME:
-            if not self.now <= move.value <= self.world.next_moment():
-                raise RefusedError("the clock advances only to the next due time")
-        elif move not in self.faults():
+            known = self.possible()
+            move = Move(TIME) if move.do == TIME else move
+        else:
+            known = self.faults()
+        if move not in known:
             raise RefusedError(f"impossible at this moment: {self.sentence(move)}")
 
-    def choices(self) -> tuple[list[Move], object, list[Move]]:
-        """Return the ordinary moves, the move that `step` would perform, and all other moves."""
-        return self.possible(), self.next(), self.faults()
+    def _check_message(self, move: Move) -> None:
+        self._message(move)
+
+    def choices(self) -> tuple[list[Move], Move | None, list[Move]]:
+        return self.possible(), self.next_move(), self.faults()
 
     # ---- texts -----------------------------------------------------------------------------------
 
     def sentence(self, move: Move) -> str:
-        """Return a sentence that describes a move before it is performed."""
         name = self._name(move.who)
         if move.do == TIME:
             return f"time advances to {max(self.now, self.world.next_moment()):.2f} s"
@@ -680,7 +567,6 @@ class CoordinatedStage:
         return self.world.members[who].name if 0 <= who < len(self.world.members) else ""
 
     def explain(self, number: int) -> str:
-        """Return why a member should own a partition, and who delivers it."""
         group = group_view(self.world)
         tp = list(self.world.log_end)[number]
         serving = [self._name(who) for who in self.world.serving().get(tp, ())]
@@ -692,32 +578,3 @@ class CoordinatedStage:
             return f"The group is {group.text}; {tp} is assigned to no member. {now}"
         who = group.names.get(name, short(name))
         return f"{tp} is assigned to {who} ({group.text}). {group.computed_by} {now}"
-
-    @property
-    def partitions(self) -> int:
-        """Number of partitions."""
-        return len(self.world.log_end)
-
-
-_ORDERS: dict[str, Callable[[World, int], object]] = {
-    "grow": lambda world, _: world.grow(),
-    NO_COORDINATOR: lambda world, _: world.move_coordinator(None),
-    COORDINATE: World.move_coordinator,
-    KILL_BROKER: World.kill_broker,
-    REVIVE_BROKER: World.revive_broker,
-    REMOVE: World.remove,
-    HOLD: World.hold,
-    LET_GO: World.release,
-    "join": World.join,
-    "leave": World.leave,
-    "kill": World.kill,
-    "revive": World.revive,
-    "freeze": World.freeze,
-    "thaw": World.thaw,
-    "slow": World.slow,
-    "hurry": World.hurry,
-    "cut": World.cut,
-    "mute": World.mute,
-    "unmute": World.unmute,
-}
-"""Move -> what it does to a member or a broker."""

@@ -28,7 +28,8 @@ from collections.abc import Callable, Mapping
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import COUNTERS
 from zkconsumer.lab.recorded import play
-from zkconsumer.lab.runs import AnyStage, LabStage, Run, new_stage, open_scenario, open_world
+from zkconsumer.lab.runs import Run, ZooKeeperStage, new_stage, open_scenario, open_world
+from zkconsumer.lab.stage import AnyStage
 from zkconsumer.lab.tours import TOURS, located
 from zkconsumer.lab.worlds import (
     COMPARED,
@@ -242,7 +243,7 @@ class Engine:
             move = parse_move(token)
             stage = run.stage
             stage.check(move)
-            if stage.is_next(move):
+            if move == stage.next_move():
                 stage.step()
             else:
                 stage.move(move)
@@ -409,7 +410,7 @@ def _frames(run: Run, start: int) -> JsonObject:
         "from": start,
         "frames": stage.frames[start:],
         "moves": write_moves(moves),
-        "rests": stage.next() is None,
+        "rests": stage.next_move() is None,
     }
 
 
@@ -428,7 +429,7 @@ def _condition(stage: AnyStage, until: Json) -> Callable[[], bool]:
 def _break_quorum(run: Run, *, is_election: bool) -> None:
     """Remove ZooKeeper's leader, so that all connections break; elect another leader if asked."""
     stage = run.stage
-    if not isinstance(stage, LabStage):
+    if not isinstance(stage, ZooKeeperStage):
         raise RefusedError("the group does not use ZooKeeper")
     stage.check(Move(Do.NO_QUORUM.value))
     stage.act(Action(Do.NO_QUORUM))

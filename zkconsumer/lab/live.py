@@ -25,9 +25,9 @@ from zkconsumer.admin.lag import PartitionLag, Status, Window
 from zkconsumer.admin.lag_history import LagHistory
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError, escaped_and_cut
-from zkconsumer.lab.camera import NOBODY, STRANGER
 from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.identify import NOT_READ, Identity, Program, read_identities
+from zkconsumer.lab.stage import NOBODY, STRANGER
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition

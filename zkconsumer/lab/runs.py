@@ -7,20 +7,17 @@ is copied every few moves; `at` repeats only the moves after the nearest copy.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
 
 from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.errors import RefusedError
-from zkconsumer.lab.camera import Camera, explain, sentence
+from zkconsumer.lab.camera import ZooKeeperCamera, explain, sentence
 from zkconsumer.lab.mixed import CopyableMixedWorld
+from zkconsumer.lab.stage import AnyStage, Camera, LabStage
 from zkconsumer.lab.worlds import (
     COORDINATOR_MOVES,
-    DELAY_REPLY,
     DELAY_REQUEST,
-    DROP_REPLY,
     DROP_REQUEST,
     EXCLUDED_FAULTS,
     HOLD,
@@ -37,11 +34,10 @@ from zkconsumer.lab.worlds import (
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
-from zkconsumer.protocol.model import JsonObject
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import JvmMember
-from zkconsumer.sim.kernel.stories import Emit, StoryStuckError
+from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.recorder import Recorder
@@ -49,81 +45,43 @@ from zkconsumer.sim.scenarios import Scenario
 from zkconsumer.sim.stage import ORDINARY, Stage
 from zkconsumer.sim.world import World, possible, repairs
 
-if TYPE_CHECKING:
-    from zkconsumer.lab.coordinated import CoordinatedStage
-
 MOVES_BETWEEN_COPIES = 50
 """Minimum number of moves between two copies of a world; large worlds are copied less often."""
 
 _DELAYED = (Do.SERVE, Do.RECEIVE)
 
 
-class LabStage(Stage):
-    """A stage that makes a frame of each move, delays messages and loses replies."""
+class ZooKeeperStage(LabStage[World], Stage):
+    """A stage with ZooKeeper, which also delays messages and loses replies."""
 
-    def __init__(self, world: World, camera: Camera, *, seed: int = 0) -> None:
+    camera: ZooKeeperCamera
+
+    def __init__(self, world: World, camera: ZooKeeperCamera, *, seed: int = 0) -> None:
         super().__init__(world, camera)
-        self.camera = camera
-        self.moves: list[Move] = []
-        self.defaults: list[bool] = []
-        self.frames: list[JsonObject] = []
-        self.settled: tuple[int, ...] = ()
-        self.picture: JsonObject = {}
-        self.is_recording = False
-        self.on_move: Callable[[], None] = lambda: None
         self._seed = seed
         self._lossy: frozenset[int] = frozenset()
         self._to_cut: tuple[int, ...] = ()
-        self._is_default = False
 
-    def copy(self) -> LabStage:
-        """Return a copy of the stage's state, without its moves and frames."""
-        camera = self.camera.copy()
-        twin = LabStage(self.world.copy(camera), camera, seed=self._seed)
-        twin._turns, twin._last = self._turns, dict(self._last)
-        twin._lossy, twin._to_cut = self._lossy, self._to_cut
-        twin.is_recording = True
-        return twin
-
-    @property
-    def now(self) -> float:
-        return self.world.now
-
-    @property
-    def partitions(self) -> int:
-        """Number of partitions."""
-        return len(self.world.log_end)
-
-    # ---- the beginning ---------------------------------------------------------------------------
+    def _copy_of_world(self, camera: Camera[World]) -> World:
+        assert isinstance(camera, ZooKeeperCamera)
+        return self.world.copy(camera)
 
     def record(self, emit: Emit) -> None:
-        """Pass everything that happens from now on to `emit`, as entries of a trace."""
         recorder = Recorder(emit)
         self.world.watcher = all_of(self.camera, recorder)
         recorder.begin(self.world)
 
-    def start(self, *settled: int) -> None:
-        """Let these members join and settle, take the picture, and record from now on."""
-        self.settled, self.is_recording = settled, False
+    def _settle(self, members: Sequence[int]) -> None:
+        """Let no messages arrive meanwhile."""
         world = self.world
         flow, world.messages_per_advance = world.messages_per_advance, 0
-        if settled:
-            self.join(*settled)
-            with suppress(StoryStuckError):
-                self.rest()
+        super()._settle(members)
         world.messages_per_advance = flow
-        self.picture = self.camera.picture(world)
-        self.is_recording = True
-        self.on_move()
-
-    def scene(self, *settled: int) -> None:
-        """Begin as a story does, after these members have settled."""
-        self.start(*settled)
 
     # ---- moves -----------------------------------------------------------------------------------
 
     def act(self, action: Action) -> None:
-        self._record(Move.of(action), lambda: self._perform(action))
+        self._record(Move.of(action), lambda: self._act(action))
 
     def produce(self, messages: int) -> None:
         more = super().produce
@@ -133,11 +91,7 @@ class LabStage(Stage):
         jump = super().pass_time
         self._record(Move(PASS_TIME, value=until), lambda: jump(until))
 
-    def move(self, move: Move) -> None:
-        """Perform any move; the caller has checked that it is possible."""
-        if move.do in (DROP_REQUEST, DROP_REPLY):
-            self._drop(move)
-            return
+    def _perform(self, move: Move) -> None:
         action = move.action
         if action is not None and action.do in ORDINARY:
             self.take_turn(action)
@@ -150,24 +104,8 @@ class LabStage(Stage):
         else:
             self._record(move, lambda: self._of_the_lab(move))
 
-    def step(self) -> bool:
-        """Perform the next ordinary action; return False if there is none."""
-        self._is_default = True
-        try:
-            return super().step()
-        finally:
-            self._is_default = False
-
-    def _record(self, move: Move, perform: Callable[[], object]) -> None:
-        if not self.is_recording:
-            perform()
-            return
-        text = sentence(self.world, move)
-        perform()
-        self.moves.append(move)
-        self.defaults.append(self._is_default)
-        self.frames.append(self.camera.frame(self.world, move, text))
-        self.on_move()
+    def _step(self) -> bool:
+        return Stage.step(self)
 
     def _drop(self, move: Move) -> None:
         """Let the messages before this one arrive; then break the connection.
@@ -181,7 +119,7 @@ class LabStage(Stage):
             self.check(step)
             self.move(step)
 
-    def _perform(self, action: Action) -> None:
+    def _act(self, action: Action) -> None:
         way = action.who, action.do is Do.SERVE
         if action.do in _DELAYED and self._is_network(action) and self.camera.waits.get(way):
             self.camera.waits = {**self.camera.waits, way: self.camera.waits[way] - 1}
@@ -229,7 +167,6 @@ class LabStage(Stage):
         ]
 
     def keeps_owners(self) -> bool:
-        """Return whether no owner changes without a further action of the user."""
         delayed = self.camera.held or self.camera.waits or self._lossy or self._to_cut
         return not delayed and self.rests() and not repairs(self.world)
 
@@ -243,15 +180,14 @@ class LabStage(Stage):
         inbox = self.world.members[action.who].inbox
         return action.do is Do.SERVE or (bool(inbox) and _is_message(inbox[0]))
 
-    def choices(self) -> tuple[list[Move], object, list[Move]]:
-        """Return the ordinary moves, the move that `step` would perform, and all other moves."""
-        world, chosen = self.world, self.next()
+    def choices(self) -> tuple[list[Move], Move | None, list[Move]]:
+        world = self.world
         others: list[Action] = [*possible(world), *repairs(world)]
         others += [one for one in world.enabled() if one.do is Do.JOIN]
         faults = [one for one in others if one.tp is None and not self._is_left_out(one)]
         return (
             [Move.of(one) for one in self.possible()],
-            None if chosen is None else Move.of(chosen),
+            self.next_move(),
             [Move.of(one) for one in faults],
         )
 
@@ -259,7 +195,6 @@ class LabStage(Stage):
         return sentence(self.world, move)
 
     def explain(self, number: int) -> str:
-        """Return why a thread should own a partition, and which thread owns it."""
         return explain(self.world, list(self.world.log_end)[number])
 
     def next(self) -> Action | None:
@@ -273,37 +208,29 @@ class LabStage(Stage):
         draw = random.Random(f"{self._seed}:{self._turns}")
         return draw.choice(actions) if actions else None
 
-    def is_next(self, move: Move) -> bool:
-        """Return whether `step` would perform this move."""
-        return move.action is not None and move.action == self.next()
+    def next_move(self) -> Move | None:
+        chosen = self.next()
+        return None if chosen is None else Move.of(chosen)
 
     def check(self, move: Move) -> None:
-        """Raise RefusedError if the move is impossible here."""
-        world = self.world
         if move.do in COORDINATOR_MOVES:
             raise RefusedError("the group has no coordinator: ZooKeeper coordinates it")
-        if move.do in (DELAY_REQUEST, DELAY_REPLY, DROP_REQUEST, DROP_REPLY):
-            self._check_message(move)
-            return
-        action = move.action
+        super().check(move)
+
+    def _check(self, move: Move) -> None:
+        world, action = self.world, move.action
         if action is not None:
             known = [*world.enabled(), *possible(world), *repairs(world)]
             if action not in known or self._is_left_out(action):
                 raise RefusedError(f"impossible at this moment: {sentence(world, move)}")
         elif move.do in (HOLD, LET_GO, LOSE_REPLY) and not 0 <= move.who < len(world.members):
             raise RefusedError(f"there is no member {move.who}")
-        elif move.do == PRODUCE and not 0 < move.value <= 1000:
-            raise RefusedError("give 1 to 1000 messages")
         elif move.do == SET_OFFSET and (
             move.tp is None
             or paths.offset(world.GROUP, move.tp) not in world.zookeeper.nodes
             or move.value < 0
         ):
             raise RefusedError("the partition has no offset znode yet, or the offset is negative")
-        elif move.do == PASS_TIME and move.value > world.next_moment():
-            raise RefusedError(
-                "the clock advances only to the next moment at which something is due"
-            )
 
     def _is_left_out(self, action: Action) -> bool:
         """Return whether the lab does not offer a fault, for example because the model of a JVM
@@ -314,7 +241,6 @@ class LabStage(Stage):
         )
 
     def _check_message(self, move: Move) -> None:
-        """Raise RefusedError if the move names no message in transit."""
         if not 0 <= move.who < len(self.world.members):
             raise RefusedError(f"there is no member {move.who}")
         member, link = self.world.members[move.who], self.world.links[move.who]
@@ -333,10 +259,6 @@ def _is_message(item: object) -> bool:
         case Resume() | WatchFired() | (_, Reply()):
             return True
     return False
-
-
-AnyStage: TypeAlias = "LabStage | CoordinatedStage"
-"""A world, its moves and a frame of each: with ZooKeeper or with a group coordinator."""
 
 
 @dataclass
@@ -419,9 +341,9 @@ def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> AnyStage:
     else:
         assert scenario is not None
         plan, jvm, seed = replace(scenario.plan, faults=UNLIMITED_FAULTS), scenario.jvm, 0
-    camera = Camera()
+    camera = ZooKeeperCamera()
     world = CopyableMixedWorld(plan, camera, jvm=jvm) if jvm else World(plan, camera)
-    return LabStage(world, camera, seed=seed)
+    return ZooKeeperStage(world, camera, seed=seed)
 
 
 def open_world(number: int, spec: WorldSpec) -> Run:
@@ -437,7 +359,7 @@ def open_scenario(number: int, scenario: Scenario) -> Run:
     run = Run(number, None, scenario, new_stage(None, scenario))
     run.keep_copies()
     run.stage.start()
-    assert isinstance(run.stage, LabStage)
+    assert isinstance(run.stage, ZooKeeperStage)
     scenario.script(run.stage)
     run.scripted = run.length
     return run

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zkconsumer.lab.runs import AnyStage, LabStage
+from zkconsumer.lab.runs import ZooKeeperStage
+from zkconsumer.lab.stage import AnyStage
 from zkconsumer.lab.worlds import COORDINATE, KILL_BROKER, Move
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.plan import Do
@@ -126,14 +127,13 @@ def located(tour: Tour, frames: Frames) -> list[JsonObject]:
 
 
 def _herd(stage: AnyStage) -> None:
-    assert isinstance(stage, LabStage)
     stage.say("g_8 joins a group of eight JVM members")
     stage.join(8)
     stage.rest()
 
 
 def _split_brain(stage: AnyStage) -> None:
-    assert isinstance(stage, LabStage)
+    assert isinstance(stage, ZooKeeperStage)
     stage.say("the server that g_1 and g_3 use loses its leader, and keeps its clients")
     stage.do(Do.ISOLATE, 1)
     stage.wait(12.0)
@@ -147,7 +147,6 @@ SETTLING_S = 10.0
 
 
 def _fourth(stage: AnyStage) -> None:
-    assert isinstance(stage, LabStage)
     stage.say("g_3 joins")
     stage.join(3)
     stage.rest()

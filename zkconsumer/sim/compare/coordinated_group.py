@@ -11,7 +11,7 @@ from zkconsumer.later.group_events import Settings as BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.sim.compare import wire_sizes
 from zkconsumer.sim.compare.meter import Meter
-from zkconsumer.sim.coordinated.world import Plan, Watcher, World
+from zkconsumer.sim.coordinated.world import Move, Plan, Watcher, World
 from zkconsumer.sim.kernel.world import Delivered
 
 
@@ -81,7 +81,7 @@ class CoordinatedGroup:
 
     def order(self, what: str, who: int) -> None:
         """Let a member join, leave, be killed, frozen or thawed."""
-        getattr(self.world, what)(who)
+        self.world.act(Move(what, who))
 
     def advance(self, until: float) -> None:
         """Advance the clock to `until`, and execute everything that is due by then."""

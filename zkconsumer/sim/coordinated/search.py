@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
-from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Plan, Watcher, World
+from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Move, Plan, Watcher, World
 from zkconsumer.sim.kernel.search import (
     SHRINK_S,
     Decide,
@@ -141,7 +141,7 @@ def run_faults(
             faults -= 1
             kind, who = one_of(_possible(world), decide)
             say(_named(kind, who))
-            HANDLERS[kind](world, who)
+            _perform(world, kind, who)
         world.run(one_of((0.01, 0.1, 1.0, 5.0, 15.0, 60.0), decide) * decide(SHARES) / SHARES)
         world.produce()
 
@@ -177,33 +177,20 @@ def _named(kind: str, number: int) -> str:
     return f"{kind} {number}" if kind == "restart broker" else f"{kind} g_{number}"
 
 
-def _move(world: World, _: int) -> None:
-    alive = [n for n in range(len(world.brokers)) if n not in world.down]
-    at = alive.index(world.leader) if world.leader in alive else -1
-    world.move_coordinator(alive[(at + 1) % len(alive)])
-
-
-def _restart(world: World, broker: int) -> None:
-    world.kill_broker(broker)
-    world.revive_broker(broker)
-
-
-HANDLERS: dict[str, Callable[[World, int], None]] = {
-    "grow": lambda world, _: world.grow(),
-    "move": _move,
-    "no coordinator": lambda world, _: world.move_coordinator(None),
-    "restart broker": _restart,
-    "revive": World.revive,
-    "kill": World.kill,
-    "leave": World.leave,
-    "cut": World.cut,
-    "freeze": World.freeze,
-    "thaw": World.thaw,
-    "slow": World.slow,
-    "hurry": World.hurry,
-    "mute": World.mute,
-    "unmute": World.unmute,
-}
+def _perform(world: World, kind: str, who: int) -> None:
+    """Let a fault happen, or end it."""
+    match kind:
+        case "move":
+            alive = [n for n in range(len(world.brokers)) if n not in world.down]
+            at = alive.index(world.leader) if world.leader in alive else -1
+            world.act(Move("coordinate", alive[(at + 1) % len(alive)]))
+        case "no coordinator":
+            world.act(Move("no_coordinator"))
+        case "restart broker":
+            world.act(Move("kill_broker", who))
+            world.act(Move("revive_broker", who))
+        case _:
+            world.act(Move(kind, who))
 
 
 def _rest(world: World) -> None:

@@ -65,6 +65,9 @@ class Director(Stage[World]):
     def step(self) -> bool:
         return self.world.step()
 
+    def wait(self, seconds: float) -> None:
+        self.world.run(seconds)
+
     def rests(self) -> bool:
         return self.world.settled()
 

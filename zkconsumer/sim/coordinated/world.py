@@ -51,6 +51,10 @@ LOAD_S = 0.05
 
 GROUP, TOPIC = "g", "t"
 
+SERVE, RECEIVE, TIME = "serve", "receive", "time"
+"""The ordinary moves: a request arrives, a reply arrives, or the time advances to the next
+timer."""
+
 
 Delay = Callable[[int], float]
 """Returns the seconds that a message takes; the argument is the message's number in the world.
@@ -63,6 +67,17 @@ function that draws from a stream of decisions, and it copies no world.
 def no_delay(number: int) -> float:
     """Return the time that a message takes in a network without delays."""
     return LATENCY_S
+
+
+class Move(NamedTuple):
+    """A message arrives, a timer is due, or a command is given to a member or a broker (`ORDERS`).
+
+    `number` is the number of the message in the queue.
+    """
+
+    do: str
+    who: int = -1
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -402,6 +417,36 @@ class World:
             isinstance(entry, InTransit)
             and self._wire(entry.who, entry.broker).epoch == entry.epoch
         )
+
+    def enabled(self) -> list[Move]:
+        """Return the ordinary moves, in the order of the queue.
+
+        The first message in each direction of a connection may arrive. Time may advance only if the
+        next event of the queue is not a message.
+        """
+        found: dict[tuple[int, int, bool], Move] = {}
+        for number, one in self.in_transit():
+            move = Move(SERVE if one.is_request else RECEIVE, one.who, number)
+            found.setdefault(one.way, move)
+        waits = self._queue and self.next_message() is None
+        return [*found.values(), *([Move(TIME)] if waits else [])]
+
+    def next(self) -> Move | None:
+        """Return the move that the queue performs next; None if there is none."""
+        first = self.next_message()
+        if first is None:
+            return Move(TIME) if self._queue else None
+        number, one = first
+        return Move(SERVE if one.is_request else RECEIVE, one.who, number)
+
+    def act(self, move: Move) -> None:
+        """Perform a move."""
+        if move.do == TIME or (move.do in (SERVE, RECEIVE) and move == self.next()):
+            self.step()
+        elif move.do in (SERVE, RECEIVE):
+            self.arrives(move.number)
+        else:
+            ORDERS[move.do](self, move.who)
 
     def step(self) -> bool:
         """Perform the next event; return False if there is none."""
@@ -807,3 +852,27 @@ class World:
             return
         wire.response_at = max(self.now + self.plan.delay(self._number), wire.response_at)
         self._at(wire.response_at, InTransit(sender, epoch, response))
+
+
+ORDERS: dict[str, Callable[[World, int], object]] = {
+    "grow": lambda world, _: world.grow(),
+    "no_coordinator": lambda world, _: world.move_coordinator(None),
+    "coordinate": World.move_coordinator,
+    "kill_broker": World.kill_broker,
+    "revive_broker": World.revive_broker,
+    "remove": World.remove,
+    "hold": World.hold,
+    "let_go": World.release,
+    "join": World.join,
+    "leave": World.leave,
+    "kill": World.kill,
+    "revive": World.revive,
+    "freeze": World.freeze,
+    "thaw": World.thaw,
+    "slow": World.slow,
+    "hurry": World.hurry,
+    "cut": World.cut,
+    "mute": World.mute,
+    "unmute": World.unmute,
+}
+"""Move -> what it does to a member or a broker. The lab has moves of the same names."""

@@ -10,23 +10,17 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.kernel.search import Counts
-from zkconsumer.sim.kernel.world import InvariantViolation
+from zkconsumer.sim.kernel.world import InvariantViolation, World
 from zkconsumer.trace import VERSION
 
 Emit = Callable[[JsonObject], None]
 
 
-class Staged(Protocol):
-    """The part of a world that every stage uses; `now` is in virtual seconds."""
-
-    now: float
-
-
-W = TypeVar("W", bound=Staged)
+W = TypeVar("W", bound=World[Any])  # Any: the class of the world's moves
 W_contra = TypeVar("W_contra", contravariant=True)
 
 
@@ -76,6 +70,10 @@ class Stage(ABC, Generic[W]):
     @abstractmethod
     def step(self) -> bool:
         """Perform the next move that needs no command; return False if there is none."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and perform everything that becomes due."""
 
     @abstractmethod
     def rests(self) -> bool:

@@ -24,11 +24,12 @@ class World(Protocol[Move]):
     """A simulated world; times are in virtual seconds."""
 
     now: float
+    log_end: dict[TopicPartition, int]
 
-    def enabled(self) -> Sequence[Move]:
+    def enabled(self) -> list[Move]:
         """Return the ordinary moves that are possible now; empty only if the world is at rest."""
 
-    def act(self, move: Move) -> None:
+    def act(self, move: Move, /) -> None:
         """Perform a move."""
 
     def next_moment(self) -> float:
