@@ -9,7 +9,8 @@ from later.conftest import DrivenMember
 
 from zkconsumer.later import classic_member as machine
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import Mode, Phase, Settings, State
+from zkconsumer.later.classic_member_state import Phase, State
+from zkconsumer.later.client_state import Mode, Settings
 from zkconsumer.later.member_events import Callback
 from zkconsumer.protocol.later import consumer_protocol as wire
 from zkconsumer.protocol.later import messages as msg

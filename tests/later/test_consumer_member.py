@@ -9,7 +9,7 @@ from later.conftest import DrivenMember
 
 from zkconsumer.later import consumer_member as machine
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.later.client_state import Settings
 from zkconsumer.later.consumer_member import CLOSE_S, Phase, State
 from zkconsumer.later.member_events import Callback
 from zkconsumer.protocol.later import messages as msg

@@ -24,7 +24,8 @@ from support.kafka.kraft import NEW, KraftBroker
 from support.members.crew import Program
 from support.wait import eventually
 
-from zkconsumer.later.classic_member_state import Phase, Settings
+from zkconsumer.later.classic_member_state import Phase
+from zkconsumer.later.client_state import Settings
 from zkconsumer.later.consumer_group import ConsumerGroup
 from zkconsumer.later.group_coordinator import group_of
 from zkconsumer.sandbox import Sandbox, jars

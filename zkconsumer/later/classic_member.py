@@ -20,13 +20,15 @@ from dataclasses import replace
 
 from zkconsumer.later import client_state
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import MEMBER, OVER, Mode, Phase, State
+from zkconsumer.later.classic_member_state import MEMBER, OVER, Phase, State
 from zkconsumer.later.client_state import (
     BACKOFF_S,
     COORDINATOR_MOVED,
     NEVER,
     REQUEST_S,
+    Answer,
     InFlightRequest,
+    Mode,
 )
 from zkconsumer.later.member_events import Call, Callback, Commands, then
 from zkconsumer.protocol.later import consumer_protocol as wire
@@ -34,7 +36,6 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor, assign
 from zkconsumer.protocol.later.messages import NO_GENERATION, UNKNOWN_MEMBER, Error
 from zkconsumer.protocol.later.subscriptions import Subscription, Topic
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 Step = tuple[State, Commands]
 
@@ -72,7 +73,7 @@ def step(state: State, event: ev.Event) -> Step:
     handler = HANDLERS.get(type(event))
     if handler is None:
         raise ImpossibleEventError(type(event).__name__)
-    result = then(handler(state, event), lambda s: _time_outs(s, event.now))
+    result = then(handler(state, event), lambda s: client_state.drop_overdue(s, event.now, _drop))
     result = then(result, lambda s: _heartbeat_thread(s, event.now))
     return then(result, lambda s: _user_thread(s, event.now))
 
@@ -104,45 +105,18 @@ def is_settled(state: State) -> bool:
 # ---- events --------------------------------------------------------------------------------------
 
 
-def _poll_started(state: State, event: ev.Event) -> Step:
-    return replace(state, polling=True, poll_until=NEVER), ()
-
-
 def _poll_returned(state: State, event: ev.Event) -> Step:
     until = event.now + state.settings.poll_s
     return replace(state, polling=False, poll_until=until), ()
 
 
-def _tick(state: State, event: ev.Event) -> Step:
-    return state, ()
-
-
 def _answered(state: State, event: ev.Event) -> Step:
-    assert isinstance(event, ev.Answered)
-    sent, client = client_state.answered(state.client, event.number)
-    if sent is None:
-        return state, ()  # the connection on which the request was sent is closed
-    state = replace(state, client=client)
-    return ANSWERS[type(sent.request)](state, sent, event.response, event.now)
+    return client_state.take_answer(state, event, ANSWERS)
 
 
 def _disconnected(state: State, event: ev.Event) -> Step:
     assert isinstance(event, ev.Disconnected)
     return _drop(state, event.broker, event.now), ()
-
-
-def _metadata(state: State, event: ev.Event) -> Step:
-    assert isinstance(event, ev.MetadataChanged)
-    client = replace(state.client, brokers=event.brokers, topics=event.topics)
-    return replace(state, client=client), ()
-
-
-def _consumed(state: State, event: ev.Event) -> Step:
-    assert isinstance(event, ev.Consumed)
-    if event.partition not in state.owned:
-        return state, ()
-    positions = {**state.positions, event.partition: event.position}
-    return replace(state, positions=positions), ()
 
 
 def _close(state: State, event: ev.Event) -> Step:
@@ -153,22 +127,15 @@ def _close(state: State, event: ev.Event) -> Step:
 
 
 HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
-    ev.PollStarted: _poll_started,
+    ev.PollStarted: client_state.poll_started,
     ev.PollReturned: _poll_returned,
-    ev.Tick: _tick,
+    ev.Tick: client_state.ticked,
     ev.Answered: _answered,
     ev.Disconnected: _disconnected,
-    ev.MetadataChanged: _metadata,
-    ev.Consumed: _consumed,
+    ev.MetadataChanged: client_state.metadata_changed,
+    ev.Consumed: client_state.consumed,
     ev.CloseRequested: _close,
 }
-
-
-def _time_outs(state: State, now: float) -> Step:
-    """Close the connections on which a response is overdue."""
-    for broker in client_state.overdue(state.client, now):
-        state = _drop(state, broker, now)
-    return state, ()
 
 
 def _drop(state: State, broker: int, now: float) -> State:
@@ -316,7 +283,7 @@ def _prepare(state: State, now: float) -> Step:
 def _commit_before_join(state: State, now: float) -> Step:
     """Commit the positions, and wait for the answer up to the rebalance timeout."""
     settings = state.settings
-    if state.commit is not None and state.commit not in state.client.sent:
+    if not client_state.is_committing(state):
         state = replace(state, commit=None)  # the connection of the commit was lost: commit again
     if state.commit_until is None:
         state = replace(state, commit_until=now + settings.poll_s)
@@ -334,9 +301,7 @@ def _commit_before_join(state: State, now: float) -> Step:
 
 def _may_commit(state: State) -> bool:
     """Return whether automatic commits are on and the member could commit now."""
-    has_positions = bool(state.owned & state.positions.keys())
-    is_automatic = state.settings.auto_commit_s is not None
-    return is_automatic and has_positions and state.phase is Phase.STABLE
+    return client_state.has_uncommitted(state) and state.phase is Phase.STABLE
 
 
 def _revoke_before_join(state: State) -> Step:
@@ -350,20 +315,7 @@ def _revoke_before_join(state: State) -> Step:
         return state, ()
     if not state.owned and is_lost:
         return state, ()
-    return _revoke(state, state.owned, Callback.LOST if is_lost else Callback.REVOKED)
-
-
-def _revoke(state: State, partitions: frozenset[TopicPartition], callback: Callback) -> Step:
-    """Stop the delivery of partitions, and forget their positions."""
-    left = {tp: at for tp, at in state.positions.items() if tp not in partitions}
-    state = replace(
-        state,
-        owned=state.owned - partitions,
-        loading=state.loading - partitions,
-        positions=left,
-    )
-    stop: Commands = (ev.StopFetching(partitions),) if partitions else ()
-    return state, (*stop, Call(callback, partitions))
+    return client_state.revoke(state, state.owned, Callback.LOST if is_lost else Callback.REVOKED)
 
 
 # ---- joining -------------------------------------------------------------------------------------
@@ -478,7 +430,7 @@ def _take_over(state: State, now: float) -> Step:
     gone, added = state.owned - assigned, assigned - state.owned
     if gone:
         again = replace(state, rejoin=True)
-        result = _revoke(again, gone, Callback.REVOKED)
+        result = client_state.revoke(again, gone, Callback.REVOKED)
     after = result[0]
     interval = after.settings.auto_commit_s
     after = replace(
@@ -502,17 +454,9 @@ def _load(state: State, now: float) -> Step:
 
 def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.OffsetsFetched)
-    assert isinstance(sent.request, msg.OffsetFetch)
     if response.error is not Error.NONE:
-        return _retry(state, response.error, now), ()
-    known = state.loading.intersection(sent.request.partitions or ())
-    if not known:
-        return state, ()
-    starts = {tp: response.offsets.get(tp) for tp in sorted(known)}
-    offsets = {tp: None if one is None else one.offset for tp, one in starts.items()}
-    positions = {**state.positions, **{tp: offset or 0 for tp, offset in offsets.items()}}
-    state = replace(state, loading=state.loading - known, positions=positions)
-    return state, (ev.StartFetching(offsets),)
+        return client_state.retry(state, response.error, now), ()
+    return client_state.start_loaded(state, sent.request, response)
 
 
 # ---- heartbeats and commits ----------------------------------------------------------------------
@@ -554,23 +498,14 @@ def _auto_commit(state: State, now: float) -> Step:
 
 
 def _commit(state: State, now: float) -> Step:
-    offsets = {
-        tp: OffsetAndMetadata(state.positions[tp])
-        for tp in sorted(state.owned)
-        if tp in state.positions
-    }
-    settings = state.settings
-    request = msg.OffsetCommit(
-        settings.group, offsets, state.member, state.generation, settings.instance
-    )
-    return _send(state, request, now)
+    return _send(state, client_state.commit_request(state, state.generation), now)
 
 
 def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     error = response.error
     if state.commit is not None and state.commit not in state.client.sent:
         if error in RETRIABLE:
-            return _retry(replace(state, commit=None), error, now), ()
+            return client_state.retry(replace(state, commit=None), error, now), ()
         # The commit was stored, or refused permanently. In both cases the member joins next.
         state = replace(state, commit=None, commit_until=now)
     if error is Error.REBALANCE_IN_PROGRESS:
@@ -581,14 +516,7 @@ def _committed(state: State, sent: InFlightRequest, response: msg.Response, now:
         return state, ()
     if error is Error.FENCED_INSTANCE_ID:
         return _rebalance_failed(state, error, now)
-    return _retry(state, error, now) if error in RETRIABLE else state, ()
-
-
-def _retry(state: State, error: Error, now: float) -> State:
-    """Wait before sending the same request again; look up the coordinator if it has moved."""
-    if error in COORDINATOR_MOVED:
-        state = replace(state, client=client_state.forget_coordinator(state.client))
-    return replace(state, retry_at=now + BACKOFF_S)
+    return client_state.retry(state, error, now) if error in RETRIABLE else state, ()
 
 
 # ---- closing -------------------------------------------------------------------------------------
@@ -597,7 +525,7 @@ def _retry(state: State, error: Error, now: float) -> State:
 def _closing(state: State, now: float) -> Step:
     """Commit, revoke and leave (`ConsumerCoordinator.close`)."""
     is_late = state.closing is not None and now >= state.closing
-    if state.commit is not None and state.commit not in state.client.sent:
+    if not client_state.is_committing(state):
         state = replace(state, commit=None)  # the connection of the commit was lost: commit again
     if not is_late and state.commit is not None:
         return state, ()
@@ -611,7 +539,7 @@ def _closing(state: State, now: float) -> Step:
     result: Step = state, ()
     if state.owned:
         callback = Callback.LOST if is_lost else Callback.REVOKED
-        result = _revoke(state, state.owned, callback)
+        result = client_state.revoke(state, state.owned, callback)
     result = then(result, lambda s: _leave(s, now))
     return then(result, lambda s: (replace(s, phase=Phase.CLOSED), ()))
 
@@ -635,9 +563,7 @@ def _left(state: State, sent: InFlightRequest, response: msg.Response, now: floa
     return state, ()
 
 
-Answer = Callable[[State, InFlightRequest, msg.Response, float], Step]
-
-ANSWERS: Mapping[type[msg.Request], Answer] = {
+ANSWERS: Mapping[type[msg.Request], Answer[State]] = {
     msg.FindCoordinator: _found,
     msg.JoinGroup: _joined,
     msg.SyncGroup: _synced,

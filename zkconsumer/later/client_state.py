@@ -1,17 +1,32 @@
-"""The state of a member's client: the known cluster, the coordinator, and requests in flight.
+"""What members of both later protocols have and do: their client, partitions and user.
 
-Both member machines find their coordinator here. Source: `AbstractCoordinator.lookupCoordinator`,
-`CoordinatorRequestManager` and `NetworkClient.leastLoadedNode` of Kafka 3.9.1.
+The client knows the cluster, finds the coordinator, and counts requests in flight. Source:
+`AbstractCoordinator.lookupCoordinator`, `CoordinatorRequestManager` and
+`NetworkClient.leastLoadedNode` of Kafka 3.9.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TypeVar
 
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.group_events import DEFAULT_SESSION_S
 from zkconsumer.later.member_events import Commands, Send
-from zkconsumer.protocol.later.messages import Error, FindCoordinator, FoundCoordinator, Request
+from zkconsumer.protocol.later.messages import (
+    Error,
+    FindCoordinator,
+    FoundCoordinator,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetsFetched,
+    Request,
+    Response,
+)
 from zkconsumer.protocol.later.subscriptions import Topic
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 BACKOFF_S = 0.1
 """`retry.backoff.ms`: the back-off after the first failure, in seconds; it doubles each time."""
@@ -160,3 +175,188 @@ def forget_coordinator(client: ClientState) -> ClientState:
         if one.broker != client.coordinator or isinstance(one.request, FindCoordinator)
     }
     return replace(client, coordinator=None, sent=left)
+
+
+# ---- members -------------------------------------------------------------------------------------
+
+
+class Mode(Enum):
+    """When a member revokes partitions (`ConsumerPartitionAssignor.RebalanceProtocol`)."""
+
+    EAGER = "eager"  # it revokes all partitions before each join
+    # It revokes only partitions that the new assignment removes, and then joins again.
+    COOPERATIVE = "cooperative"
+
+
+COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky"})
+"""Assignors that support the cooperative mode; all others are eager."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The consumer's properties; durations in seconds.
+
+    Attributes:
+        assignors: `partition.assignment.strategy`, the preferred one first.
+        auto_commit_s: `auto.commit.interval.ms`; None: `enable.auto.commit=false`.
+        poll_s: `max.poll.interval.ms`, which is also the member's rebalance timeout.
+    """
+
+    group: str
+    client: str
+    topics: tuple[str, ...]
+    assignors: tuple[str, ...] = ("range", "cooperative-sticky")
+    instance: str | None = None
+    rack: str | None = None
+    session_s: float = DEFAULT_SESSION_S
+    heartbeat_s: float = 3.0
+    poll_s: float = 300.0
+    auto_commit_s: float | None = 5.0
+
+    @property
+    def mode(self) -> Mode:
+        """The mode that all assignors support; the default of Kafka 3.0 to 3.9 is eager."""
+        cooperative = COOPERATIVE_ASSIGNORS.issuperset(self.assignors)
+        return Mode.COOPERATIVE if cooperative else Mode.EAGER
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """What both protocols keep of a member. All times are in seconds.
+
+    Attributes:
+        member: the member id.
+        owned: the partitions that the member may deliver.
+        loading: owned partitions whose stored offset is not known yet.
+        positions: partition -> offset of the next message; partitions with an unknown position are
+            absent.
+        commit: the number of the commit before a change of the assignment, or of the last commit.
+        commit_until: when the member no longer waits for that commit.
+        retry_at: the end of the back-off after a failure.
+        polling: whether the user's thread is in `poll`.
+        poll_until: the time by which the user must call `poll` again.
+        heartbeat_at: the time of the next heartbeat.
+        auto_commit_at: the time of the next automatic commit.
+        closing: the time limit of a closing member's last commit; None: it is not closing.
+        error: why the member has failed.
+    """
+
+    settings: Settings
+    client: ClientState = field(default_factory=ClientState)
+    member: str = ""
+    owned: frozenset[TopicPartition] = frozenset()
+    loading: frozenset[TopicPartition] = frozenset()
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    commit: int | None = None
+    commit_until: float | None = None
+    retry_at: float = 0.0
+    polling: bool = False
+    poll_until: float = NEVER
+    heartbeat_at: float = NEVER
+    auto_commit_at: float = NEVER
+    closing: float | None = None
+    error: Error = Error.NONE
+
+
+S = TypeVar("S", bound=MemberState)
+Answer = Callable[[S, InFlightRequest, Response, float], tuple[S, Commands]]
+"""Handles the response to a request at a time, in seconds."""
+
+
+def poll_started(state: S, event: ev.Event) -> tuple[S, Commands]:
+    """The user's thread is in `poll`, so no time limit applies."""
+    return replace(state, polling=True, poll_until=NEVER), ()
+
+
+def metadata_changed(state: S, event: ev.Event) -> tuple[S, Commands]:
+    """Take over the brokers and topics of new metadata."""
+    assert isinstance(event, ev.MetadataChanged)
+    client = replace(state.client, brokers=event.brokers, topics=event.topics)
+    return replace(state, client=client), ()
+
+
+def consumed(state: S, event: ev.Event) -> tuple[S, Commands]:
+    """Record the position after a message, unless the partition has been revoked."""
+    assert isinstance(event, ev.Consumed)
+    if event.partition not in state.owned:
+        return state, ()
+    return replace(state, positions={**state.positions, event.partition: event.position}), ()
+
+
+def ticked(state: S, event: ev.Event) -> tuple[S, Commands]:
+    """Do nothing: after each event, the machines look at the clock anyway."""
+    return state, ()
+
+
+def take_answer(
+    state: S, event: ev.Event, answers: Mapping[type[Request], Answer[S]]
+) -> tuple[S, Commands]:
+    """Pass a response to the handler of its request, unless its connection has been closed."""
+    assert isinstance(event, ev.Answered)
+    sent, client = answered(state.client, event.number)
+    if sent is None:
+        return state, ()
+    state = replace(state, client=client)
+    return answers[type(sent.request)](state, sent, event.response, event.now)
+
+
+def drop_overdue(state: S, now: float, drop: Callable[[S, int, float], S]) -> tuple[S, Commands]:
+    """Close the connections on which a response is overdue."""
+    for broker in overdue(state.client, now):
+        state = drop(state, broker, now)
+    return state, ()
+
+
+def is_committing(state: MemberState) -> bool:
+    """Return whether the commit that `commit` names has no response yet."""
+    return state.commit is not None and state.commit in state.client.sent
+
+
+def has_uncommitted(state: MemberState) -> bool:
+    """Return whether commits are automatic, and a position of an owned partition is known."""
+    return state.settings.auto_commit_s is not None and bool(state.owned & state.positions.keys())
+
+
+def commit_request(state: MemberState, generation: int) -> OffsetCommit:
+    """Return the commit of the positions of all owned partitions."""
+    offsets = {
+        tp: OffsetAndMetadata(state.positions[tp])
+        for tp in sorted(state.owned)
+        if tp in state.positions
+    }
+    settings = state.settings
+    return OffsetCommit(settings.group, offsets, state.member, generation, settings.instance)
+
+
+def start_loaded(state: S, request: Request, response: OffsetsFetched) -> tuple[S, Commands]:
+    """Deliver the partitions whose stored offsets have been read, if they are still owned."""
+    assert isinstance(request, OffsetFetch)
+    known = state.loading.intersection(request.partitions or ())
+    if not known:
+        return state, ()
+    starts = {tp: response.offsets.get(tp) for tp in sorted(known)}
+    offsets = {tp: None if one is None else one.offset for tp, one in starts.items()}
+    positions = {**state.positions, **{tp: offset or 0 for tp, offset in offsets.items()}}
+    state = replace(state, loading=state.loading - known, positions=positions)
+    return state, (ev.StartFetching(offsets),)
+
+
+def revoke(
+    state: S, partitions: frozenset[TopicPartition], callback: ev.Callback
+) -> tuple[S, Commands]:
+    """Stop the delivery of partitions, forget their positions, and call the listener."""
+    state = replace(
+        state,
+        owned=state.owned - partitions,
+        loading=state.loading - partitions,
+        positions={tp: at for tp, at in state.positions.items() if tp not in partitions},
+    )
+    stop: Commands = (ev.StopFetching(partitions),) if partitions else ()
+    return state, (*stop, ev.Call(callback, partitions))
+
+
+def retry(state: S, error: Error, now: float) -> S:
+    """Wait before sending the same request again; look up the coordinator if it has moved."""
+    if error in COORDINATOR_MOVED:
+        state = replace(state, client=forget_coordinator(state.client))
+    return replace(state, retry_at=now + BACKOFF_S)

@@ -16,23 +16,23 @@ polls; a listener takes no time; a retry has no jitter.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from zkconsumer.later import client_state
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.later.client_state import (
     BACKOFF_S,
     COORDINATOR_MOVED,
     NEVER,
-    ClientState,
+    Answer,
     InFlightRequest,
+    MemberState,
 )
 from zkconsumer.later.member_events import Call, Callback, Commands, then
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Error
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import TopicPartition
 
 CLOSE_S = 30.0
 """The time, in seconds, that a closing member waits for its last commit."""
@@ -75,56 +75,28 @@ class LocalAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class State(MemberState):
     """The state of a member. All times are in seconds.
 
     Attributes:
-        member: the member id.
         epoch: the member epoch.
         target: the last assignment that the coordinator has sent.
         current: the last assignment that the member has completed.
         resolving: the target to which the member is moving; None: it is not moving.
         committed: whether the commit before the move has ended.
-        commit: the number of the commit before the move, or of the last commit.
-        commit_until: when the member no longer waits for that commit.
         last_reported: the topics and the assignment that the member's last heartbeat reported.
-        owned: the partitions that the member may deliver.
-        loading: owned partitions whose stored offset is not known yet.
-        positions: partition -> offset of the next message; partitions with an unknown position are
-            absent.
-        polling: whether the user's thread is in `poll`.
-        poll_until: the time by which the user must call `poll` again.
         interval_s: the interval of heartbeats.
-        heartbeat_at: the time of the next heartbeat.
-        retry_at: the end of the back-off after a failure.
-        auto_commit_at: the time of the next automatic commit.
-        closing: the time limit of a closing member's last commit; None: it is not closing.
-        error: why the member has failed.
     """
 
-    settings: Settings
-    client: ClientState = field(default_factory=ClientState)
     phase: Phase = Phase.JOINING
-    member: str = ""
     epoch: int = JOIN_EPOCH
     target: LocalAssignment = LocalAssignment()
     current: LocalAssignment = LocalAssignment()
     resolving: LocalAssignment | None = None
     committed: bool = False
-    commit: int | None = None
-    commit_until: float | None = None
     last_reported: tuple[tuple[str, ...], LocalAssignment] | None = None
-    owned: Partitions = frozenset()
-    loading: Partitions = frozenset()
-    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
-    polling: bool = False
-    poll_until: float = NEVER
     interval_s: float = INTERVAL_S
     heartbeat_at: float = 0.0
-    retry_at: float = 0.0
-    auto_commit_at: float = NEVER
-    closing: float | None = None
-    error: Error = Error.NONE
 
 
 Step = tuple[State, Commands]
@@ -134,7 +106,10 @@ def step(state: State, event: ev.Event) -> Step:
     """Return the state after an event, and the commands to run."""
     if state.phase in OVER:
         return state, ()
-    result = then(HANDLERS[type(event)](state, event), lambda s: _time_outs(s, event.now))
+    result = then(
+        HANDLERS[type(event)](state, event),
+        lambda s: client_state.drop_overdue(s, event.now, _drop),
+    )
     result = then(result, lambda s: _background(s, event.now))
     result = then(result, lambda s: _user_thread(s, event.now))
     # The background thread runs again, for example to acknowledge a completed move at once.
@@ -166,44 +141,17 @@ def is_settled(state: State) -> bool:
 # ---- events --------------------------------------------------------------------------------------
 
 
-def _poll_started(state: State, event: ev.Event) -> Step:
-    return replace(state, polling=True, poll_until=NEVER), ()
-
-
 def _poll_returned(state: State, event: ev.Event) -> Step:
     return replace(state, polling=False, poll_until=event.now + state.settings.poll_s), ()
 
 
-def _tick(state: State, event: ev.Event) -> Step:
-    return state, ()
-
-
 def _answered(state: State, event: ev.Event) -> Step:
-    assert isinstance(event, ev.Answered)
-    sent, client = client_state.answered(state.client, event.number)
-    if sent is None:
-        return state, ()  # the connection on which the request was sent is closed
-    state = replace(state, client=client)
-    return ANSWERS[type(sent.request)](state, sent, event.response, event.now)
+    return client_state.take_answer(state, event, ANSWERS)
 
 
 def _disconnected(state: State, event: ev.Event) -> Step:
     assert isinstance(event, ev.Disconnected)
     return _drop(state, event.broker, event.now), ()
-
-
-def _metadata(state: State, event: ev.Event) -> Step:
-    assert isinstance(event, ev.MetadataChanged)
-    client = replace(state.client, brokers=event.brokers, topics=event.topics)
-    return replace(state, client=client), ()
-
-
-def _consumed(state: State, event: ev.Event) -> Step:
-    assert isinstance(event, ev.Consumed)
-    if event.partition not in state.owned:
-        return state, ()
-    positions = {**state.positions, event.partition: event.position}
-    return replace(state, positions=positions), ()
 
 
 def _close(state: State, event: ev.Event) -> Step:
@@ -220,21 +168,15 @@ def _close(state: State, event: ev.Event) -> Step:
 
 
 HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
-    ev.PollStarted: _poll_started,
+    ev.PollStarted: client_state.poll_started,
     ev.PollReturned: _poll_returned,
-    ev.Tick: _tick,
+    ev.Tick: client_state.ticked,
     ev.Answered: _answered,
     ev.Disconnected: _disconnected,
-    ev.MetadataChanged: _metadata,
-    ev.Consumed: _consumed,
+    ev.MetadataChanged: client_state.metadata_changed,
+    ev.Consumed: client_state.consumed,
     ev.CloseRequested: _close,
 }
-
-
-def _time_outs(state: State, now: float) -> Step:
-    for broker in client_state.overdue(state.client, now):
-        state = _drop(state, broker, now)
-    return state, ()
 
 
 def _drop(state: State, broker: int, now: float) -> State:
@@ -355,7 +297,7 @@ def _commit_before_move(state: State, now: float) -> Step:
     is_late = state.commit_until is not None and now >= state.commit_until
     if is_late or not _may_commit(state):
         return replace(state, committed=True, commit=None), ()
-    if state.commit is not None and state.commit in state.client.sent:
+    if client_state.is_committing(state):
         return state, ()
     if state.client.coordinator is None or now < state.retry_at:
         return state, ()
@@ -371,7 +313,9 @@ def _user_thread(state: State, now: float) -> Step:
     if state.phase is Phase.FENCED and state.loading and state.client.awaits(msg.OffsetFetch):
         return state, ()  # `poll` waits for the offsets, and only a later `poll` calls the listener
     if state.phase in (Phase.FENCED, Phase.STALE):
-        result = _give_up(state, Callback.LOST) if state.owned else (state, ())
+        result = (
+            client_state.revoke(state, state.owned, Callback.LOST) if state.owned else (state, ())
+        )
         return then(result, lambda s: (replace(s, phase=Phase.JOINING, heartbeat_at=now), ()))
     if state.resolving is None or not state.committed:
         return state, ()
@@ -386,7 +330,7 @@ def _move(state: State, goal: LocalAssignment, now: float) -> Step:
         return state, ()  # the member was fenced meanwhile
     commands: Commands = ()
     if gone:
-        state, commands = _stopped(state, gone, Callback.REVOKED)
+        state, commands = client_state.revoke(state, gone, Callback.REVOKED)
     interval = state.settings.auto_commit_s
     state = replace(
         state,
@@ -397,16 +341,6 @@ def _move(state: State, goal: LocalAssignment, now: float) -> Step:
         auto_commit_at=NEVER if interval is None else now + interval,
     )
     return state, (*commands, Call(Callback.ASSIGNED, added))
-
-
-def _give_up(state: State, callback: Callback) -> Step:
-    return _stopped(state, state.owned, callback)
-
-
-def _stopped(state: State, gone: Partitions, callback: Callback) -> Step:
-    left = {tp: at for tp, at in state.positions.items() if tp not in gone}
-    state = replace(state, owned=state.owned - gone, loading=state.loading - gone, positions=left)
-    return state, (ev.StopFetching(gone), Call(callback, gone))
 
 
 # ---- answers -------------------------------------------------------------------------------------
@@ -454,16 +388,15 @@ def _refused(state: State, error: Error, now: float) -> Step:
 
 
 def _fail(state: State, error: Error) -> Step:
-    result = _give_up(state, Callback.LOST) if state.owned else (state, ())
+    result = client_state.revoke(state, state.owned, Callback.LOST) if state.owned else (state, ())
     return then(result, lambda s: (replace(s, phase=Phase.FAILED, error=error), (ev.Fail(error),)))
 
 
 def _retry(state: State, error: Error, now: float) -> State:
-    """Wait before sending the same request again; look up the coordinator if it has moved."""
+    """Wait before the next request; a heartbeat to another coordinator has all fields."""
     if error in COORDINATOR_MOVED:
-        client = client_state.forget_coordinator(state.client)
-        state = replace(state, client=client, last_reported=None, heartbeat_at=now)
-    return replace(state, retry_at=now + BACKOFF_S)
+        state = replace(state, last_reported=None, heartbeat_at=now)
+    return client_state.retry(state, error, now)
 
 
 def _found(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
@@ -475,8 +408,7 @@ def _found(state: State, sent: InFlightRequest, response: msg.Response, now: flo
 
 
 def _may_commit(state: State) -> bool:
-    has_positions = bool(state.owned & state.positions.keys())
-    return state.settings.auto_commit_s is not None and has_positions and state.epoch > 0
+    return client_state.has_uncommitted(state) and state.epoch > 0
 
 
 def _auto_commit(state: State, now: float) -> Step:
@@ -484,23 +416,14 @@ def _auto_commit(state: State, now: float) -> Step:
     if interval is None or now < state.auto_commit_at:
         return state, ()
     state = replace(state, auto_commit_at=now + interval)
-    is_busy = state.commit is not None and state.commit in state.client.sent
+    is_busy = client_state.is_committing(state)
     return (state, ()) if is_busy or not _may_commit(state) else _commit(state, now)
 
 
 def _commit(state: State, now: float) -> Step:
     """Commit the positions of all owned partitions."""
-    settings = state.settings
-    offsets = {
-        tp: OffsetAndMetadata(state.positions[tp])
-        for tp in sorted(state.owned)
-        if tp in state.positions
-    }
-    number = state.client.number
-    request = msg.OffsetCommit(
-        settings.group, offsets, state.member, state.epoch, settings.instance
-    )
-    return _send(replace(state, commit=number), request, now)
+    request = client_state.commit_request(state, state.epoch)
+    return _send(replace(state, commit=state.client.number), request, now)
 
 
 def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
@@ -526,21 +449,13 @@ def _load(state: State, now: float) -> Step:
 
 def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     assert isinstance(response, msg.OffsetsFetched)
-    assert isinstance(sent.request, msg.OffsetFetch)
     if response.error is not Error.NONE:
         # The session ended before the offsets of new partitions were read.
         is_raised = response.error is Error.UNKNOWN_MEMBER_ID and state.loading and state.polling
         commands = (ev.Raise(response.error),) if is_raised else ()
         is_fenced = state.phase is Phase.FENCED
         return (state if is_fenced else _retry(state, response.error, now)), commands
-    known = state.loading.intersection(sent.request.partitions or ())
-    if not known:
-        return state, ()
-    starts = {tp: response.offsets.get(tp) for tp in sorted(known)}
-    offsets = {tp: None if one is None else one.offset for tp, one in starts.items()}
-    positions = {**state.positions, **{tp: offset or 0 for tp, offset in offsets.items()}}
-    state = replace(state, loading=state.loading - known, positions=positions)
-    return state, (ev.StartFetching(offsets),)
+    return client_state.start_loaded(state, sent.request, response)
 
 
 # ---- closing -------------------------------------------------------------------------------------
@@ -549,14 +464,13 @@ def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: fl
 def _closing(state: State, now: float) -> Step:
     """Commit, revoke and leave (`AsyncKafkaConsumer.close`)."""
     is_late = state.closing is not None and now >= state.closing
-    is_waiting = state.commit is not None and state.commit in state.client.sent
-    if not is_late and is_waiting:
+    if not is_late and client_state.is_committing(state):
         return state, ()
     if not is_late and not state.committed and _may_commit(state):
         is_possible = state.client.coordinator is not None and now >= state.retry_at
         return _commit(state, now) if is_possible else (state, ())
     callback = Callback.REVOKED if state.epoch > 0 else Callback.LOST
-    result = _give_up(state, callback) if state.owned else (state, ())
+    result = client_state.revoke(state, state.owned, callback) if state.owned else (state, ())
     if state.client.coordinator is not None and state.phase in MEMBER and state.member:
         result = then(result, lambda s: _send_leave(s, now))
     return then(result, lambda s: (replace(s, phase=Phase.CLOSED), ()))
@@ -567,9 +481,7 @@ def _send(state: State, request: msg.Request, now: float) -> Step:
     return replace(state, client=client), commands
 
 
-Answer = Callable[[State, InFlightRequest, msg.Response, float], Step]
-
-ANSWERS: Mapping[type[msg.Request], Answer] = {
+ANSWERS: Mapping[type[msg.Request], Answer[State]] = {
     msg.FindCoordinator: _found,
     msg.ConsumerGroupHeartbeat: _heartbeat_answered,
     msg.OffsetCommit: _committed,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.later.client_state import Settings
 from zkconsumer.later.group_events import Settings as BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.sim.compare import wire_sizes

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.later.client_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Move, Plan, Watcher, World
 from zkconsumer.sim.kernel.search import (

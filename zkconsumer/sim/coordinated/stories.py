@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from zkconsumer.later.classic_member_state import Settings
+from zkconsumer.later.client_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.recorder import Recorder
 from zkconsumer.sim.coordinated.search import end_faults, random_delay, run_faults

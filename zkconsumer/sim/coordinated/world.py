@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 from zkconsumer.later import classic_member, consumer_member, group_coordinator
 from zkconsumer.later import group_events as ge
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import Settings
 from zkconsumer.later.classic_member_state import State as ClassicState
+from zkconsumer.later.client_state import Settings
 from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
 from zkconsumer.later.consumer_member import State as ConsumerState
 from zkconsumer.later.group_phases import Phase as GroupPhase
