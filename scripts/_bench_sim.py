@@ -26,12 +26,11 @@ import _records
 from _bench import Result, add_json, at_least, at_most, end_with_parent, show
 from _explore import WORLDS, Totals, cpu_seconds_of_children, pieces
 from _explore import explore as explore_swarm
+from support.sim.coverage import possible
 
-from zkconsumer.sim.coverage import possible
 from zkconsumer.sim.exhaustive_search import Scope, explore
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
 sim_mutants = importlib.import_module("support.sim.mutants")
 MUTANTS = sim_mutants.MUTANTS
 

@@ -9,18 +9,24 @@ import logging
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from _bench import end_with_parent
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from zkconsumer.sim import coverage, random_search
-from zkconsumer.sim.coverage import Coverage, Pair
+from _bench import end_with_parent
+from support.sim import coverage
+from support.sim.coverage import Coverage, Pair
+
+from zkconsumer.sim import random_search
 from zkconsumer.sim.kernel.search import Decisions, Result
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor

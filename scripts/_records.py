@@ -210,7 +210,8 @@ def _reached() -> str:
     )
     if never:
         told += f" Never reached: {', '.join(never)}."
-    from zkconsumer.sim.coverage import EXCLUDED, LIVE  # noqa: PLC0415 - only this table needs it
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support.sim.coverage import EXCLUDED, LIVE  # noqa: PLC0415 - only this table needs it
 
     rows = []
     for (phases, names), reason in EXCLUDED.items():

@@ -34,8 +34,7 @@ import _records
 import _soak_lab
 from _explore import Totals, endless, explore, story
 from _soak_rounds import Rounds, Sums, run
-
-from zkconsumer.sim.coverage import possible
+from support.sim.coverage import possible
 
 ROUND_S = 15.0
 """Seconds of faults per round. Its deliveries are kept in memory until they are judged."""

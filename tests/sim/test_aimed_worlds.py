@@ -7,14 +7,14 @@ import random
 from collections.abc import Callable
 
 import pytest
+from support.sim import coverage
+from support.sim.coverage import Coverage, Pair, excluded
 
 from zkconsumer.member.operations import MemberIdentity
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.read_group import diagnose
 from zkconsumer.member.state import Settings, replace
 from zkconsumer.protocol.requests import Code, Reply
-from zkconsumer.sim import coverage
-from zkconsumer.sim.coverage import Coverage, Pair, excluded
 from zkconsumer.sim.kernel.search import Decide, Decisions
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.member import LAST_REPLY

@@ -6,9 +6,9 @@ import random
 from collections import Counter
 
 import pytest
+from support.sim.coverage import EXCLUDED, Coverage, excluded, possible
 
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim.coverage import EXCLUDED, Coverage, excluded, possible
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.sim.mutants import HAND_OVER, HandOverMutant
-
-from zkconsumer.sim.handover import (
+from support.sim.handover import (
     CASES,
     SHARED,
     Case,
@@ -13,6 +11,7 @@ from zkconsumer.sim.handover import (
     InstrumentedModules,
     explore,
 )
+from support.sim.mutants import HAND_OVER, HandOverMutant
 
 LIMIT_S = 600.0
 """Time limit of a search in seconds. On an idle machine a search takes a few seconds."""

@@ -1,4 +1,4 @@
-"""What the runs of all protocols share: a camera that turns moves into frames, and the moves so far.
+"""What the runs of all protocols share: the moves so far, and a camera that makes frames of them.
 
 `lab.camera` describes pictures and frames.
 """

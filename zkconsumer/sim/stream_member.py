@@ -2,8 +2,8 @@
 
 The streams (`consumer.stream`, `stream_fetcher`, `stream_partitions`, `messages`) read the world's
 logs through `sim.logs.MemoryFetcher`. No thread runs: a call of a user begins and ends within one
-action of the world, and never waits. `sim.handover` explores what the member's thread may do
-while such a call is running.
+action of the world, and never waits. `tests/support/sim/handover.py` explores what the member's
+thread may do while such a call is running.
 """
 
 from __future__ import annotations

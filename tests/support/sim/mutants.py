@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from support.sim import handover
 from zkconsumer.admin import apply, plan
 from zkconsumer.consumer import executor, loop, stream_partitions
 from zkconsumer.consumer.executor import Executor
@@ -47,7 +48,6 @@ from zkconsumer.member.state import start_op
 from zkconsumer.protocol import group_snapshot, lost_data, paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose
-from zkconsumer.sim import handover
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.logs import MemoryFetcher
