@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from support.internals import idle_consumers, let_another_thread_close
+from support.internals import idle_readers, let_another_thread_close
 from support.kafka.logs import ABORTED, CODECS, COMMITTED, REQUEST_S, producer, transact, write
 from support.kafka.streams import KafkaLog
 from support.wait import LIMIT_S
@@ -87,9 +87,9 @@ def hundred(sandbox: Sandbox, topic: str) -> str:
 def nothing_kept() -> Iterator[None]:
     """Close the consumers that these tests kept open for further tasks."""
     yield
-    for kept, _ in idle_consumers().values():
+    for kept, _ in idle_readers().values():
         kept.close()
-    idle_consumers().clear()
+    idle_readers().clear()
 
 
 @pytest.mark.parametrize("columns", [SCHEMA.names, ["value"], ["timestampType", "key", "offset"]])
@@ -231,16 +231,16 @@ def test_every_try_reads_the_same(sandbox: Sandbox, hundred: str) -> None:
 def test_a_consumer_is_kept_for_the_next_task(sandbox: Sandbox, hundred: str) -> None:
     """Successive tasks of a process share a consumer; two tasks at once have two consumers."""
     asked, settings = [OffsetRange(hundred, 0, 0, 100)], settings_of(sandbox)
-    idle_consumers().clear()  # Drop the consumers that earlier tests of this process kept open.
+    idle_readers().clear()  # Drop the consumers that earlier tests of this process kept open.
     offsets(sandbox, *asked)
-    ((kept, _),) = idle_consumers().values()
+    ((kept, _),) = idle_readers().values()
     one = read_ranges(asked, ["offset"], settings)
     other = read_ranges(asked, ["offset"], settings)
     assert next(one).num_rows == next(other).num_rows == 100
-    assert not idle_consumers()
+    assert not idle_readers()
     one.close()
     other.close()
-    assert [one for one, _ in idle_consumers().values()] == [kept]
+    assert [one for one, _ in idle_readers().values()] == [kept]
 
 
 def test_an_idle_consumer_is_closed(
@@ -249,9 +249,9 @@ def test_an_idle_consumer_is_closed(
     """A worker without tasks closes its consumer after a while; the next task opens a new one."""
     monkeypatch.setattr(task_reader, "IDLE_S", 0.2)
     let_another_thread_close(monkeypatch)
-    idle_consumers().clear()
+    idle_readers().clear()
     offsets(sandbox, OffsetRange(hundred, 0, 0, 100))
-    assert until(lambda: not idle_consumers(), limit_s=60)
+    assert until(lambda: not idle_readers(), limit_s=60)
     assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
 
 
@@ -437,40 +437,49 @@ def test_fetches_are_sized_to_the_range(
         assert offsets(sandbox, long, engine=engine) == [*range(12_000)]
 
 
-def test_a_consumer_is_closed_while_a_task_looks_for_one(sandbox: Sandbox, hundred: str) -> None:
-    """A task looks for a kept consumer although another thread closes an unused one meanwhile."""
-    kept = idle_consumers()
+def test_a_reader_is_closed_while_a_task_looks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task looks for a kept reader although other threads keep and close some meanwhile."""
 
-    class Closed(frozenset[tuple[str, Any]]):
-        """The settings of a kept consumer that is closed when a task compares them."""
+    class Silent(task_reader.MessageReader):
+        """A reader without a consumer."""
 
-        def __iter__(self) -> Iterator[tuple[str, Any]]:
-            kept.pop(self, None)
-            return super().__iter__()
+        def _open(self) -> None: ...
 
-    options: dict[str, Any] = {"has_backlog": True, "engine": "librdkafka"}
-    asked = OffsetRange(hundred, 0, 0, 100)
-    assert offsets(sandbox, asked, **options) == [*range(100)]  # measures the messages
-    closed = Closed({("engine", "none")})
-    before = dict(kept)
-    kept.clear()
-    kept.update({closed: (None, 0.0), **before})
-    assert offsets(sandbox, asked, **options) == [*range(100)]
-    assert closed not in kept
+        def close(self) -> None: ...
+
+    cache, ended = task_reader.ReaderCache(), threading.Event()
+
+    def keep() -> None:
+        number = 0
+        while not ended.is_set():
+            number += 1
+            cache.keep(Silent({"number": number}))
+
+    before = sys.getswitchinterval()
+    thread = threading.Thread(target=keep)
+    thread.start()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20_000):
+            assert len(cache.settings(Silent)) <= task_reader.KEPT_CONSUMERS
+    finally:
+        sys.setswitchinterval(before)
+        ended.set()
+        thread.join()
 
 
 def test_a_warm_up_connects_the_consumer_that_it_keeps(sandbox: Sandbox, hundred: str) -> None:
     """The consumer kept by a warm-up task is connected to the leader, and the next task uses it."""
     settings = settings_of(sandbox, engine="columns")
-    for kept, _ in idle_consumers().values():
+    for kept, _ in idle_readers().values():
         kept.close()
-    idle_consumers().clear()
+    idle_readers().clear()
     task_reader.warm_up(TopicPartition(hundred, 0), settings)
-    ((kept, _),) = idle_consumers().values()
-    assert kept.sessions  # one for each broker to which the consumer has connected
+    ((kept, _),) = idle_readers().values()
+    assert kept.client.sessions  # one for each broker to which the consumer has connected
     found = offsets(sandbox, OffsetRange(hundred, 0, 0, 100), engine="columns")
     assert found == [*range(100)]
-    ((used, _),) = idle_consumers().values()
+    ((used, _),) = idle_readers().values()
     assert used is kept
 
 

@@ -17,13 +17,14 @@ import socket
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
@@ -39,6 +40,7 @@ from zkconsumer.kafka.client_settings import (
     without_columns,
 )
 from zkconsumer.kafka.engines import (
+    RunFetcher,
     columnar,
     columnar_with_headers,
     librdkafka_s,
@@ -46,7 +48,7 @@ from zkconsumer.kafka.engines import (
 )
 from zkconsumer.kafka.fetcher import (
     AutoOffsetReset,
-    Fetcher,
+    BrokerClient,
     FetchFault,
     FetchFaultKind,
 )
@@ -61,8 +63,6 @@ from zkconsumer.spark.schema import HEADERS, TOKEN
 if TYPE_CHECKING:
     import pyarrow
     from confluent_kafka import Message
-
-    from zkconsumer.kafka.columns.fetcher import ColumnFetcher
 
 Value: TypeAlias = Any
 """A value of a message or of a setting, of any type."""
@@ -179,9 +179,9 @@ def read_ranges(
             `fail_on_data_loss` is true; no message arrived for `patience_s`; or the brokers refuse
             the request.
     """
-    record_batches = _record_batches()
+    _check_pyarrow()
     left = [one for one in ranges if one.size]
-    reader = (_ColumnReader if _reads_columns(settings) else _Reader)(settings, left, columns)
+    reader = _reader_for(settings, left, columns)
     thresholds = gc.get_threshold()
     gc.set_threshold(COLLECT_EVERY, *thresholds[1:])
     try:
@@ -190,11 +190,7 @@ def read_ranges(
             # pass.
             once = {one.tp: one for one in reversed(left)}
             left = [one for one in left if one is not once[one.tp]]
-            if isinstance(reader, _ColumnReader):
-                yield from reader.batches(once.values(), columns)
-            else:
-                tokens = {tp: one.token for tp, one in once.items()}
-                yield from record_batches(reader.read(once.values()), columns, tokens)
+            yield from reader.batches(once.values(), settings, columns)
     except GeneratorExit:  # Spark needs no more rows, for instance because of a LIMIT
         reader.give_back()
         raise
@@ -215,22 +211,26 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
     Raises:
         SparkSourceError: pyarrow is missing.
     """
-    _record_batches()
-    make = columnar if _reads_columns(settings) else librdkafka_s
-    fetcher = _take_consumer(settings.client, make)
-    fetcher.assign({tp: BEYOND_LOGS})
-    deadline = time.monotonic() + WARM_UP_S
-    while not fetcher.faults and (left_s := deadline - time.monotonic()) > 0:
-        fetcher.consume(1, min(WAIT_S, left_s))
-    fetcher.unassign([tp])
-    _keep_consumer(settings.client, make, fetcher)
+    _check_pyarrow()
+    reader = _reader_for(settings, (), ())
+    reader.connect(tp)
+    reader.give_back()
 
 
-def _record_batches() -> Callable[..., Iterator[pyarrow.RecordBatch]]:
-    """Import and return `arrow.record_batches`. Raises SparkSourceError if pyarrow is missing."""
+def _reader_for(
+    settings: ReadSettings, ranges: Sequence[OffsetRange], columns: Sequence[str]
+) -> Reader:
+    """Return the reader of a task; it reuses the consumer of an earlier task if there is one."""
+    if not _reads_columns(settings):
+        return _cache.take(MessageReader, _sized(settings, ranges))
+    kind = HeaderReader if HEADERS in columns else ColumnReader
+    return _cache.take(kind, settings.client)
+
+
+def _check_pyarrow() -> None:
+    """Raise SparkSourceError if pyarrow is missing."""
     with _packages_of("spark"):
-        from zkconsumer.kafka.columns.from_messages import record_batches  # noqa: PLC0415 - see the error
-    return record_batches
+        import pyarrow  # noqa: F401, PLC0415 - see the error
 
 
 @contextmanager
@@ -247,17 +247,22 @@ def _packages_of(extra: str) -> Iterator[None]:
         ) from error
 
 
-class _Reader:
-    """Reads the ranges of one task. The reader reuses the consumer of an earlier task if there is
-    one."""
+class Reader(ABC):
+    """Reads the ranges of one task after another, with one consumer.
 
-    def __init__(
-        self, settings: ReadSettings, ranges: Sequence[OffsetRange], columns: Sequence[str]
-    ) -> None:
-        self._settings = settings
-        self._client = self._fetch_settings(ranges)
-        self._make = self._maker(columns)
-        self._fetcher = _take_consumer(self._client, self._make)
+    Attributes:
+        settings: the consumer's settings.
+        client: the consumer.
+    """
+
+    client: BrokerClient
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._open()
+        self._forget_task()
+
+    def _forget_task(self) -> None:
         self._ranges: dict[TopicPartition, OffsetRange] = {}
         # The next offset of each partition that is not finished.
         self._next: dict[TopicPartition, int] = {}
@@ -267,84 +272,59 @@ class _Reader:
         self._short_since: dict[TopicPartition, float] = {}
         self._trouble = ""
 
-    def _maker(self, columns: Sequence[str]) -> Callable[[Settings], Fetcher]:
-        return librdkafka_s
+    @abstractmethod
+    def _open(self) -> None:
+        """Make the consumer."""
 
-    def _fetch_settings(self, ranges: Sequence[OffsetRange]) -> Settings:
-        return _sized(self._settings, ranges)
-
+    @abstractmethod
     def _assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        self._fetcher.assign(positions)
+        """Fetch these partitions, whose ranges are known, from these offsets."""
 
-    def _begin(self, ranges: Iterable[OffsetRange]) -> None:
+    @abstractmethod
+    def _wait(self, limit_s: float) -> None:
+        """Wait for an answer of a leader, for at most `limit_s` seconds."""
+
+    @abstractmethod
+    def _read(
+        self, columns: Sequence[str], tokens: Mapping[TopicPartition, int | None]
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the messages of the ranges as record batches with these columns."""
+
+    def batches(
+        self, ranges: Iterable[OffsetRange], settings: ReadSettings, columns: Sequence[str]
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the messages of these ranges; there is at most one range per partition."""
+        self._task = settings
         self._ranges = {one.tp: one for one in ranges}
         self._next = {tp: one.start for tp, one in self._ranges.items()}
         self._assign(self._next)
+        yield from self._read(columns, {tp: one.token for tp, one in self._ranges.items()})
 
-    def read(self, ranges: Iterable[OffsetRange]) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        """Yield runs of at most `ROWS_PER_BATCH` messages of one partition.
-
-        There is at most one range per partition.
-        """
-        self._begin(ranges)
-        while self._next:
-            left = sum(self._ranges[tp].end - offset for tp, offset in self._next.items())
-            messages = self._fetcher.consume(min(ROWS_PER_BATCH, left), WAIT_S)
-            if messages:
-                self._idle_since = None
-                yield from self._within_ranges(messages)
-            else:
-                self._check_time_limits()
-            self._handle_faults()
-
-    def _handle_faults(self) -> None:
-        while self._fetcher.faults:
-            self._handle(self._fetcher.faults.popleft())
+    def connect(self, tp: TopicPartition) -> None:
+        """Connect to the partition's leader within `WARM_UP_S`."""
+        self.client.assign({tp: BEYOND_LOGS})
+        deadline = time.monotonic() + WARM_UP_S
+        while not self.client.faults and (left_s := deadline - time.monotonic()) > 0:
+            self._wait(min(WAIT_S, left_s))
+        self.client.unassign([tp])
 
     def give_back(self) -> None:
         """Keep the consumer, so that the next task of this process can use it."""
-        self._fetcher.unassign(self._next)
-        _keep_consumer(self._client, self._make, self._fetcher)
+        self.client.unassign(self._next)
+        self._forget_task()
+        _cache.keep(self)
 
     def close(self) -> None:
-        self._fetcher.close()
+        self.client.close()
 
-    def _within_ranges(
-        self, messages: list[Message]
-    ) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        for tp, run in self._by_partition(messages):
-            if tp not in self._next:
-                continue  # a message after the end of a finished range
-            end = self._ranges[tp].end
-            reached = _offset(run[-1]) + 1
-            self._next[tp] = reached
-            self._short_since.pop(tp, None)
-            if reached >= end:
-                self._finish(tp)
-            kept = run if reached <= end else [one for one in run if _offset(one) < end]
-            if self._settings.has_backlog:
-                _measure(tp.topic, run)
-            if kept:
-                yield tp, kept
-
-    def _by_partition(
-        self, messages: list[Message]
-    ) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        if len(self._next) == 1:
-            yield next(iter(self._next)), messages
-            return
-        at, kind = 0, self._fetcher.kind
-        topics, numbers = map(kind.topic, messages), map(kind.partition, messages)
-        places: Iterator[Value] = zip(topics, numbers, strict=True)
-        for place, same in groupby(places):
-            until = at + len(list(same))
-            yield TopicPartition(*place), messages[at:until]
-            at = until
+    def _handle_faults(self) -> None:
+        while self.client.faults:
+            self._handle(self.client.faults.popleft())
 
     def _finish(self, tp: TopicPartition) -> None:
         del self._next[tp]
         self._short_since.pop(tp, None)
-        self._fetcher.unassign([tp])
+        self.client.unassign([tp])
 
     def _check_time_limits(self) -> None:
         """Handle a call that returned no message within `WAIT_S`."""
@@ -354,10 +334,10 @@ class _Reader:
                 self._check_log(tp)
         if self._idle_since is None:
             self._idle_since = now
-        elif self._next and now - self._idle_since >= self._settings.patience_s:
+        elif self._next and now - self._idle_since >= self._task.patience_s:
             tp, offset = next(iter(self._next.items()))
             raise SparkSourceError(
-                f"no message arrived from the brokers for {self._settings.patience_s:g} s",
+                f"no message arrived from the brokers for {self._task.patience_s:g} s",
                 where=f"{tp} from {offset} to {self._ranges[tp].end - 1}"
                 + (f", and {len(self._next) - 1} more partitions" if len(self._next) > 1 else "")
                 + (f"; last error: {self._trouble}" if self._trouble else ""),
@@ -367,7 +347,7 @@ class _Reader:
 
     @property
     def _short_limit_s(self) -> float:
-        return min(STALE_END_S, self._settings.patience_s)
+        return min(STALE_END_S, self._task.patience_s)
 
     def _handle(self, fault: FetchFault) -> None:
         tp = fault.tp
@@ -381,8 +361,8 @@ class _Reader:
                 remedy="retrying does not help; see the brokers' logs",
             )
         if fault.kind is FetchFaultKind.LOST:
-            self._fetcher.close()
-            self._fetcher = self._make(self._client)
+            self.close()
+            self._open()
             self._assign(self._next)
         elif fault.kind is FetchFaultKind.RETRIED:
             self._trouble = fault.text
@@ -403,9 +383,9 @@ class _Reader:
         may report too low an end.
         """
         position, end = self._next[tp], self._ranges[tp].end
-        self._fetcher.unassign([tp])
-        first = self._fetcher.resolve([tp], AutoOffsetReset.SMALLEST).result()[tp]
-        until = self._fetcher.resolve([tp], AutoOffsetReset.LARGEST).result()[tp]
+        self.client.unassign([tp])
+        first = self.client.resolve([tp], AutoOffsetReset.SMALLEST).result()[tp]
+        until = self.client.resolve([tp], AutoOffsetReset.LARGEST).result()[tp]
         if isinstance(first, str) or isinstance(until, str):
             self._trouble = str(first if isinstance(first, str) else until)
         elif first > position:
@@ -413,7 +393,7 @@ class _Reader:
             position = first
         elif until >= end:
             self._short_since.pop(tp, None)
-        elif self._settings.client.get("isolation.level") == "read_committed":
+        elif self._task.client.get("isolation.level") == "read_committed":
             # The range was planned before the query read committed messages only.
             self._trouble = f"a transaction is open at offset {until}"
         elif self._is_short_too_long(tp):
@@ -446,7 +426,7 @@ class _Reader:
                 else f"is empty at offset {until}"
             )
         )
-        if self._settings.fail_on_data_loss:
+        if self._task.fail_on_data_loss:
             remedy = "failOnDataLoss=false reads the messages that are left"
             raise SparkSourceError(what, where=where, remedy=remedy)
         log.warning("%s (%s); skipped, because failOnDataLoss=false", what, where)
@@ -493,28 +473,93 @@ def log_once(text: str) -> None:
     log.warning("%s", text)
 
 
-class _ColumnReader(_Reader):
+class MessageReader(Reader):
+    """Reads ranges through librdkafka."""
+
+    def _open(self) -> None:
+        self.client = self._fetcher = librdkafka_s(self.settings)
+
+    def _assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._fetcher.assign(positions)
+
+    def _wait(self, limit_s: float) -> None:
+        self._fetcher.consume(1, limit_s)
+
+    def _read(
+        self, columns: Sequence[str], tokens: Mapping[TopicPartition, int | None]
+    ) -> Iterator[pyarrow.RecordBatch]:
+        from zkconsumer.kafka.columns.from_messages import record_batches  # noqa: PLC0415 - as above
+
+        return record_batches(self._runs(), columns, tokens)
+
+    def _runs(self) -> Iterator[tuple[TopicPartition, list[Message]]]:
+        """Yield runs of at most `ROWS_PER_BATCH` messages of one partition."""
+        while self._next:
+            left = sum(self._ranges[tp].end - offset for tp, offset in self._next.items())
+            messages = self._fetcher.consume(min(ROWS_PER_BATCH, left), WAIT_S)
+            if messages:
+                self._idle_since = None
+                yield from self._within_ranges(messages)
+            else:
+                self._check_time_limits()
+            self._handle_faults()
+
+    def _within_ranges(
+        self, messages: list[Message]
+    ) -> Iterator[tuple[TopicPartition, list[Message]]]:
+        for tp, run in self._by_partition(messages):
+            if tp not in self._next:
+                continue  # a message after the end of a finished range
+            end = self._ranges[tp].end
+            reached = _offset(run[-1]) + 1
+            self._next[tp] = reached
+            self._short_since.pop(tp, None)
+            if reached >= end:
+                self._finish(tp)
+            kept = run if reached <= end else [one for one in run if _offset(one) < end]
+            if self._task.has_backlog:
+                _cache.measure(tp.topic, run)
+            if kept:
+                yield tp, kept
+
+    def _by_partition(
+        self, messages: list[Message]
+    ) -> Iterator[tuple[TopicPartition, list[Message]]]:
+        if len(self._next) == 1:
+            yield next(iter(self._next)), messages
+            return
+        at, kind = 0, self._fetcher.kind
+        topics, numbers = map(kind.topic, messages), map(kind.partition, messages)
+        places: Iterator[Value] = zip(topics, numbers, strict=True)
+        for place, same in groupby(places):
+            until = at + len(list(same))
+            yield TopicPartition(*place), messages[at:until]
+            at = until
+
+
+class ColumnReader(Reader):
     """Reads ranges with the columnar reader, which requests nothing after the end of a range."""
 
-    def _maker(self, columns: Sequence[str]) -> Callable[[Settings], Fetcher]:
-        return columnar_with_headers if HEADERS in columns else columnar
+    def _open(self) -> None:
+        self.client = self._fetcher = self._make(self.settings)
 
-    def _fetch_settings(self, ranges: Sequence[OffsetRange]) -> Settings:
-        return self._settings.client
+    @staticmethod
+    def _make(settings: Settings) -> RunFetcher:
+        return columnar(settings)
 
     def _assign(self, positions: Mapping[TopicPartition, int]) -> None:
         ranges = {tp: (at, self._ranges[tp].end) for tp, at in positions.items()}
-        cast("ColumnFetcher", self._fetcher).assign_ranges(ranges)
+        self._fetcher.assign_ranges(ranges)
 
-    def batches(
-        self, ranges: Iterable[OffsetRange], columns: Sequence[str]
+    def _wait(self, limit_s: float) -> None:
+        self._fetcher.fetch(limit_s)
+
+    def _read(
+        self, columns: Sequence[str], tokens: Mapping[TopicPartition, int | None]
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the messages of the ranges as record batches with these columns."""
-        self._begin(ranges)
-        fetcher = cast("ColumnFetcher", self._fetcher)
         waiting: list[pyarrow.RecordBatch] = []
         while self._next:
-            runs = fetcher.fetch(WAIT_S)
+            runs = self._fetcher.fetch(WAIT_S)
             if not runs:
                 self._check_time_limits()
             else:
@@ -524,7 +569,7 @@ class _ColumnReader(_Reader):
                 self._short_since.pop(run.tp, None)
                 if self._next[run.tp] >= self._ranges[run.tp].end:
                     self._finish(run.tp)
-            waiting += [_selected(run.batch, columns, self._ranges[run.tp].token) for run in runs]
+            waiting += [_selected(run.batch, columns, tokens[run.tp]) for run in runs]
             if sum(one.num_rows for one in waiting) >= ENOUGH_ROWS or (
                 sum(one.nbytes for one in waiting) >= ENOUGH_BYTES
             ):
@@ -534,13 +579,21 @@ class _ColumnReader(_Reader):
         yield from _joined(waiting)
 
 
+class HeaderReader(ColumnReader):
+    """Reads ranges with the columnar reader, with the column `headers`."""
+
+    @staticmethod
+    def _make(settings: Settings) -> RunFetcher:
+        return columnar_with_headers(settings)
+
+
 def _selected(
     batch: pyarrow.RecordBatch, columns: Sequence[str], token: int | None
 ) -> pyarrow.RecordBatch:
     """Return these columns of a batch of the columnar reader, with decoded headers."""
     if HEADERS not in columns and TOKEN not in columns:
         return batch.select(columns)
-    import pyarrow as pa  # noqa: PLC0415 - see `_record_batches`
+    import pyarrow as pa  # noqa: PLC0415 - see `_check_pyarrow`
 
     from zkconsumer.kafka.columns.from_messages import TYPES, header_column  # noqa: PLC0415 - as above
     from zkconsumer.kafka.columns.record_sets import headers_of  # noqa: PLC0415 - an extra
@@ -560,7 +613,7 @@ def _joined(batches: list[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
     """Join small batches into one."""
     if len(batches) < 2:
         return batches
-    import pyarrow as pa  # noqa: PLC0415 - see `_record_batches`
+    import pyarrow as pa  # noqa: PLC0415 - see `_check_pyarrow`
 
     columns = zip(*(one.columns for one in batches), strict=True)
     arrays = [pa.concat_arrays(parts) for parts in columns]
@@ -568,17 +621,6 @@ def _joined(batches: list[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
 
 
 # ---- Fetches that are sized to the ranges --------------------------------------------------------
-
-# Topic -> the estimated size in bytes of a message's key and value, measured by earlier tasks of
-# this process.
-_message_bytes: dict[str, float] = {}
-
-
-def _measure(topic: str, messages: Sequence[Message]) -> None:
-    """Update the estimate of a topic's message size."""
-    some = messages[::_MEASURED]
-    mean = sum(len(one) + len(one.key() or b"") for one in some) / len(some)
-    _message_bytes[topic] = (_message_bytes.get(topic, mean) + mean) / 2
 
 
 def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
@@ -591,18 +633,16 @@ def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
     client = settings.client
     largest = client["fetch.message.max.bytes"]
     assert isinstance(largest, int)
-    if not settings.has_backlog or any(one.topic not in _message_bytes for one in ranges):
+    sizes = _cache.message_bytes({one.topic for one in ranges})
+    if not settings.has_backlog or sizes is None:
         return client
     overhead = RECORD_OVERHEAD if client.get("api.version.request", True) else OLD_RECORD_OVERHEAD
-    needed = max((one.size * (_message_bytes[one.topic] + overhead) for one in ranges), default=0)
+    needed = max((one.size * (sizes[one.topic] + overhead) for one in ranges), default=0)
     fetches = max(1, math.ceil((needed + FETCH_SLACK) / largest))
     if fetches > SIZED_FETCHES:
         return client
     least = max(SMALLEST_FETCH, needed / fetches + FETCH_SLACK)
-    # A copy of the keys, because another thread closes unused consumers.
-    for kept in map(dict, list(_idle.get(os.getpid(), {}))):
-        if kept.pop("engine") != librdkafka_s.__name__:
-            continue
+    for kept in _cache.settings(MessageReader):
         size = kept["fetch.message.max.bytes"]
         if kept == _with_fetches(client, size) and least <= size <= FETCH_TOLERANCE * least:
             return kept
@@ -615,68 +655,92 @@ def _with_fetches(client: Settings, size: int) -> Settings:
     return {**client, "fetch.message.max.bytes": size, "queued.min.messages": 1}
 
 
-# ---- Consumers kept for the next task ------------------------------------------------------------
+# ---- What a worker process keeps for its next tasks ----------------------------------------------
 
-# Kept consumers by process id: librdkafka's threads do not survive a fork, so a child process must
-# not use its parent's consumers. Each entry has the time of its last use; the most recently used
-# one is last.
-_Kept = dict[frozenset[tuple[str, Value]], tuple[Fetcher, float]]
-_idle: dict[int, _Kept] = {}
-# Ids of the processes in which a thread closes unused consumers.
-_closing: set[int] = set()
+_Key = tuple[type[Reader], frozenset[tuple[str, Value]]]
 
 
-def _key_of(
-    settings: Settings, make: Callable[[Settings], Fetcher]
-) -> frozenset[tuple[str, Value]]:
-    return frozenset({**settings, "engine": make.__name__}.items())
+class ReaderCache:
+    """The readers and the estimated sizes of messages that a worker process keeps for its tasks.
 
-
-def _take_consumer(settings: Settings, make: Callable[[Settings], Fetcher]) -> Fetcher:
-    """Return a consumer without partitions; a new one takes 10 to 50 ms to connect."""
-    kept = _idle.get(os.getpid(), {}).pop(_key_of(settings, make), None)
-    if kept is None:
-        with _packages_of("spark,fast"):
-            return make(settings)
-    kept[0].faults.clear()
-    return kept[0]
-
-
-def _keep_consumer(
-    settings: Settings, make: Callable[[Settings], Fetcher], fetcher: Fetcher
-) -> None:
-    mine = _idle.setdefault(os.getpid(), {})
-    key = _key_of(settings, make)
-    if key in mine:
-        fetcher.close()
-        return
-    mine[key] = fetcher, time.monotonic()
-    for oldest in list(mine)[:-KEPT_CONSUMERS]:
-        if (found := mine.pop(oldest, None)) is not None:  # None: another thread has closed it
-            found[0].close()
-    if os.getpid() not in _closing:
-        _closing.add(os.getpid())
-        threading.Thread(target=_close_idle, name="idle", daemon=True).start()
-
-
-def _close_idle() -> None:
-    """Close consumers that no task has used for `IDLE_S`, until the process ends.
-
-    The function runs on a separate thread without a lock: a consumer belongs to the thread that
-    pops it. A race is possible: this thread reads an old entry; a task takes that consumer and
-    keeps it again; then this thread pops the newer entry. In this case this thread puts the newer
-    entry back.
+    A child process begins with an empty cache, because librdkafka's threads do not survive a fork.
     """
-    while True:
-        time.sleep(IDLE_S / 4)
-        mine = _idle.get(os.getpid(), {})
-        for key, kept in list(mine.items()):
-            if time.monotonic() - kept[1] >= IDLE_S:
-                found = mine.pop(key, None)
-                if found is kept:
-                    kept[0].close()
-                elif found is not None and mine.setdefault(key, found) is not found:
-                    found[0].close()
+
+    def __init__(self) -> None:
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        # The readers without a task, each with the time of its last use; the most recently used one
+        # is last.
+        self._kept: dict[_Key, tuple[Reader, float]] = {}
+        # Topic -> the estimated size in bytes of a message's key and value.
+        self._bytes: dict[str, float] = {}
+        self._is_closing = False  # whether a thread closes unused readers
+
+    def take(self, kind: type[Reader], settings: Settings) -> Reader:
+        """Return a reader for one task; a new one takes 10 to 50 ms to connect.
+
+        Raises SparkSourceError if a package is missing.
+        """
+        with self._lock:
+            kept = self._kept.pop((kind, frozenset(settings.items())), None)
+        if kept is not None:
+            kept[0].client.faults.clear()
+            return kept[0]
+        with _packages_of("spark,fast"):
+            return kind(settings)
+
+    def keep(self, reader: Reader) -> None:
+        """Keep a reader without partitions, at most `KEPT_CONSUMERS` of them."""
+        key = type(reader), frozenset(reader.settings.items())
+        with self._lock:
+            if key in self._kept:
+                unused = [reader]
+            else:
+                self._kept[key] = reader, time.monotonic()
+                oldest = list(self._kept)[:-KEPT_CONSUMERS]
+                unused = [self._kept.pop(one)[0] for one in oldest]
+            must_start, self._is_closing = not self._is_closing, True
+        for one in unused:
+            one.close()
+        if must_start:
+            threading.Thread(target=self._close_unused, name="idle", daemon=True).start()
+
+    def settings(self, kind: type[Reader]) -> list[Settings]:
+        """Return the settings of the readers of this kind that are kept."""
+        with self._lock:
+            return [one.settings for one, _ in self._kept.values() if isinstance(one, kind)]
+
+    def _close_unused(self) -> None:
+        """Close readers that no task has used for `IDLE_S`, until the process ends."""
+        while True:
+            time.sleep(IDLE_S / 4)
+            with self._lock:
+                now = time.monotonic()
+                old = [key for key, (_, at) in self._kept.items() if now - at >= IDLE_S]
+                unused = [self._kept.pop(key)[0] for key in old]
+            for one in unused:
+                one.close()
+
+    def measure(self, topic: str, messages: Sequence[Message]) -> None:
+        """Update the estimate of a topic's message size."""
+        some = messages[::_MEASURED]
+        mean = sum(len(one) + len(one.key() or b"") for one in some) / len(some)
+        with self._lock:
+            self._bytes[topic] = (self._bytes.get(topic, mean) + mean) / 2
+
+    def message_bytes(self, topics: Iterable[str]) -> dict[str, float] | None:
+        """Return the estimated sizes of these topics' messages; None if one is unknown."""
+        with self._lock:
+            known = {topic: self._bytes.get(topic) for topic in topics}
+        found = {topic: size for topic, size in known.items() if size is not None}
+        return found if len(found) == len(known) else None
+
+
+_cache: Final = ReaderCache()
 
 
 # ---- Tasks, as the driver plans them -------------------------------------------------------------
