@@ -10,8 +10,8 @@ from support.kafka.streams import MemoryLog, NoWakeSignal, fetcher_of
 from support.wait import eventually
 
 from zkconsumer.errors import FetchError
-from zkconsumer.kafka.fetcher import Fetcher, FetchFault, FetchFaultKind
-from zkconsumer.kafka.pool import BATCH, FetcherPool, SharedFetcher
+from zkconsumer.kafka.fetcher import BUFFER_MESSAGES, Fetcher, FetchFault, FetchFaultKind
+from zkconsumer.kafka.pool import FetcherPool, SharedFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import MemoryFetcher
 
@@ -70,7 +70,7 @@ def test_a_slow_stream_delays_no_other_and_its_queue_is_bounded(
     eventually(lambda: slow.queued > LIMIT)
     log.append(1, ["one more"])
     assert read(fast, 1) == [(1, 5000)]
-    assert slow.queued <= LIMIT + BATCH
+    assert slow.queued <= LIMIT + BUFFER_MESSAGES
     assert read(slow, 5000) == [(0, offset) for offset in range(5000)]
 
 

@@ -34,8 +34,6 @@ from zkconsumer.consumer.positions import OwnedPartition
 from zkconsumer.consumer.status import Status, idle_status, status_of
 from zkconsumer.consumer.stream import Stream, StreamReader, Streams, by_stream, seek
 from zkconsumer.consumer.stream_fetcher import (
-    IDLE_S,
-    TURN_S,
     ReportKind,
     StreamReport,
     in_thread,
@@ -53,7 +51,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.kafka.engines import StreamClients, fetcher_pool
-from zkconsumer.kafka.fetcher import AutoOffsetReset
+from zkconsumer.kafka.fetcher import IDLE_S, TURN_S, AutoOffsetReset
 from zkconsumer.member.phases import Phase
 from zkconsumer.protocol import arguments, paths
 from zkconsumer.protocol.filters import TopicFilter

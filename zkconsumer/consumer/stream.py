@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from zkconsumer.consumer.messages import Batch, Message
 from zkconsumer.consumer.stream_fetcher import (
-    TURN_S,
     Background,
     ReportKind,
     StreamFetcher,
@@ -45,7 +44,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.kafka.engines import RunFetcher
-from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher
+from zkconsumer.kafka.fetcher import BUFFER_MESSAGES, TURN_S, AutoOffsetReset, Fetcher
 from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import Position, TopicPartition
 
@@ -72,11 +71,6 @@ V = TypeVar("V")
 # Default upper bound of the number of messages that one `poll_arrow` returns. The reader fills its
 # batches up to this number.
 ARROW_MESSAGES: Final = 20_000
-
-# Upper bound of the number of messages taken from the broker client at once. Each message is
-# checked again before it is handed out. A higher bound gains nothing measurable; a lower bound
-# costs throughput.
-BUFFER_MESSAGES: Final = 1000
 
 
 def to_arrow() -> ModuleType:

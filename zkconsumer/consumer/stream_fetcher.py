@@ -26,7 +26,10 @@ from zkconsumer.consumer.stream_partitions import GrantedPartition, StreamPartit
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.engines import RunFetcher
 from zkconsumer.kafka.fetcher import (
+    FAILED_S,
+    IDLE_S,
     LOOKUP_S,
+    TURN_S,
     Answers,
     AutoOffsetReset,
     BrokerClient,
@@ -48,25 +51,10 @@ Result: TypeAlias = Any
 T = TypeVar("T")
 C = TypeVar("C")
 
-# Maximum duration, in seconds, of a call that a change cannot end. The user's thread sees the
-# member's changes within this time. The wake-ups cost about 0.1 % of a CPU.
-TURN_S: Final = 0.05
-
-# Maximum sleep, in seconds, of a stream without partitions. After this time the broker client
-# delivers its events. A change by the member's thread ends the sleep early.
-IDLE_S: Final = 10.0
-
-
 # Minimum time, in seconds, that brokers get to answer the look-up of topics before the first fetch,
 # even if the user's timeout is shorter. An answer takes 2 to 17 ms. Without the look-up, the first
 # messages would come a second later.
 LEAST_LOOKUP_S: Final = 0.03
-
-
-# Back-off, in seconds, before a partition with a permanent error is fetched again. Each attempt
-# raises an error in the user's thread, which should receive messages of other partitions in
-# between.
-FAILED_S: Final = 5.0
 
 # Size of the sample from which the bytes of a larger batch are estimated. Measuring all messages
 # would cost a tenth of the throughput. A batch that is not larger is measured exactly.

@@ -58,6 +58,10 @@ from confluent_kafka import Message
 
 from zkconsumer.errors import FetchError, ZkConsumerError
 from zkconsumer.kafka.fetcher import (
+    BUFFER_MESSAGES,
+    FAILED_S,
+    IDLE_S,
+    TURN_S,
     Answers,
     AutoOffsetReset,
     Fetcher,
@@ -75,24 +79,12 @@ logger = logging.getLogger(__name__)
 # lock.
 CLIENTS: Final = 2
 
-# Maximum number of messages that a fetch thread takes from its client in one call.
-# `consumer.stream.BUFFER_MESSAGES` has the same value, and states the reason.
-BATCH: Final = 1000
-
-# Time limit in seconds of a fetch thread's call that cannot be interrupted. The thread applies
-# commands at least this often.
-TURN_S: Final = 0.05
-
 # Seconds for which a fetch thread waits for the look-up of a topic before its first fetch; see
 # `fetcher.LOOKUP_S`. All streams of the client wait during this time.
 POOL_LOOKUP_S: Final = 0.2
 
-# Seconds for which a fetch thread waits for a command while it has no client or no partitions.
+# Seconds for which a fetch thread waits for a command while it has partitions and no client.
 RETRY_S: Final = 0.2
-IDLE_S: Final = 10.0
-
-# Back-off, in seconds, after a failure that all streams of a client raise.
-FAILED_S: Final = 5.0
 
 
 class WakeSignal(Protocol):
@@ -428,7 +420,7 @@ class _FetchThread:
         self._place(client, changed)
         if not self._routes:
             self._pause(IDLE_S)
-        messages = client.consume(BATCH, TURN_S if self._routes else 0.0)
+        messages = client.consume(BUFFER_MESSAGES, TURN_S if self._routes else 0.0)
         self._queue_messages(messages)
         self._take_faults(client)
         if self._client is client:

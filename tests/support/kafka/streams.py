@@ -22,11 +22,11 @@ from confluent_kafka.admin import AdminClient
 from support.wait import LIMIT_S
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.stream import StreamReader
-from zkconsumer.consumer.stream_fetcher import IDLE_S, TURN_S, ReportKind, StreamReport
+from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
-from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher
+from zkconsumer.kafka.fetcher import IDLE_S, TURN_S, AutoOffsetReset, Fetcher
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.kafka.pool import FetcherPool, SharedFetcher, WakeSignal
 from zkconsumer.protocol.model import TopicPartition

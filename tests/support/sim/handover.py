@@ -33,10 +33,9 @@ from typing import Any, Final, TypeAlias
 from greenlet import greenlet  # type: ignore[import-untyped]  # it has no types
 
 from zkconsumer.consumer import stream_partitions as production
-from zkconsumer.consumer.stream_fetcher import IDLE_S
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant
 from zkconsumer.errors import ConnectorClosedError, FetchError
-from zkconsumer.kafka.fetcher import AutoOffsetReset, FetchFault, FetchFaultKind
+from zkconsumer.kafka.fetcher import IDLE_S, AutoOffsetReset, FetchFault, FetchFaultKind
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import CountedLog, MemoryFetcher
 
