@@ -31,13 +31,11 @@ from zkconsumer.admin.offset_files import (
 )
 from zkconsumer.admin.plan import Change, Content, Plan
 from zkconsumer.errors import (
-    BrokersUnreachableError,
     ConfigError,
-    FetchError,
     MalformedZnodeError,
     RefusedError,
 )
-from zkconsumer.kafka.client_settings import Brokers, servers
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogClient, committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter, matching
@@ -344,16 +342,9 @@ def partitions_of(brokers: Brokers, topic: str, *, limit_s: float) -> list[int]:
     """Return a topic's partitions as the brokers know them, ascending; empty if unknown.
 
     The request asks for the metadata of all topics, so brokers do not create this topic. Raises
-    FetchError if no broker answers within `limit_s` seconds.
+    BrokersUnreachableError if no broker answers within `limit_s` seconds.
     """
-    try:
-        return list(LogClient(brokers, limit_s=limit_s).topics().get(topic, ()))
-    except BrokersUnreachableError as error:
-        raise FetchError(
-            error.what,
-            where=", ".join(servers(brokers)),
-            remedy="check the addresses, and whether the brokers are running",
-        ) from error
+    return list(LogClient(brokers, limit_s=limit_s).topics().get(topic, ()))
 
 
 # ---- writes --------------------------------------------------------------------------------------

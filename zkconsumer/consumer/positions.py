@@ -175,7 +175,7 @@ def _brokers(member: GroupMember, limit_s: float) -> Brokers:
 
 
 def _known(answers: Mapping[TopicPartition, T | str]) -> dict[TopicPartition, T]:
-    """Return the answers; raise BrokersUnreachableError with the reason if an answer is missing."""
+    """Return the answers; raise BrokersUnreachableError with the reason for a missing one."""
     faults = {tp: one for tp, one in answers.items() if isinstance(one, str)}
     if faults:
         raise _unreachable(faults)
@@ -186,7 +186,7 @@ def _unreachable(faults: Mapping[TopicPartition, str]) -> BrokersUnreachableErro
     (first, why), *others = faults.items()
     more = f", and {len(others)} more partitions" if others else ""
     return BrokersUnreachableError(
-        f"the brokers do not answer for {first}{more}: {why}",
+        f"the offsets of {first}{more} are unknown: {why}",
         where=str(first),
         remedy="try again, and check that the partition exists and has a leader",
     )

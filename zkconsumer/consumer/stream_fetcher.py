@@ -37,6 +37,7 @@ from zkconsumer.kafka.fetcher import (
     FetchFault,
     FetchFaultKind,
 )
+from zkconsumer.kafka.log_answers import NO_BROKER
 from zkconsumer.kafka.progress import ProgressWatch
 from zkconsumer.protocol.model import TopicPartition
 
@@ -423,7 +424,7 @@ class StreamFetcher:
         connecting, self._connecting = self._connecting, None
         source = connecting.result()
         if source is None:
-            waiting = _NotFetched("no broker is registered", now + self._retry_s)
+            waiting = _NotFetched(NO_BROKER, now + self._retry_s)
             self.not_fetched.update(dict.fromkeys(due, waiting))
         else:
             self._watch.begin(source.client, now)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
+from zkconsumer.errors import BrokersUnreachableError
 from zkconsumer.protocol.model import TopicPartition
 
 Offsets = dict[TopicPartition, int | str]
@@ -23,6 +24,19 @@ EARLIEST: Final = -2
 # each result, so one request for 10,000 partitions takes half a second. Requests of 250 partitions
 # were the fastest for 10,000.
 PARTITIONS_PER_REQUEST: Final = 250
+
+
+def unanswered(causes: str, *, servers: str = "") -> BrokersUnreachableError:
+    """Return the error of a request that no broker has answered.
+
+    `causes` says why, for each broker. `servers` are the brokers' addresses, if `causes` does not
+    name them.
+    """
+    return BrokersUnreachableError(
+        f"the brokers do not answer: {causes}",
+        where=servers,
+        remedy="check that they are running, and reachable from here under these addresses",
+    )
 
 
 class LogRange(NamedTuple):

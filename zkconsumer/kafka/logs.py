@@ -166,17 +166,8 @@ class _OwnLogs:
         self._metadata: Metadata | None = None
 
     def topics(self) -> dict[str, tuple[int, ...]]:
-        try:
-            self._lookup.begin_reading()  # each leader that fails is asked once
-            self._metadata = self._lookup.all_topics(self._limit_s)
-        except BrokerAccessError:
-            raise
-        except FetchError as error:
-            raise BrokersUnreachableError(
-                error.what,
-                where=error.where,
-                remedy="check that they are running and reachable",
-            ) from error
+        self._lookup.begin_reading()  # each leader that fails is asked once
+        self._metadata = self._lookup.all_topics(self._limit_s)
         return self._metadata.topics
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | str]:

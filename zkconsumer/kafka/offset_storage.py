@@ -18,6 +18,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError, ZkConsumerError
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings
 from zkconsumer.kafka.group_offsets import UNREADABLE, GroupOffsets
+from zkconsumer.kafka.log_answers import NO_BROKER
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.requests import (
     Code,
@@ -126,7 +127,7 @@ class KafkaOffsetStore(threading.Thread):
         try:
             self._settings = self._settings or self._connect()
             if self._settings is None:
-                return _unavailable(request, "no broker is registered in ZooKeeper")
+                return _unavailable(request, NO_BROKER)
             match request:
                 case FetchOffsets(partitions):
                     return Reply(Code.OK, self._fetch(self._settings, partitions))

@@ -69,6 +69,7 @@ from zkconsumer.kafka.fetcher import (
     FetchFaultKind,
     drop_faults,
 )
+from zkconsumer.kafka.log_answers import NO_BROKER
 from zkconsumer.kafka.progress import ProgressWatch
 from zkconsumer.protocol.model import TopicPartition
 
@@ -411,7 +412,7 @@ class _FetchThread:
         questions, self._queries = self._queries, []
         for one in questions:
             if client is None:
-                one.answer.set_result(dict.fromkeys(one.tps, "no broker is registered"))
+                one.answer.set_result(dict.fromkeys(one.tps, NO_BROKER))
             else:
                 client.resolve(one.tps, one.reset).add_done_callback(one.take)
         if client is None:

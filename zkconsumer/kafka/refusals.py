@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, ConfigError, FetchError
+from zkconsumer.errors import BrokerAccessError, ConfigError, FetchError
+from zkconsumer.kafka.log_answers import unanswered
 from zkconsumer.kafka.tls import TRUST_REMEDY, trust_shown
 
 Client: TypeAlias = Any
@@ -154,8 +155,7 @@ class Refusals:
             return FetchError(f"the request to the brokers failed: {cause.str()}")
         causes = [f"{server}: {why}" for server, why in self._transport.items()]
         shown = "; ".join(causes[-_MOST_BROKERS:])
-        return BrokersUnreachableError(
-            f"the brokers do not answer: {shown or cause.str()}",
-            where=str(self._settings.get("bootstrap.servers", "")) if not shown else "",
-            remedy="check that they are running, and reachable from here under these addresses",
-        )
+        if shown:
+            return unanswered(shown)
+        servers = str(self._settings.get("bootstrap.servers", ""))
+        return unanswered(cause.str(), servers=servers)

@@ -780,6 +780,17 @@ def _read_back(
     return foreign, payloads.marked({tp: found.mzxid for tp, found in foreign.items()}, marks)
 
 
+def read_edited(
+    group: str, partitions: Collection[TopicPartition]
+) -> Generator[Batch, Replies, frozenset[TopicPartition]]:
+    """Return the partitions whose offset was last written by an operator's tool."""
+    replies = yield [rq.Exists(paths.offset(group, tp)) for tp in partitions]
+    marks = yield from _read_marks(group)
+    found = zip(partitions, replies, strict=True)
+    mzxids = {tp: reply.value.mzxid for tp, reply in found if reply.value is not None}
+    return payloads.marked(mzxids, marks)
+
+
 def _read_marks(group: str) -> Generator[Batch, Replies, list[rq.Stat]]:
     """Return the marks of operators' edits."""
     (listing,) = yield [rq.Children(paths.edits(group))]

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,16 +26,14 @@ from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.member_thread import MemberThread
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import CommitScope, Grant
-from zkconsumer.errors import ZkConsumerError
+from zkconsumer.errors import ZkConsumerError, ZooKeeperUnreachableError
 from zkconsumer.kafka.client_settings import Brokers
+from zkconsumer.member.operations import read_edited
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
-from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose, TopicPartition
-from zkconsumer.protocol.payloads import marked
 from zkconsumer.protocol.registrations import Registration
-from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.spark.offset_ranges import OffsetRange
 
 # ---- ThreadPartitions: the partitions of one consumer thread -------------------------------------
@@ -429,25 +426,10 @@ class Membership:
         The tool writes the offset and creates a mark in one transaction, so the offset's mzxid
         equals a mark's czxid.
         """
-        group = self.config.group_id
-        edits_path = paths.edits(group)
-        offsets = [rq.Exists(paths.offset(group, tp)) for tp in tps]
-        replies = self._ask([rq.Children(edits_path), *offsets])
-        if replies is None:
-            return None
-        names = replies[0].value if replies[0].code is Code.OK else ()
-        marks = self._ask([rq.Exists(f"{edits_path}/{name}") for name in names])
-        if marks is None:
-            return None
-        written = {tp: one.value for tp, one in zip(tps, replies[1:], strict=True)}
-        mzxids = {tp: stat.mzxid for tp, stat in written.items() if stat}
-        return marked(mzxids, [one.value for one in marks])
-
-    def _ask(self, batch: Sequence[rq.Request]) -> Sequence[Reply] | None:
-        answer: Future[Sequence[Reply]] = Future()
-        self._member.session.submit(batch, answer.set_result)
         try:
-            replies = answer.result(self.config.zookeeper_session_timeout_s)
-        except FutureTimeoutError:
+            return self._member.session.run(
+                read_edited(self.config.group_id, tps),
+                limit_s=self.config.zookeeper_session_timeout_s,
+            )
+        except ZooKeeperUnreachableError:
             return None
-        return None if any(one.code is Code.BROKEN for one in replies) else replies

@@ -140,6 +140,11 @@ def brokers_of(config: ConsumerConfig) -> Brokers:
         return registered_brokers(connection)
 
 
+def known_logs(logs: Mapping[TopicPartition, LogRange | str]) -> dict[TopicPartition, LogRange]:
+    """Return the logs whose beginning and end are known."""
+    return {tp: one for tp, one in logs.items() if isinstance(one, LogRange)}
+
+
 class IdleDelay:
     """Delays answers without new messages. The more processor time an answer costs, the longer it
     is delayed."""
@@ -336,10 +341,10 @@ class ClusterLogs:
         now = time.monotonic()
         if trouble and (now - self._logged_at >= LOG_EVERY_S):
             self._logged_at = now
-            _log.warning("the brokers do not answer, retrying: %s", trouble)
+            _log.warning("log ends are unknown, retrying: %s", trouble)
         elif self.trouble and not trouble:
             self._logged_at = float("-inf")
-            _log.info("the brokers answer requests again")
+            _log.info("the log ends are known again")
         self.trouble = trouble
 
 

@@ -26,7 +26,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
-from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark import offset_resolution
@@ -38,15 +37,16 @@ from zkconsumer.spark.cluster_logs import (
     ShortLogs,
     TriggerDelay,
     brokers_of,
+    known_logs,
 )
 from zkconsumer.spark.offset_mirror import BackgroundMirror, OffsetMirror
 from zkconsumer.spark.offset_ranges import (
+    Batch,
     OffsetRange,
     Offsets,
     StreamOffset,
     advance,
     available,
-    from_offset,
     to_offset,
 )
 from zkconsumer.spark.options import SourceOptions
@@ -76,9 +76,9 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             BackgroundMirror(OffsetMirror(options.config)) if options.mirror_offsets else None
         )
         self._has_begun = False
-        # `_end` is the last answer of `latestOffset`. `_without_news` is the last `start` for which
-        # there were no new messages.
-        self._end: StreamOffset = {}
+        # `_last` ends at the last answer of `latestOffset`. `_without_news` is the last `start` for
+        # which there were no new messages.
+        self._last = Batch({})
         self._without_news: StreamOffset | None = None
         # With Trigger.AvailableNow: the run reads up to these offsets.
         self._targets: Offsets | None = None
@@ -129,44 +129,41 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         Spark 4.0 and 4.1 pass no arguments; then no batch is known to be finished.
         """
         self._begin()
+        batch = self._last if start is None else Batch(start)
         if start is None:
-            start = self._end
             most = self._options.max_per_trigger
         else:
-            self._mirror_finished(start)
+            self._mirror_finished(batch)
             # Spark passes `maxOffsetsPerTrigger` as a ReadMaxRows.
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        start = batch.offset
         if start == self._without_news and self._cluster.is_fresh and self._targets is None:
             self._pause.hold()
             return start
-        self._end = self._next(start, most)
-        self._cluster.is_idle = self._end is start
-        self._without_news = start if self._end is start else None
-        if self._end is not start:
+        end = self._next(batch, most)
+        self._last = batch if end is start else Batch(end)
+        self._cluster.is_idle = end is start
+        self._without_news = start if end is start else None
+        if end is not start:
             self._pause.end()
-        return self._end
+        return end
 
     def reportLatestOffset(self) -> StreamOffset | None:
         """Return where the logs end. Spark reports the difference between these offsets and the
         batch's end as the lag.
         """
-        ends = {one.tp: one.end for one in from_offset(self._end)}
-        logs = self._cluster.ends(ends) if ends else {}
-        return (
-            to_offset(
-                OffsetRange(*tp, ends[tp], log.end)
-                for tp, log in logs.items()
-                if isinstance(log, LogRange)
-            )
-            or None
-        )
+        ends = self._last.ends
+        logs = known_logs(self._cluster.ends(ends)) if ends else {}
+        return to_offset(OffsetRange(*tp, ends[tp], log.end) for tp, log in logs.items()) or None
 
     @errors_as_text()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         self._begin()
         # With Spark 4.0 and 4.1 only this call says where a restarted query continues.
-        self._end = self._end or end
-        ranges = [one for one in from_offset(end) if one.size]
+        batch = Batch(end)
+        if not self._last.offset:
+            self._last = batch
+        ranges = [one for one in batch.ranges.values() if one.size]
         made = planned(self._options, ranges, self._cluster.bootstrap())
         named = ", ".join(
             f"{one.tp} {one.start} to {one.end - 1}" for one in ranges[:_LOGGED_RANGES]
@@ -183,7 +180,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         return made
 
     def commit(self, end: StreamOffset) -> None:
-        self._mirror_finished(end)
+        self._mirror_finished(Batch(end))
 
     def stop(self) -> None:
         if self._mirror is not None:
@@ -206,12 +203,12 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
 
     # ---- The next batch --------------------------------------------------------------------------
 
-    def _next(self, start: StreamOffset, limit: int | None) -> StreamOffset:
+    def _next(self, batch: Batch, limit: int | None) -> StreamOffset:
+        start, before = batch.offset, batch.ends
         topics = self._cluster.topics()
         if topics is None:
             return start
         wanted = offset_resolution.partitions_of(self._options, topics)
-        before = {one.tp: one.end for one in from_offset(start)}
         if self._targets is not None:
             wanted = [tp for tp in wanted if tp in self._targets or tp in before]
         found = self._continued(before, wanted, topics) if before else self._first_batch(wanted)
@@ -225,7 +222,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         ranges = advance(positions, ends, limit=limit)
         moved = any(before.get(one.tp, one.start) != one.start for one in ranges)
         if moved or any(one.size for one in ranges) or (ranges and not before):
-            return to_offset(ranges, unlike=start)
+            return batch.followed_by(ranges)
         return start
 
     def _first_batch(self, wanted: Collection[TopicPartition]) -> tuple[Offsets, Offsets] | None:
@@ -236,10 +233,10 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         """
         if missing := offset_resolution.absent(self._options, wanted):
             self._warn_once("waiting for topics or partitions that do not exist yet:", missing)
-        logs = _known(self._cluster.ends(wanted))
+        logs = known_logs(self._cluster.ends(wanted))
         if len(logs) < len(wanted) or not logs:
             return None
-        logs = _known(self._cluster.renewed(wanted, ENDS_S))
+        logs = known_logs(self._cluster.renewed(wanted, ENDS_S))
         positions = offset_resolution.offsets_of(self._options, "starting", logs, self._cluster)
         found, ends = self._within(positions, logs)
         return (found, ends) if len(ends) == len(found) else None
@@ -254,9 +251,9 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         and new partitions start at the beginning of their logs.
         """
         self._drop(before, wanted, topics)
-        logs = _known(self._cluster.ends(wanted))
+        logs = known_logs(self._cluster.ends(wanted))
         if moving := [tp for tp, log in logs.items() if before.get(tp) != log.end]:
-            logs |= _known(self._cluster.renewed(moving))
+            logs |= known_logs(self._cluster.renewed(moving))
         back = self._gone.intersection(logs)
         self._gone -= back
         positions = {tp: at for tp, at in before.items() if tp not in self._gone}
@@ -337,11 +334,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             self._warned.add(line)
             _log.warning("%s", line)
 
-    def _mirror_finished(self, end: StreamOffset) -> None:
-        """Write the offsets of a finished batch, which ends at `end`, to the group."""
-        if self._mirror is not None and end:
-            self._mirror.follow({one.tp: one.end for one in from_offset(end)})
-
-
-def _known(logs: Mapping[TopicPartition, LogRange | str]) -> dict[TopicPartition, LogRange]:
-    return {tp: one for tp, one in logs.items() if isinstance(one, LogRange)}
+    def _mirror_finished(self, batch: Batch) -> None:
+        """Write the offsets of a finished batch to the group."""
+        if self._mirror is not None and batch.offset:
+            self._mirror.follow(batch.ends)

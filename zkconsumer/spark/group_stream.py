@@ -37,7 +37,6 @@ from zkconsumer.errors import (
     UnsupportedPeerError,
 )
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
@@ -50,14 +49,15 @@ from zkconsumer.spark.cluster_logs import (
     IdleDelay,
     TriggerDelay,
     brokers_of,
+    known_logs,
 )
 from zkconsumer.spark.offset_ranges import (
+    Batch,
     OffsetRange,
     Offsets,
     StreamOffset,
     advance,
     available,
-    from_offset,
     to_offset,
 )
 from zkconsumer.spark.options import Matching, SourceOptions, Topics
@@ -209,31 +209,31 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         Spark 4.0 and 4.1 pass no arguments; then the batch that ends at the last answer is
         finished.
         """
+        batch = Batch(self._end if start is None else start)
         if self._group is None and start and not self._starts.checkpoint:
-            self._starts.checkpoint = {one.tp: one for one in from_offset(start)}
+            self._starts.checkpoint = batch.ranges
         if self._must_warm_up(limit):
-            assert start is not None
-            self._end = self._warm_up(start)
+            self._end = self._warm_up(batch)
             return self._end
         group = self._joined()
         if self._is_available_now and self._targets is None:
             self._fix_targets(group)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if start is None:
-            start, most = self._end, self._options.max_per_trigger
+            most = self._options.max_per_trigger
+        start = batch.offset
         self._raise_failures(group)
         has_lease = self._has_lease(group)
         if has_lease and self._is_known_to_be_idle(group, start):
             self._pause.hold()
             return start
         changes = group.changes
-        before = {one.tp: one for one in from_offset(start)}
-        self._finish(group, before)
-        self._end = self._next(group, start, before, most) if has_lease else start
+        self._finish(group, batch)
+        self._end = self._next(group, batch, most) if has_lease else start
         if self._end is start and not self._is_unread_reported:
             # Spark reports progress only with a batch. If there were no batch, the unread
             # partitions would stay invisible.
-            self._end = to_offset(_empty_ranges(start), unlike=start)
+            self._end = batch.followed_by_nothing()
         self._is_unread_reported = True
         self._cluster.is_idle = self._end is start
         self._idle = (start, changes) if has_lease and self._end is start else None
@@ -263,14 +263,14 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._group is None:
             return None
         reached = {**self._unread, **self._group.reached()}
-        logs = _known(self._cluster.ends(reached)) if reached else {}
+        logs = known_logs(self._cluster.ends(reached)) if reached else {}
         found = {tp: at for tp, at in reached.items() if at is not None and tp in logs}
         return to_offset(OffsetRange(*tp, at, logs[tp].end) for tp, at in found.items()) or None
 
     @errors_as_text()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         self._begin()
-        ranges = [one for one in from_offset(end) if one.size]
+        ranges = [one for one in Batch(end).ranges.values() if one.size]
         if self._group is None:
             self._end, self._is_warm = end, True
             if not ranges:
@@ -368,7 +368,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         """
         return self._group is None and not self._is_warm and isinstance(limit, ReadMaxRows)
 
-    def _warm_up(self, start: StreamOffset) -> StreamOffset:
+    def _warm_up(self, batch: Batch) -> StreamOffset:
         """Connect to the brokers, and return the end of an empty batch.
 
         On a new driver the first batch takes seconds, because Spark compiles plans and starts
@@ -381,7 +381,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         topics = self._cluster.topics() or {}
         self._subscribed = offset_resolution.partitions_of(self._options, topics)
         self._cluster.ends(self._subscribed)
-        return to_offset(_empty_ranges(start), unlike=start)
+        return batch.followed_by_nothing()
 
     def _warm_up_tasks(self) -> Sequence[InputPartition]:
         """Return as many tasks as the first batch may have. These tasks read no messages."""
@@ -392,9 +392,9 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     def _brokers(self) -> Brokers:
         return (self._group and self._group.brokers()) or brokers_of(self._options.config)
 
-    def _finish(self, group: Membership, batch: Mapping[TopicPartition, OffsetRange]) -> None:
+    def _finish(self, group: Membership, batch: Batch) -> None:
         """Finish this batch. Drop all other planned batches, since Spark never runs them."""
-        group.finish({tp: one.end for tp, one in batch.items()})
+        group.finish(batch.ends)
         group.cancel()
 
     def _raise_failures(self, group: Membership) -> None:
@@ -431,7 +431,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         wanted = offset_resolution.partitions_of(self._options, topics)
         unread = [tp for tp in wanted if tp not in served]
         stored = offset_resolution.stored_offsets(config, unread)
-        logs = _known(self._cluster.ends(unread))
+        logs = known_logs(self._cluster.ends(unread))
         self._unread = {tp: stored.get(tp, log.start) for tp, log in logs.items()}
         self._is_unread_reported = False
         _log.warning(
@@ -483,21 +483,16 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
 
     # ---- The next batch --------------------------------------------------------------------------
 
-    def _next(
-        self,
-        group: Membership,
-        start: StreamOffset,
-        before: Mapping[TopicPartition, OffsetRange],
-        limit: int | None,
-    ) -> StreamOffset:
-        """Return the end of the next batch, or `start`, whose ranges are `before`."""
-        self._check_topics(group, before)
+    def _next(self, group: Membership, batch: Batch, limit: int | None) -> StreamOffset:
+        """Return the end of the batch after `batch`; without new messages, that of `batch`."""
+        start = batch.offset
+        self._check_topics(group, batch.ranges)
         self._log_ownership(group)
         served = group.served()
         if not served:
             return start
         logs = self._logs(served)
-        if not self._starts.resume(group, served, before):
+        if not self._starts.resume(group, served, batch.ranges):
             return start
         served = group.served()
         logs = {**logs, **self._renewed(served, logs)}
@@ -516,14 +511,14 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
             return start
         if TOKEN not in self._columns:
             begun = [one._replace(token=None) for one in begun]
-        return to_offset(begun, unlike=start)
+        return batch.followed_by(begun)
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
         """Return the first and the end offset of each log; leave out unknown ones."""
         if self._targets is not None:
             limit_s = self._options.config.socket_timeout_s
             return offset_resolution.await_ends(self._cluster, partitions, limit_s=limit_s)
-        return _known(self._cluster.ends(partitions))
+        return known_logs(self._cluster.ends(partitions))
 
     def _renewed(self, served: Mapping[TopicPartition, ServedPartition], logs: Logs) -> Logs:
         """Return the logs from which the batch reads, with their present beginnings, because
@@ -531,8 +526,8 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         """
         moving = [tp for tp, at in served.items() if tp in logs and at.offset != logs[tp].end]
         first = [tp for tp in moving if served[tp].is_stored]
-        found = _known(self._cluster.renewed(first, ENDS_S)) if first else {}
-        return {**_known(self._cluster.renewed(moving)), **found} if moving else {}
+        found = known_logs(self._cluster.renewed(first, ENDS_S)) if first else {}
+        return {**known_logs(self._cluster.renewed(moving)), **found} if moving else {}
 
     # ---- What the query logs about topics and ownership ------------------------------------------
 
@@ -590,15 +585,6 @@ def _registration(options: SourceOptions) -> Registration:
     assert isinstance(wanted, Matching), "mode=group has no assign"
     count = paths.validate_streams(wanted.threads, where=wanted.filter.regex)
     return Registration({wanted.filter.regex: count}, wanted.filter.pattern)
-
-
-def _empty_ranges(offset: StreamOffset) -> list[OffsetRange]:
-    """Return an empty range at the end of each range of `offset`."""
-    return [one._replace(start=one.end) for one in from_offset(offset)]
-
-
-def _known(logs: Mapping[TopicPartition, LogRange | str]) -> Logs:
-    return {tp: one for tp, one in logs.items() if isinstance(one, LogRange)}
 
 
 def _wait(condition: Callable[[], bool], limit_s: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -100,6 +101,35 @@ def from_offset(offset: Mapping[str, Mapping[str, Iterable[int]]]) -> list[Offse
 def _parsed(numbers: Iterable[int]) -> tuple[int, int, int | None]:
     start, end, *more = map(int, numbers)
     return start, end, more[1] if len(more) > 1 else None
+
+
+class Batch:
+    """A batch as Spark's checkpoint has it; its ranges are parsed once, when they are needed.
+
+    The ranges raise SparkSourceError, as `from_offset` does.
+    """
+
+    def __init__(self, offset: StreamOffset) -> None:
+        """`offset` is the end offset of the batch, which Spark compares by its text."""
+        self.offset = offset
+
+    @cached_property
+    def ranges(self) -> dict[TopicPartition, OffsetRange]:
+        """Partition -> its range."""
+        return {one.tp: one for one in from_offset(self.offset)}
+
+    @cached_property
+    def ends(self) -> dict[TopicPartition, int]:
+        """Partition -> the end of its range."""
+        return {tp: one.end for tp, one in self.ranges.items()}
+
+    def followed_by(self, ranges: Iterable[OffsetRange]) -> StreamOffset:
+        """Return the end offset of the next batch; its text differs from this one's."""
+        return to_offset(ranges, unlike=self.offset)
+
+    def followed_by_nothing(self) -> StreamOffset:
+        """Return the end offset of an empty batch that follows this one."""
+        return self.followed_by(one._replace(start=one.end) for one in self.ranges.values())
 
 
 # ---- Planning a batch and its tasks --------------------------------------------------------------

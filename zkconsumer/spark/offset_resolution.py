@@ -99,9 +99,9 @@ def await_topics(cluster: ClusterLogs, *, limit_s: float) -> Mapping[str, tuple[
     while (topics := cluster.topics()) is None:
         if time.monotonic() > deadline:
             raise SparkSourceError(
-                f"no broker answered for {limit_s:g} s",
-                where=cluster.trouble,
-                remedy="check that brokers run and are registered in this ZooKeeper",
+                f"the topics are unknown after {limit_s:g} s: {cluster.trouble}",
+                remedy="check that the brokers run, and are reachable from here under the addresses"
+                " that they register",
             )
         time.sleep(_RETRY_S)
     return topics

@@ -18,6 +18,7 @@ from zkconsumer.kafka.columns.connection import AuthenticationError, Connection,
 from zkconsumer.kafka.columns.fetch_sessions import FetchSession, SessionRequest
 from zkconsumer.kafka.columns.requests import FetchLimits, MalformedError, Metadata
 from zkconsumer.kafka.fetcher import RESOLVE_S, Answers, AutoOffsetReset, descriptors_error
+from zkconsumer.kafka.log_answers import unanswered
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 T = TypeVar("T")
@@ -199,18 +200,20 @@ class Lookup:
         read: Callable[[int, requests.Reader], T],
         timeout_s: float,
     ) -> T:
-        """Return the response of the first broker that answers; raise FetchError if none does."""
+        """Return the response of the first broker that answers.
+
+        Raises BrokersUnreachableError if none does.
+        """
         reasons = []
         for address in random.sample(self._addresses, len(self._addresses)):
             try:
                 return self._ask(address, api, write, read, timeout_s)
             except LOST as error:
                 reasons.append(f"{address[0]}:{address[1]}: {why(error)}")
-        raise FetchError(
-            "no broker answers: " + "; ".join(reasons or ["no broker is known"]),
-            where=str(self._settings.get("bootstrap.servers", "")),
-            remedy="check the addresses and that the brokers run; the reader retries",
-        )
+        if reasons:
+            raise unanswered("; ".join(reasons))
+        servers = str(self._settings.get("bootstrap.servers", ""))
+        raise unanswered("no broker is known", servers=servers)
 
     def committed(
         self, group: str, tps: Collection[TopicPartition], timeout_s: float

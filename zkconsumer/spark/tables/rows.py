@@ -32,10 +32,8 @@ from zkconsumer.admin.groups import (
     read_topic_payloads,
 )
 from zkconsumer.admin.lag import AskLogs, GroupLag, PartitionLag, lags_of, unasked_logs
-from zkconsumer.errors import AccessDeniedError, FetchError
-from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.group_offsets import GroupOffsets
-from zkconsumer.kafka.logs import group_offsets
+from zkconsumer.errors import AccessDeniedError
+from zkconsumer.kafka.logs import KeptLogs
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.group_health import owner_of
@@ -141,7 +139,10 @@ def instant(milliseconds: int) -> datetime:
 
 
 class Reader:
-    """Reads rows of one table. `columns` are those that the query uses."""
+    """Reads rows of one table. `columns` are those that the query uses.
+
+    One client asks the brokers about all groups. Brokers that do not answer are asked once.
+    """
 
     def __init__(
         self, connection: ZooKeeperClient, options: GroupsOptions, columns: Collection[str]
@@ -149,13 +150,18 @@ class Reader:
         self._connection, self._options = connection, options
         self._columns = frozenset(columns)
         self._limit_s = options.config.zookeeper_connection_timeout_s
-        self._client: GroupOffsets | None = None
+        self._kept = KeptLogs(limit_s=self._limit_s)
+        self._brokers = self._kept.reading()
         self._rows = {
             Table.MEMBERS: self._members,
             Table.OWNERS: self._owners,
             Table.OFFSETS: self._offsets,
             Table.LAG: self._lags,
         }[options.table]
+
+    def close(self) -> None:
+        """Close the connections to the brokers."""
+        self._kept.close()
 
     def rows(self, groups: Sequence[str], topics: Collection[str] | None) -> list[Row]:
         """Return the rows of these groups and topics. A group without read permission becomes one
@@ -258,15 +264,16 @@ class Reader:
 
     def _lags(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
         images = read_groups(self._connection, groups, topics=topics)
-        logs = None if self._columns & _OF_LOGS else unasked_logs
+        is_asked = bool(self._columns & _OF_LOGS)
+        logs = self._brokers.ends if is_asked else unasked_logs
         for group in self._lags_of(images, topics, logs).values():
             for one in group.partitions:
-                yield {**_partition(group.image, one), **_lag(one, is_asked=logs is None)}
+                yield {**_partition(group.image, one), **_lag(one, is_asked=is_asked)}
 
-    # ---- lag, Kafka's offsets, and edit marks ---------------------------------------------------
+    # ---- lag and edit marks ----------------------------------------------------------------------
 
     def _lags_of(
-        self, images: Mapping[str, GroupImage], topics: Collection[str] | None, logs: AskLogs | None
+        self, images: Mapping[str, GroupImage], topics: Collection[str] | None, logs: AskLogs
     ) -> Mapping[str, GroupLag]:
         return lags_of(
             self._connection,
@@ -274,18 +281,8 @@ class Reader:
             limit_s=self._limit_s,
             only=None if topics is None else dict.fromkeys(topics),
             logs=logs,
-            kafka=self._in_brokers if self._options.ask_kafka else _unasked_kafka,
+            kafka=self._brokers.committed if self._options.ask_kafka else _unasked_kafka,
         )
-
-    def _in_brokers(
-        self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
-        """Return the group's offsets in Kafka; one client serves all groups."""
-        try:
-            self._client = self._client or group_offsets(brokers, limit_s=self._limit_s)
-            return self._client.read(group, partitions, limit_s=self._limit_s)
-        except FetchError as error:
-            return dict.fromkeys(partitions, str(error))
 
     def _marks(self, groups: Sequence[str]) -> dict[str, list[Stat]]:
         """Return each group's edit marks."""

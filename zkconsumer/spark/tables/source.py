@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from math import ceil
 from typing import Final, NamedTuple
@@ -252,8 +253,11 @@ class TableReader(Pickled, DataSourceReader):
         if not isinstance(partition, TableTask):  # Spark's own task for an empty plan
             return
         log_to_stderr()
-        with errors_as_text(), ZooKeeperClient(self._options.config) as connection:
-            reader = Reader(connection, self._options, self._schema.names)
+        with (
+            errors_as_text(),
+            ZooKeeperClient(self._options.config) as connection,
+            closing(Reader(connection, self._options, self._schema.names)) as reader,
+        ):
             for groups, topics in chunks(partition.slices):
                 yield from record_batches(reader.rows(groups, topics), self._schema)
 
