@@ -98,14 +98,14 @@ def idle_readers() -> dict[Any, Any]:
     """Return the readers that this process keeps for the next Spark task."""
     from zkconsumer.spark import task_reader  # noqa: PLC0415 - only Spark's tests have pyarrow
 
-    return task_reader._cache._kept
+    return task_reader.CACHE._kept
 
 
 def let_another_thread_close(patch: pytest.MonkeyPatch) -> None:
     """Let the next task start a thread that closes idle readers with the present settings."""
     from zkconsumer.spark import task_reader  # noqa: PLC0415 - only Spark's tests have pyarrow
 
-    patch.setattr(task_reader._cache, "_is_closing", False)
+    patch.setattr(task_reader.CACHE, "_is_closing", False)
 
 
 def descriptor_of(path: Path) -> int:

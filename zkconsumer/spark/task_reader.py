@@ -222,9 +222,9 @@ def _reader_for(
 ) -> Reader:
     """Return the reader of a task; it reuses the consumer of an earlier task if there is one."""
     if not _reads_columns(settings):
-        return _cache.take(MessageReader, _sized(settings, ranges))
+        return CACHE.take(MessageReader, _sized(settings, ranges))
     kind = HeaderReader if HEADERS in columns else ColumnReader
-    return _cache.take(kind, settings.client)
+    return CACHE.take(kind, settings.client)
 
 
 def _check_pyarrow() -> None:
@@ -312,7 +312,7 @@ class Reader(ABC):
         """Keep the consumer, so that the next task of this process can use it."""
         self.client.unassign(self._next)
         self._forget_task()
-        _cache.keep(self)
+        CACHE.keep(self)
 
     def close(self) -> None:
         self.client.close()
@@ -518,7 +518,7 @@ class MessageReader(Reader):
                 self._finish(tp)
             kept = run if reached <= end else [one for one in run if _offset(one) < end]
             if self._task.has_backlog:
-                _cache.measure(tp.topic, run)
+                CACHE.measure(tp.topic, run)
             if kept:
                 yield tp, kept
 
@@ -633,7 +633,7 @@ def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
     client = settings.client
     largest = client["fetch.message.max.bytes"]
     assert isinstance(largest, int)
-    sizes = _cache.message_bytes({one.topic for one in ranges})
+    sizes = CACHE.message_bytes({one.topic for one in ranges})
     if not settings.has_backlog or sizes is None:
         return client
     overhead = RECORD_OVERHEAD if client.get("api.version.request", True) else OLD_RECORD_OVERHEAD
@@ -642,7 +642,7 @@ def _sized(settings: ReadSettings, ranges: Iterable[OffsetRange]) -> Settings:
     if fetches > SIZED_FETCHES:
         return client
     least = max(SMALLEST_FETCH, needed / fetches + FETCH_SLACK)
-    for kept in _cache.settings(MessageReader):
+    for kept in CACHE.settings(MessageReader):
         size = kept["fetch.message.max.bytes"]
         if kept == _with_fetches(client, size) and least <= size <= FETCH_TOLERANCE * least:
             return kept
@@ -740,7 +740,7 @@ class ReaderCache:
         return found if len(found) == len(known) else None
 
 
-_cache: Final = ReaderCache()
+CACHE: Final = ReaderCache()
 
 
 # ---- Tasks, as the driver plans them -------------------------------------------------------------
