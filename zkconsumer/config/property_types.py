@@ -234,6 +234,9 @@ SERVICE = Text("A-Z a-z 0-9 . _ -", re.compile(r"[A-Za-z0-9._-]+").fullmatch)
 class Required:
     """Stands for the default of a required property, which has no default."""
 
+    def __repr__(self) -> str:
+        return "<required>"
+
 
 @dataclass(frozen=True, slots=True)
 class DerivedDefault:
@@ -257,16 +260,30 @@ class Setting:
     attribute: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """Stands for an argument that was not passed, so that a property can set its attribute."""
+
+    default: object
+
+    def __repr__(self) -> str:
+        return repr(self.default)  # `help` shows it
+
+
 def setting(
     name: str, kind: Kind, default: Default, effect: str
 ) -> Any:  # Any: the default of a field of any type, as `dataclasses.field` returns
     """Return a dataclass field; a DerivedDefault is None until the constructor resolves it."""
     metadata = {"setting": Setting(name, kind, default, effect)}
-    if isinstance(default, Required):
-        return field(metadata=metadata)
-    return field(
-        default=None if isinstance(default, DerivedDefault) else default, metadata=metadata
-    )
+    later = None if isinstance(default, DerivedDefault) else default
+    return field(default=Unset(later), metadata=metadata)
+
+
+def unset(
+    default: object,
+) -> Any:  # Any: the default of a field of any type, as `dataclasses.field` returns
+    """Return a dataclass field that is not a property of its own."""
+    return field(default=Unset(default))
 
 
 def settings_of(cls: type) -> tuple[Setting, ...]:

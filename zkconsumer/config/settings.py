@@ -10,7 +10,6 @@ functions at the end check properties together: the connect string, authenticati
 from __future__ import annotations
 
 import difflib
-import functools
 import ipaddress
 import logging
 import re
@@ -19,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar, cast
+from typing import Any, Final, Literal, Self, cast
 
 from zkconsumer.config import kafka_properties
 from zkconsumer.config.kafka_properties import KafkaProperties
@@ -44,11 +43,14 @@ from zkconsumer.config.property_types import (
     Integer,
     Millis,
     MillisOrNever,
+    Required,
     Setting,
     Text,
+    Unset,
     in_seconds,
     setting,
     settings_of,
+    unset,
 )
 from zkconsumer.config.secrets import reveal
 from zkconsumer.errors import ConfigError
@@ -66,40 +68,20 @@ EXEMPT: Final = "external"
 
 _NONE = "No effect in zkconsumer"
 
-C = TypeVar("C", bound="ConnectionConfig")
 
+class _NamedArguments:
+    """Names wrong keyword arguments: raises ConfigError instead of TypeError."""
 
-def _accepting_properties(cls: type[C]) -> type[C]:
-    """Let a configuration's constructor accept a mapping, too, and name wrong arguments.
-
-    For a missing property or an unknown keyword argument, the wrapper raises ConfigError instead of
-    TypeError.
-    """
-    create = cast(Any, cls.__init__)  # Any: mypy forbids access to `__init__` of a class
-
-    @functools.wraps(create)
-    def init(
-        self: C,
-        properties: Mapping[str, object] | None = None,
-        **given: Any,  # Any: as the generated `__init__`
-    ) -> None:
-        values = {**_typed(cls, properties or {}), **given}
-        known = {"kafka", *(row.attribute for row in settings_of(cls))}
+    def __new__(cls, *_: object, **given: object) -> Self:
+        known = {"properties", "kafka", *(row.attribute for row in settings_of(cls))}
         for name in given:
             if name not in known:
                 raise _unknown_keyword(name)
-        for row in settings_of(cls):
-            if row.attribute in REQUIRED_ATTRIBUTES and row.attribute not in values:
-                raise _missing(row, "")
-        create(self, **values)
-
-    cast(Any, cls).__init__ = init  # Any: mypy forbids an assignment to a method
-    return cls
+        return super().__new__(cls)
 
 
-@_accepting_properties
 @dataclass(frozen=True, kw_only=True)
-class ConnectionConfig:
+class ConnectionConfig(_NamedArguments):
     """The connection to ZooKeeper and to the brokers: servers, authentication, TLS; immutable.
 
     The constructor takes a mapping of properties, `{"zookeeper.connect": "zk1:2181"}`, or keyword
@@ -228,15 +210,23 @@ class ConnectionConfig:
         " stable offset, before the first open transaction. Brokers before 0.11 have no"
         " transactions.",
     )
-    kafka: Mapping[str, object] = field(default=KafkaProperties())
+    kafka: Mapping[str, object] = unset(KafkaProperties())
     """librdkafka's own properties; in a file, their names have the prefix `kafka.`."""
 
     def __post_init__(self, properties: Mapping[str, object] | None) -> None:
+        given = _typed(type(self), properties or {})
+        if isinstance(self.kafka, Unset):
+            object.__setattr__(self, "kafka", given.get("kafka", {}))
         object.__setattr__(self, "kafka", KafkaProperties(self.kafka))
         for row in settings_of(type(self)):
             value = getattr(self, row.attribute)
-            if value is not None or row.attribute in REQUIRED_ATTRIBUTES:
-                object.__setattr__(self, row.attribute, _checked(row, value))
+            if isinstance(value, Unset):
+                value = given.get(row.attribute, value.default)
+            if isinstance(value, Required):
+                raise _missing(row, "")
+            if value is not None or row.default is REQUIRED:
+                value = _checked(row, value)
+            object.__setattr__(self, row.attribute, value)
         for attribute, value in self._derived().items():
             if getattr(self, attribute) is None:
                 object.__setattr__(self, attribute, value)
@@ -315,7 +305,6 @@ class ConnectionConfig:
         return ConsumerConfig(group_id=group_id, **{name: getattr(self, name) for name in names})
 
 
-@_accepting_properties
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ConnectionConfig):
     """The configuration of one consumer and of its connections; immutable.
@@ -744,7 +733,7 @@ def _checked(row: Setting, value: object) -> object:
     # A file's times are floats here.
     if allowed and type(value) is int and value > arguments.LONG_S:
         text = f"{row.attribute}={value} means {value / 3600:.3g} hours; the unit is seconds"
-        warnings.warn(text, UserWarning, stacklevel=6)
+        warnings.warn(text, UserWarning, stacklevel=4)
     try:
         return row.kind.check(value)
     except ValueError:
