@@ -44,7 +44,7 @@ def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     code, out, err = run("consume", *connect, "--idle-timeout", "3")
     assert (code, out) == (0, "")
-    assert f"WARNING zkconsumer.consumer.coordinator: {topic}_" in err
+    assert f"WARNING zkconsumer.consumer.member_thread: {topic}_" in err
     assert err.endswith(f"zkconsumer: 0 messages (topic {topic} does not exist)\n")
 
 

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 
 from zkconsumer.admin.apply import Live, apply, read_rights
 from zkconsumer.admin.group_changes import state_of
+from zkconsumer.admin.groups import read_brokers, registered_brokers
 from zkconsumer.admin.offset_files import (
     FileError,
     check_names,
@@ -45,7 +46,6 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import (
     Broker,
     JvmException,
-    decode_brokers,
     decode_partition_state,
     decode_topic,
 )
@@ -130,16 +130,13 @@ class ZkUtils:
     def cluster(self) -> Brokers:
         """Return the registered brokers that can be read, with the configuration for connections to
         them."""
-        return Brokers(self.brokers().values(), self.connection.config)
+        return registered_brokers(self.connection)
 
     def brokers(self) -> dict[int, Broker]:
         """The registered brokers that can be read, by id."""
-        ids = self.children_or_none(paths.BROKER_IDS) or []
-        nodes = self.connection.read(paths.broker(one) for one in ids)
-        found = decode_brokers({paths.locate(path).name: node.data for path, node in nodes.items()})
         return {
             int(number): one
-            for number, one in found.items()
+            for number, one in read_brokers(self.connection).items()
             if isinstance(one, Broker) and paths.is_partition(number)
         }
 

@@ -217,15 +217,13 @@ class _Follower:
 
     def run(self, on_end: Callable[[BaseException], None]) -> None:
         """Read until the end; report an error that no later reading can solve."""
-        from kazoo.exceptions import KazooException
-
         while not self._stopped.is_set():
             try:
                 self._follow()
             except ConfigError as error:
                 on_end(error)
                 return
-            except (ZkConsumerError, OSError, KazooException) as error:
+            except (ZkConsumerError, OSError) as error:
                 # The exporter keeps the last figures, with their timestamp, and counts the error.
                 self._say_once(str(error))
                 self._served.failed(str(error))
