@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import select
 import shutil
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.scenes import Scene, scenes
+from support.terminal import Terminal
 from support.wait import eventually
 
 from zkconsumer.cli.completion import Shell
@@ -75,38 +71,24 @@ def home(tmp_path: Path, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Terminal:
-    """An interactive shell on a terminal."""
+def type_(terminal: Terminal, text: str, until: str, *, again: str = "") -> None:
+    """Type a text, and wait until the terminal shows the expected text.
 
-    def __init__(self, shell: Shell) -> None:
-        self._mine, other = pty.openpty()
-        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
-        self.process = subprocess.Popen(
-            START[shell], stdin=other, stdout=other, stderr=other, start_new_session=True
-        )
-        os.close(other)
-        self.written = ""
+    On a busy machine ZooKeeper's answer may come too late to complete anything. Then type `again`,
+    as a user would.
+    """
+    terminal.written = b""
+    terminal.type(text)
+    terminal.read_until(
+        lambda written: until.encode() in written, idle=lambda: terminal.type(again)
+    )
 
-    def type(self, text: str, until: str, *, again: str = "") -> None:
-        """Type a text, and wait until the terminal shows the expected text.
 
-        On a busy machine ZooKeeper's answer may come too late to complete anything. Then type
-        `again`, as a user would.
-        """
-        self.written = ""
-        os.write(self._mine, text.encode())
-        deadline = time.monotonic() + LIMIT_S
-        while until not in self.written:
-            assert time.monotonic() < deadline, (text, until, self.written)
-            if not select.select([self._mine], [], [], 2)[0]:
-                os.write(self._mine, again.encode())
-            else:
-                self.written += os.read(self._mine, 65536).decode(errors="replace")
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._mine)
+def loaded(shell: Shell) -> Terminal:
+    """Return a terminal whose shell has loaded its completion script."""
+    one = Terminal(*START[shell], columns=200, lines=50)
+    type_(one, f"{LOAD[shell]}; echo load''ed\n", "loaded")
+    return one
 
 
 def require(shell: Shell) -> None:
@@ -119,12 +101,8 @@ def require(shell: Shell) -> None:
 def terminal(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
     """A shell that has loaded its completion script."""
     require(request.param)
-    one = Terminal(request.param)
-    try:
-        one.type(f"{LOAD[request.param]}; echo load''ed\n", "loaded")
+    with loaded(request.param) as one:
         yield one
-    finally:
-        one.end()
 
 
 def test_tab_completes_names(terminal: Terminal, scene: Scene) -> None:
@@ -137,8 +115,8 @@ def test_tab_completes_names(terminal: Terminal, scene: Scene) -> None:
         start = line.split()[-1]
         # Ctrl-A and `:` turn the completed line into a command without effect; `echo` ends the
         # line.
-        terminal.type(f"{line}\t", found.removeprefix(start), again="\t")
-        terminal.type("\x01: \x05; echo en''ded\n", "ended")
+        type_(terminal, f"{line}\t", found.removeprefix(start), again="\t")
+        type_(terminal, "\x01: \x05; echo en''ded\n", "ended")
 
 
 def test_fish(home: Path, scene: Scene) -> None:
@@ -210,12 +188,8 @@ def test_descriptions(home: Path) -> None:
     command, option = done.stdout.splitlines()
     assert command == f"groups\t{summary}"
     assert option.startswith("--fail-above\t")
-    one = Terminal(Shell.ZSH)
-    try:
-        one.type(f"{LOAD[Shell.ZSH]}; echo load''ed\n", "loaded")
-        one.type("zkconsumer co\t", "-- Compare the cost of joins")  # the list of five commands
-    finally:
-        one.end()
+    with loaded(Shell.ZSH) as one:
+        type_(one, "zkconsumer co\t", "-- Compare the cost of joins")  # the list of five commands
     line = {"_ZKCONSUMER_COMPLETE": "complete_bash", "_ZKCONSUMER_LINE": "zkconsumer gro"}
     done = subprocess.run(
         [sys.executable, "-m", "zkconsumer"],

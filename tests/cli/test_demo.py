@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cli.conftest import Spawn
 from jsonschema import Draft202012Validator
 from support.processes import PATIENCE_S, assert_nothing_is_left, processes_of
+from support.terminal import Terminal
 
 from zkconsumer.cli.schema import schemas
 from zkconsumer.demo.group import ranges
@@ -82,26 +79,14 @@ def test_sigkill(home: Path, spawn: Spawn) -> None:
 
 def test_a_terminal(home: Path) -> None:
     """On a terminal the demo shows owners and progress; Ctrl-C leaves no process and no file."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "zkconsumer", "demo", "--messages", "1000"]
-    environ = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
-    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environ)
-    try:
-        os.close(theirs)
-        shown = b""
-        while b"a fourth member joins" not in shown:
-            shown += os.read(ours, 65536)
-        process.send_signal(signal.SIGINT)
-        with suppress(OSError):  # The process closes its end of the terminal.
-            while os.read(ours, 65536):
-                pass
-        assert process.wait(timeout=PATIENCE_S) == 130
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
+    command = (sys.executable, "-m", "zkconsumer", "demo", "--messages", "1000")
+    with Terminal(*command, columns=100, lines=40, environ={"TERM": "xterm"}) as terminal:
+        terminal.read_until(lambda written: b"a fourth member joins" in written)
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.read_to_end()
+        assert terminal.process.wait(timeout=PATIENCE_S) == 130
     for text in ("partition", "owner", "m3", "delivered"):
-        assert text.encode() in shown
+        assert text.encode() in terminal.written
     assert_nothing_is_left(home)
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pty
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from support.internals import text_of
 from support.scenes import Scene, scenes
+from support.terminal import Terminal
 from support.wait import LIMIT_S, soon
 from support.zk.client import peer_of
 from typer.testing import CliRunner
@@ -198,42 +195,28 @@ def test_without_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-@contextmanager
-def on_a_terminal() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Start the command, and return it with the other end of its terminal, when it has painted."""
-    master, slave = pty.openpty()
-    words = ["top", "-z", "127.0.0.1:1", "--timeout", str(LIMIT_S)]
-    command = [sys.executable, "-m", "zkconsumer", *words]
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
-    try:
-        os.close(slave)
-        shown = b""
-        while b"zkconsumer top" not in shown:
-            shown += os.read(master, 65536)
-        yield process, master
-    finally:
-        process.kill()
-        process.wait()
+def on_a_terminal() -> Terminal:
+    """Start the command, and wait until it has painted."""
+    words = ("-z", "127.0.0.1:1", "--timeout", str(LIMIT_S))
+    one = Terminal(sys.executable, "-m", "zkconsumer", "top", *words)
+    one.read_until(lambda written: b"zkconsumer top" in written)
+    return one
 
 
 def test_the_command_ends_with_its_terminal() -> None:
     """The command ends when its terminal is closed, even if no SIGHUP arrives."""
-    with on_a_terminal() as (process, master):
-        os.close(master)
-        assert process.wait(LIMIT_S / 2) == 0
+    with on_a_terminal() as terminal:
+        terminal.hang_up()
+        assert terminal.process.wait(LIMIT_S / 2) == 0
 
 
 def test_an_interrupt_from_elsewhere() -> None:
     """SIGINT from another process restores the terminal, and gives exit code 130."""
-    with on_a_terminal() as (process, master):
-        process.send_signal(signal.SIGINT)
-        shown = b""
-        with suppress(OSError):  # the process closes its end of the terminal
-            while more := os.read(master, 65536):
-                shown += more
-        assert process.wait(LIMIT_S / 2) == 130
-        assert b"\x1b[?1049l" in shown
-        os.close(master)
+    with on_a_terminal() as terminal:
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.read_to_end()
+        assert terminal.process.wait(LIMIT_S / 2) == 130
+        assert b"\x1b[?1049l" in terminal.written
 
 
 def test_the_history_of_a_group_that_is_gone_is_dropped(world: World) -> None:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
-import os
-import pty
 import re
 import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -23,6 +18,7 @@ from datetime import datetime
 import pytest
 import yaml
 from support.scenes import Scene, scenes
+from support.terminal import Terminal
 
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
@@ -40,51 +36,10 @@ def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[
         yield one
 
 
-class Terminal:
-    """A process on a terminal of 80 columns and 24 lines, and the output of the process."""
-
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self._mine, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "zkconsumer", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            env={**os.environ, "TERM": "xterm", **environment},
-        )
-        os.close(theirs)
-        self.written = b""
-
-    def read_until(self, seen: Callable[[bytes], object]) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while not seen(self.written):
-            assert time.monotonic() < deadline, self.written
-            ready, _, _ = select.select([self._mine], [], [], 1)
-            if ready:
-                try:
-                    chunk = os.read(self._mine, 65536)
-                except OSError:  # The process has closed its end of the terminal.
-                    chunk = b""
-                if not chunk:
-                    assert seen(self.written), self.written
-                    return
-                self.written += chunk
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._mine)
-
-
-@contextmanager
-def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
-    one = Terminal(*arguments, **environment)
-    try:
-        yield one
-    finally:
-        one.end()
+def terminal(*arguments: str, **environment: str) -> Terminal:
+    """Start the command on a terminal."""
+    command = (sys.executable, "-m", "zkconsumer", *arguments)
+    return Terminal(*command, environ={"TERM": "xterm", **environment})
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
