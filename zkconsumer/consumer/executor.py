@@ -82,18 +82,8 @@ OperationRequests = Batch | OffsetRequest | MatchTopics
 """The requests that an operation sends at one time."""
 
 
-class ResumableOperation(Protocol):
-    """A running operation: a generator, or the simulator's operation that can be copied."""
-
-    def __next__(self) -> OperationRequests: ...
-    def send(self, replies: Sequence[Reply], /) -> OperationRequests: ...
-    def close(self) -> None: ...
-
-
-OperationFactory = Callable[
-    [commands.Command, MemberIdentity, float], tuple[int, ResumableOperation]
-]
-"""Creates a command's operation; returns it with the number that the state machine awaits."""
+RunningOperation = Generator[OperationRequests, Sequence[Reply], object]
+"""An operation; it returns an outcome, or a function that makes an event from the time."""
 
 
 @dataclass(slots=True)
@@ -107,7 +97,7 @@ class Running:
 
     op: int
     session_id: int
-    steps: ResumableOperation
+    steps: RunningOperation
 
 
 class Executor:
@@ -128,7 +118,6 @@ class Executor:
         clock: Callable[[], float],
         ask_kafka: AskKafka | None = None,
         ask_matcher: AskMatcher | None = None,
-        begin: OperationFactory | None = None,
     ) -> None:
         """Create an executor.
 
@@ -138,11 +127,9 @@ class Executor:
             clock: returns the lease clock's time in seconds.
             ask_kafka: sends requests for offsets; None with `offsets.storage=zookeeper`.
             ask_matcher: evaluates topic filters; None evaluates them on the executor's thread.
-            begin: creates operations; None means the function `operation`.
         """
         self._session, self._settings = session, settings
         self._post, self._clock, self._ask_kafka = post, clock, ask_kafka
-        self._begin = begin or operation
         self._ask_matcher = ask_matcher
         self.running: dict[int, Running] = {}
         self.last_ticket = 0
@@ -151,10 +138,16 @@ class Executor:
     def start(self, command: commands.Command, session_id: int) -> None:
         """Start the operation of a command; `resume` later returns the event of its end."""
         me = MemberIdentity.of(self._settings, session_id)
-        op, steps = self._begin(command, me, self._clock())
+        op, steps = self.operation(command, me, self._clock())
         self.last_ticket += 1
         self.running[self.last_ticket] = running = Running(op, session_id, steps)
         self._send(self.last_ticket, running, next(steps))
+
+    def operation(
+        self, command: commands.Command, me: MemberIdentity, now: float
+    ) -> tuple[int, RunningOperation]:
+        """Return the operation of a command and its number, as the function `operation` does."""
+        return operation(command, me, now)
 
     def resume(self, resume: Resume, awaits: Callable[[int], bool]) -> Event | None:
         """Continue an operation with its replies.
@@ -210,7 +203,7 @@ class Executor:
 
 def operation(
     command: commands.Command, me: MemberIdentity, now: float
-) -> tuple[int, ResumableOperation]:
+) -> tuple[int, RunningOperation]:
     """Return a command's operation and its number; 0 if the state machine awaits no outcome."""
     match command:
         case commands.Register(op, wall_ms):

@@ -17,7 +17,6 @@ The order within a turn:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -179,18 +178,6 @@ class MemberLoop:
         self._refusal_owned: Mapping[TopicPartition, Ownership] | None = None
         # A cache computed from `owned` for the notices of one step; `_owning_streams` updates it.
         self._owning = _OwningStreams(self.state.owned, {}, frozenset())
-
-    def copy(
-        self, *, host: Host, gate: Gate, executor: Executor, streams: PartitionSinks
-    ) -> MemberLoop:
-        """Return a copy of the loop in the same state, for the simulator's exhaustive search."""
-        twin = copy(self)
-        twin._host, twin._gate, twin.executor, twin._streams = host, gate, executor, streams
-        twin._commit_answers, twin._refusal_reported = (
-            self._commit_answers.copy(),
-            self._refusal_reported.copy(),
-        )
-        return twin
 
     # ---- a turn ----------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ command and the replies so far. A copy replays the replies into a new generator 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -19,13 +20,20 @@ from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import (
     Executor,
     OperationRequests,
-    ResumableOperation,
     Resume,
     Running,
+    RunningOperation,
     WatchFired,
     operation,
 )
-from zkconsumer.consumer.loop import Host, LeaveRequested, MemberLoop, PartitionSinks, ReleaseDone
+from zkconsumer.consumer.loop import (
+    Gate,
+    Host,
+    LeaveRequested,
+    MemberLoop,
+    PartitionSinks,
+    ReleaseDone,
+)
 from zkconsumer.consumer.stream_partitions import CommitScope, Grant
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member import commands as cmd
@@ -43,7 +51,7 @@ from zkconsumer.sim.session import SimSession
 OnTransition = Callable[["SimMember", State, Event, tuple[cmd.Command, ...]], None]
 
 
-class Replayed:
+class Replayed(Generator[OperationRequests, Sequence[Reply], object]):
     """An operation that can be copied: its command, and the replies that were sent to it."""
 
     __slots__ = ("_running", "command", "me", "sent", "started")
@@ -54,7 +62,7 @@ class Replayed:
         me: Identity,
         started: float,
         sent: tuple[Sequence[Reply], ...],
-        running: ResumableOperation | None,
+        running: RunningOperation | None,
     ) -> None:
         self.command, self.me, self.started, self.sent = command, me, started, sent
         self._running = running
@@ -75,15 +83,44 @@ class Replayed:
         self.sent = (*self.sent, replies)
         return self._running.send(replies)
 
+    def throw(self, *_: object) -> OperationRequests:
+        """Refuse: an executor throws nothing into an operation."""
+        raise NotImplementedError
+
     def close(self) -> None:
         if self._running is not None:
             self._running.close()
 
 
-def begin(command: cmd.Command, me: Identity, now: float) -> tuple[int, Replayed]:
-    """Create a command's operation, as `operation` does, in a form that can be copied."""
-    op, running = operation(command, me, now)
-    return op, Replayed(command, me, now, (), running)
+class CopyableExecutor(Executor):
+    """The production executor, whose operations can be copied."""
+
+    def operation(
+        self, command: cmd.Command, me: Identity, now: float
+    ) -> tuple[int, RunningOperation]:
+        op, running = operation(command, me, now)
+        return op, Replayed(command, me, now, (), running)
+
+    def take_over(self, other: Executor) -> None:
+        """Continue the running operations of another executor."""
+        self.last_ticket = other.last_ticket
+        for ticket, one in other.running.items():
+            assert isinstance(one.steps, Replayed)
+            self.running[ticket] = Running(one.op, one.session_id, one.steps.copy())
+
+
+class CopyableLoop(MemberLoop):
+    """The production loop, which can be copied."""
+
+    def copy(
+        self, *, host: Host, gate: Gate, executor: Executor, streams: PartitionSinks
+    ) -> CopyableLoop:
+        """Return a loop in the same state."""
+        twin = copy(self)
+        twin._host, twin._gate, twin.executor, twin._streams = host, gate, executor, streams
+        twin._commit_answers = self._commit_answers.copy()
+        twin._refusal_reported = self._refusal_reported.copy()
+        return twin
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,19 +275,18 @@ class SimMember:
         self.streams = SimStreams(self)
         self._wall_ms = 0
         self._on_transition = on_transition
-        self.loop = MemberLoop(
+        self.loop = CopyableLoop(
             settings, host=self, gate=self, executor=self._executor(), streams=self._sinks()
         )
 
-    def _executor(self) -> Executor:
+    def _executor(self) -> CopyableExecutor:
         session = self.session
-        return Executor(
+        return CopyableExecutor(
             session,
             self.settings,
             post=session.post,
             clock=self.clock,
             ask_kafka=session.ask_kafka,
-            begin=begin,
         )
 
     def _sinks(self) -> PartitionSinks:
@@ -266,11 +302,8 @@ class SimMember:
         twin._on_transition = on_transition
         twin.session = self.session.copy(twin._overtakes)
         twin.streams = self.streams.copy(twin)
-        executor, mine = twin._executor(), self.loop.executor
-        executor.last_ticket = mine.last_ticket
-        for ticket, one in mine.running.items():
-            assert isinstance(one.steps, Replayed)
-            executor.running[ticket] = Running(one.op, one.session_id, one.steps.copy())
+        executor = twin._executor()
+        executor.take_over(self.loop.executor)
         twin.loop = self.loop.copy(host=twin, gate=twin, executor=executor, streams=twin._sinks())
         return twin
 
