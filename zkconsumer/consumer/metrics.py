@@ -14,7 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from zkconsumer.consumer.stream_partitions import CommitScope
@@ -27,16 +28,14 @@ from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import Position, Positions, TopicPartition
 
 if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
     from prometheus_client import CollectorRegistry
-    from prometheus_client.core import Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
     from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.consumer.stream import Streams
     from zkconsumer.consumer.stream_partitions import LeaseGate
-
-FromPrometheus: TypeAlias = Any
-"""An object of prometheus-client, an optional package that is imported on first use."""
-
 
 RESTS = frozenset({Phase.SETTLED, Phase.WAITING, Phase.CLOSED})
 
@@ -334,10 +333,11 @@ class Collector:
         )
 
         found = [one for read in list(self.reads) if (one := read()) is not None]
-        makes: FromPrometheus
-        for makes, rows in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+        makes: tuple[type[GaugeMetricFamily | CounterMetricFamily], ...]
+        makes = (GaugeMetricFamily, CounterMetricFamily)
+        for make, rows in zip(makes, (GAUGES, COUNTERS), strict=True):
             for name, text, more, attribute in rows:
-                family = makes(name, text, labels=(*LABELS, *more))
+                family = make(name, text, labels=(*LABELS, *more))
                 for one in found:
                     _add(family, one, getattr(one, attribute))
                 yield family
@@ -357,8 +357,12 @@ def _labels(one: MetricsSnapshot) -> list[str]:
     return [one.client_id, one.group_id, one.consumer_id]
 
 
-def _add(family: FromPrometheus, one: MetricsSnapshot, value: FromPrometheus) -> None:
-    if not isinstance(value, dict):
+def _add(
+    family: GaugeMetricFamily | CounterMetricFamily,
+    one: MetricsSnapshot,
+    value: float | Mapping[str | tuple[str, ...], float],
+) -> None:
+    if not isinstance(value, Mapping):
         family.add_metric(_labels(one), float(value))
         return
     for key, number in value.items():
@@ -370,9 +374,9 @@ def _add(family: FromPrometheus, one: MetricsSnapshot, value: FromPrometheus) ->
 class _Server:
     """A port of this process, and the number of connectors that use it."""
 
-    registry: FromPrometheus
-    server: FromPrometheus
-    thread: FromPrometheus
+    registry: CollectorRegistry
+    server: WSGIServer
+    thread: threading.Thread
     users: int = 0
 
 
@@ -381,7 +385,7 @@ class Exports:
     """The places to which one connector's metrics are exported; `end` removes the metrics."""
 
     read: Read
-    _registries: list[FromPrometheus] = field(default_factory=list)
+    _registries: list[CollectorRegistry] = field(default_factory=list)
     _server: tuple[str, int] | None = None
 
     def register(self, registry: CollectorRegistry) -> None:
@@ -448,11 +452,11 @@ class Exports:
 
 
 _LOCK = threading.Lock()
-_COLLECTORS: WeakKeyDictionary[FromPrometheus, Collector] = WeakKeyDictionary()
+_COLLECTORS: WeakKeyDictionary[CollectorRegistry, Collector] = WeakKeyDictionary()
 _SERVERS: dict[tuple[str, int], _Server] = {}
 
 
-def _library() -> FromPrometheus:
+def _library() -> ModuleType:
     try:
         import prometheus_client  # noqa: PLC0415 - the extra `metrics`
     except ImportError as error:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from zkconsumer.consumer.messages import KeyOf, key_of, topic_and_number
 from zkconsumer.consumer.stream_partitions import GrantedPartition, StreamPartitions
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Message as RawMessage
 
     from zkconsumer.kafka.columns.fetcher import Run
-
-Result: TypeAlias = Any
-"""The result of a background call; `StreamFetcher` has a future for each kind of call."""
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -96,8 +93,10 @@ _PAUSED: Final = _NotFetched("paused", math.inf)
 _RESUMED: Final = _NotFetched("resumed")
 
 
-Background = Callable[[Callable[[], Result]], "Future[Result]"]
-"""Runs a call that may block, and returns the future of its result at once."""
+class Background(Protocol):
+    """Runs a call that may block, and returns the future of its result at once."""
+
+    def __call__(self, call: Callable[[], T], /) -> Future[T]: ...
 
 
 def inline(call: Callable[[], T]) -> Future[T]:
@@ -368,11 +367,11 @@ class StreamFetcher:
         """Run a call on another thread; when it ends, it wakes the user's thread."""
         # A columnar client is never shared, so its calls may always block.
         background = in_thread if self.is_columns else self._background
-        future: Future[T] = background(call)
+        future = background(call)
         self._notify_at_end(future)
         return future
 
-    def _notify_at_end(self, future: Future[Result]) -> None:
+    def _notify_at_end(self, future: Future[T]) -> None:
         if not future.done():
             future.add_done_callback(lambda _: self._partitions.notify())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeVar, overload
 
 from zkconsumer.errors import InvalidFilterError, MalformedZnodeError, UnsupportedFilterError
 from zkconsumer.member.events import Denied, Diagnosed, Event, MemberNodeGone, Outcome, ViewRead
@@ -23,10 +23,9 @@ from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile
 from zkconsumer.protocol.requests import Batch, Code, Reply
 
-Found: TypeAlias = Any
-"""The result of one part of a read; each part has its own type."""
-
-Reading = Generator[Batch, Replies, Found]
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
 Brokers = tuple[tuple[payloads.Broker, ...], dict[str, str]]
 """The brokers that can be read, and broker id -> why its registration cannot be read."""
@@ -112,9 +111,22 @@ def _list_brokers(known: Known | None) -> Generator[Batch, Replies, Reply | None
     return (yield from _ask(rq.Children(paths.BROKER_IDS, watch=True)))
 
 
-def together(*running: Reading) -> Generator[Batch, Replies, list[Found]]:
+@overload
+def together(
+    one: Generator[Batch, Replies, A], two: Generator[Batch, Replies, B], /
+) -> Generator[Batch, Replies, tuple[A, B]]: ...
+@overload
+def together(
+    one: Generator[Batch, Replies, A],
+    two: Generator[Batch, Replies, B],
+    three: Generator[Batch, Replies, C],
+    /,
+) -> Generator[Batch, Replies, tuple[A, B, C]]: ...
+def together(
+    *running: Generator[Batch, Replies, object],
+) -> Generator[Batch, Replies, tuple[object, ...]]:
     """Run generators together, with their requests in common batches; return their results."""
-    results: list[Found] = [None] * len(running)
+    results: list[object] = [None] * len(running)
     batches: dict[int, Batch] = {}
 
     def resume(number: int, replies: Replies | None) -> None:
@@ -132,7 +144,7 @@ def together(*running: Reading) -> Generator[Batch, Replies, list[Found]]:
         for number, batch in asked.items():
             resume(number, replies[: len(batch)])
             replies = replies[len(batch) :]
-    return results
+    return tuple(results)
 
 
 Registrations = tuple[dict[str, Registration], dict[str, str]]
