@@ -11,8 +11,10 @@ from zkconsumer.protocol.group_health import (
     GroupState,
     LastWrite,
     as_threads,
+    blocked,
     group_health,
     owner_of,
+    unclaimed,
 )
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
@@ -116,6 +118,14 @@ def test_a_writer_beside_members() -> None:
     health = group_health(reading(members, owned, {T0: (6, 1), T1: (6, 1)}), before)
     assert health.writers == {T1: 1}
     assert health.state is GroupState.LIVE
+
+
+def test_what_keeps_a_group_from_settling() -> None:
+    """A partition is claimed by its consumer, by another one, or by none."""
+    assigned = {T0: "g_a-0", T1: "g_b-0"}
+    assert unclaimed(assigned, {T0}) == {T1: "g_b-0"}
+    assert blocked(assigned, {T0: "g_a", T1: "g_a"}) == {T1: "g_b"}
+    assert blocked(assigned, {TopicPartition("other", 0): "g_a"}) == {}
 
 
 def test_a_writer_of_foreign_znodes() -> None:

@@ -32,7 +32,7 @@ from zkconsumer.protocol.group_assignment import (
     MemberAssignment,
     assign_each_member,
 )
-from zkconsumer.protocol.group_health import owner_of
+from zkconsumer.protocol.group_health import blocked, owner_of, unclaimed
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import Kind, ParsedPath, consumer_of, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset, owner_znode
@@ -767,12 +767,13 @@ class GroupHistory:
         likely = self._likely(group)
         if not likely:
             return
+        owners = {tp: owner.consumer for tp, owner in group.owners.items()}
+        wrong = [blocked(one, owners) for one in likely]
         for tp, owner in group.owners.items():
-            due = [consumer_of(wanted[tp]) if tp in wanted else "" for wanted in likely]
-            if "" in due or owner.consumer in due:
+            if not all(tp in one for one in wrong):
                 continue
             is_member = owner.consumer in group.members
-            why = f"but {due[0]} should own it" if is_member else "which is not registered"
+            why = f"but {wrong[0][tp]} should own it" if is_member else "which is not registered"
             self._incident(
                 group,
                 since_ms,
@@ -780,10 +781,7 @@ class GroupHistory:
                 f"{tp.topic}-{tp.partition} is held by {owner.thread} (session "
                 f"{session_text(owner.session)}), {why}",
             )
-        free = [
-            Counter(consumer_of(thread) for tp, thread in one.items() if tp not in group.owners)
-            for one in likely
-        ]
+        free = [Counter(map(consumer_of, unclaimed(one, owners).values())) for one in likely]
         for consumer in sorted(group.members.keys() & set.intersection(*map(set, free))):
             session = group.members[consumer].session
             counts = group.rebalance.refused if group.rebalance else {}

@@ -19,6 +19,7 @@ from zkconsumer.member.commands import Command, Diagnose, ListOwners, Notice, No
 from zkconsumer.member.events import Claimed, Diagnosed, OwnersListed
 from zkconsumer.member.state import Blocked, State, Step, own_topics, replace, start_op
 from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_health import unclaimed
 from zkconsumer.protocol.group_snapshot import assign_all, assignment_of_others
 from zkconsumer.protocol.model import UNKNOWN_BLOCKER, TopicPartition, session_text
 
@@ -48,7 +49,7 @@ def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
         strategy=settings.strategy,
         profile=settings.profile,
     )
-    idle = {tp: thread for tp, thread in assigned.items() if tp not in outcome.present}
+    idle = unclaimed(assigned, outcome.present)
     state = replace(state, idle_peers=replace(before, partitions=frozenset(idle)))
     if not idle:
         return state, ()

@@ -13,7 +13,8 @@ A group's znodes do not say directly who uses the group:
   owns was written, or a foreign znode. One reading shows only the time of the last write, and a
   member that has just stopped has also just committed.
 
-`group_health` answers for one reading of a group, or for two. Callers decide how long they wait
+`group_health` answers for one reading of a group, or for two; `unclaimed` and `blocked` say what
+keeps a group from settling. Callers decide how long they wait
 between the readings (`PATIENCE_S` unless they have a reason), and what to do about the answer.
 """
 
@@ -180,6 +181,30 @@ def owned_by_members(reading: GroupReading) -> dict[TopicPartition, ConsumerId]:
         if node.session and consumer in live:
             found[tp] = consumer
     return found
+
+
+def unclaimed(
+    assigned: Mapping[TopicPartition, ThreadId], owned: Collection[TopicPartition]
+) -> dict[TopicPartition, ThreadId]:
+    """Return the partitions without an owner, each with the thread to which it is assigned.
+
+    The thread's member has just joined or waits for another owner to release partitions, or it is
+    idle, since its rebalance failed. Only the time for which this lasts distinguishes these cases,
+    and each caller knows how long it waits.
+    """
+    return {tp: thread for tp, thread in assigned.items() if tp not in owned}
+
+
+def blocked(
+    assigned: Mapping[TopicPartition, ThreadId], owners: Mapping[TopicPartition, ConsumerId]
+) -> dict[TopicPartition, ConsumerId]:
+    """Return the partitions that another consumer owns, each with the one that should own it.
+
+    As with `unclaimed`, only the time for which this lasts distinguishes a blocked partition from
+    one that its owner is about to release.
+    """
+    due = {tp: consumer_of(assigned[tp]) for tp in owners if tp in assigned}
+    return {tp: consumer for tp, consumer in due.items() if owners[tp] != consumer}
 
 
 def owner_of(thread: str, registered: Collection[ConsumerId]) -> ConsumerId:

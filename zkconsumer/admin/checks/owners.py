@@ -10,6 +10,7 @@ from zkconsumer.admin.verify import NO_OWNER, PERSISTENT_OWNER, UNREGISTERED, un
 from zkconsumer.errors import Advice, RemedyOperation, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
+from zkconsumer.protocol.group_health import unclaimed
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import OwnerZnode
@@ -150,11 +151,12 @@ def _unknown(
 
 
 def _unowned(examined: ExaminedGroup) -> Iterator[Finding]:
+    free = unclaimed(examined.due, examined.image.owners)
     for topic, missing in unowned(examined.wanted, examined.image.owners).items():
         due = dict.fromkeys(
             consumer_of(thread)
             for number in missing
-            if (thread := examined.due.get(TopicPartition(topic, number)))
+            if (thread := free.get(TopicPartition(topic, number)))
         )
         yield Finding(
             Severity.ERROR,
