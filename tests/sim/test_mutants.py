@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lanes
 import pytest
 from support.sim import mutants
 from support.sim.mutants import MUTANTS, Mutant, schedules_to_catch
@@ -21,6 +22,19 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 def test_there_are_enough_mutants() -> None:
     """There are at least 16 mutants, and their names differ."""
     assert len({one.name for one in MUTANTS}) == len(MUTANTS) >= 16
+
+
+def test_the_normal_lane_has_a_mutant_for_each_promise() -> None:
+    """Of the mutants that break a promise, the normal lane runs at least one."""
+    where = f"tests/sim/test_mutants.py::{test_a_mutant_is_caught.__name__}"
+    later = [rule for rule in lanes.RULES if rule.lane is lanes.Lane.ALL]
+    broken = {one: mutants.recorded(one)["caught_by"] for one in MUTANTS}
+    normal = {
+        promise
+        for one, promise in broken.items()
+        if not any(rule.fits(f"{where}[{one.name}]") for rule in later)
+    }
+    assert normal == set(broken.values())
 
 
 @pytest.mark.parametrize("name", ["release before stop", "deaf to members"])

@@ -74,7 +74,7 @@ class Mutant:
 
     @property
     def near(self) -> int:
-        return max(0, _recorded().get(self.name, {"schedules": 0})["schedules"] - 1)
+        return max(0, recorded(self)["schedules"] - 1)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -99,6 +99,11 @@ class Mutant:
 def function(where: Any, name: str) -> Any:
     """Return the function that a patch replaces; the function may be private."""
     return getattr(where, name)
+
+
+def recorded(mutant: Mutant) -> dict[str, Any]:
+    """Return the promise that the mutant broke in the last recorded run, and its schedule."""
+    return _recorded().get(mutant.name, {"schedules": 0, "caught_by": ""})
 
 
 @cache
