@@ -33,9 +33,9 @@ NAMES = {
 
 
 _EXPLANATION = (
-    "`scripts/phases` writes the diagram above and the tables below from `member.phases`. In tests",
-    "and in the simulator, `machine.step` checks each change of phase with the tables. A cause is",
-    "an event, the outcome of an operation, or a deadline (`…_at`) that has passed at a `Tick`.",
+    "`scripts/phases` writes the diagram above and the tables below from `member.phases`. Tests",
+    "and simulated members check each change of phase with the tables. A cause is an event, the",
+    "outcome of an operation, or a deadline (`…_at`) that has passed at a `Tick`.",
     "Every event may also leave the phase unchanged. A missing partition is one that is assigned",
     "to the member, and that the member does not own yet. The diagram shows these changes:",
     "",
@@ -71,9 +71,9 @@ def with_group_phases(page: str) -> str:
 
 
 _GROUP_EXPLANATION = (
-    "`scripts/phases` writes this diagram and the table from `later.group_phases`. In tests and in",
-    "the simulator, `classic_group.step` checks each change of phase with them. If one call of",
-    "`step` enters and leaves PreparingRebalance, the table shows its first and last phase only.",
+    "`scripts/phases` writes this diagram and the table from `later.group_phases`.",
+    "`classic_group.step` checks each change of phase with them. If one call of `step` enters and",
+    "leaves PreparingRebalance, the table shows its first and last phase only.",
     "",
     "| Phase | Cause | Next phase | When |",
     "|---|---|---|---|",
@@ -83,17 +83,21 @@ _GROUP_EXPLANATION = (
 def generated_group() -> str:
     """Return the picture and the table of a classic group's phases."""
     picture = [
-        f"  {row.before.value} --> {after.value}: {row.when}"
+        f"  {_values(row.before)} --> {_values(row.after)}: {row.when}"
         for row in group_phases.MAIN_PATH
-        for after in row.after
     ]
     table = [
-        f"| {row.before.value} | {', '.join(one.value for one in row.causes)} "
-        f"| {', '.join(one.value for one in row.after)} | {row.when} |"
+        f"| {_values(row.before)} | {', '.join(one.value for one in row.causes)} "
+        f"| {_values(row.after)} | {row.when} |"
         for row in group_phases.LEGAL_CHANGES
     ]
     ends = ("  [*] --> Empty", *picture, "  Dead --> [*]", "```", "")
     return "\n".join(("```mermaid", "stateDiagram-v2", *ends, *_GROUP_EXPLANATION, *table, ""))
+
+
+def _values(phases: frozenset[group_phases.Phase]) -> str:
+    """Return Kafka's names of the phases in a row; each row has one phase before and after."""
+    return ", ".join(phase.value for phase in group_phases.Phase if phase in phases)
 
 
 def _picture() -> Iterator[str]:

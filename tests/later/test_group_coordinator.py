@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.later import group_phases
 from zkconsumer.later.classic_state import ClassicGroup
 from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
 from zkconsumer.later.group_coordinator import (
@@ -62,12 +61,6 @@ GROUP = "billing"
 PLACE = coordinator_partition(GROUP)
 RANGE = (Protocol("range", encode_subscription(Subscription(("t",)))),)
 DAY_S = 86_400.0
-
-
-@pytest.fixture(autouse=True)
-def _enforced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare every change of a phase with the table of legal changes."""
-    monkeypatch.setattr(group_phases, "enforced", True)
 
 
 class Broker:

@@ -13,17 +13,11 @@ from support.members.machine import ME, Member, member_in, tps, view
 
 from zkconsumer.member import events as ev
 from zkconsumer.member import machine, phases
-from zkconsumer.member.phases import (
-    CHANGES,
-    LEGAL_CHANGES,
-    Deadline,
-    IllegalPhaseChangeError,
-    Phase,
-    check_change,
-)
+from zkconsumer.member.phases import LEGAL_CHANGES, TABLE, Deadline, Phase, check_change
 from zkconsumer.member.rebalance import MAX_POSTPONED_READS
 from zkconsumer.member.state import State, Step, enter
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.phase_table import IllegalPhaseChangeError
 
 ROOT = Path(__file__).resolve().parents[2]
 T3 = TopicPartition("t", 3)
@@ -63,7 +57,7 @@ def test_every_cause_is_an_event_that_the_machine_handles() -> None:
     """The cause in each row is a deadline, or an event or outcome that its phase handles."""
     always = {ev.Committed, ev.Denied, ev.MemberNodeGone, ev.Synced}
     handled = machine.HANDLERS.keys() | machine.OUTCOME_HANDLERS.keys()
-    for before, cause in CHANGES:
+    for before, cause in TABLE.changes:
         if isinstance(cause, Deadline) or cause in always:
             continue
         assert (before, cause) in handled or (None, cause) in handled, (before, cause)
@@ -71,7 +65,7 @@ def test_every_cause_is_an_event_that_the_machine_handles() -> None:
 
 def test_every_deadline_is_a_cause_or_changes_no_phase() -> None:
     """Every deadline causes a phase change, except the deadlines of background work."""
-    causes = {cause for _, cause in CHANGES if isinstance(cause, Deadline)}
+    causes = {cause for _, cause in TABLE.changes if isinstance(cause, Deadline)}
     beside = {
         Deadline.RECREATE,
         Deadline.LEASE,

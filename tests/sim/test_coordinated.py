@@ -10,7 +10,6 @@ import pytest
 from support.sim.later_mutants import MUTANTS, Mutant, run_seed
 from support.sim.mutants import function
 
-from zkconsumer.later import group_phases
 from zkconsumer.later.group_events import Loaded
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.coordinated.recorder import Recorder
@@ -28,12 +27,6 @@ from zkconsumer.sim.kernel.search import Decisions, shrunk
 
 FIXED = range(5)
 FRESH = 15
-
-
-@pytest.fixture(autouse=True)
-def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator checks each change of a group's phase."""
-    monkeypatch.setattr(group_phases, "enforced", True)
 
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))

@@ -18,6 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.sim import mutants
 
+from zkconsumer.member import machine, phases
+from zkconsumer.member.events import Triggered
+from zkconsumer.member.phases import Phase
+from zkconsumer.member.state import State, Step, enter
 from zkconsumer.sim.kernel.search import Decisions, shrunk
 from zkconsumer.sim.random_search import load, record, report, run, save
 
@@ -81,6 +85,19 @@ def test_no_invariant_is_broken_by_drawn_decisions(data: st.DataObject) -> None:
     """Decisions that Hypothesis draws do not break a promise."""
     result = run(Decisions(lambda below: data.draw(st.integers(0, below - 1))))
     assert result.violation is None
+
+
+def test_a_simulated_member_checks_its_changes_of_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in which a handler skips a phase breaks I15, also where `step` does not check."""
+
+    def skip(state: State, _: Triggered) -> Step:
+        return enter(state, Phase.LOADING), ()
+
+    monkeypatch.setattr(phases, "enforced", False)
+    monkeypatch.setitem(machine.HANDLERS, (None, Triggered), skip)
+    violation = run(Decisions(random.Random(1))).violation
+    assert violation is not None and violation.invariant == "I15"
+    assert "member.phases does not allow" in str(violation)
 
 
 def test_a_run_is_its_decisions() -> None:

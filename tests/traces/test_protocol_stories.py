@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.later import group_phases
 from zkconsumer.sim.coordinated.stories import ASSIGNORS, STORIES, WITHOUT, run_story
 from zkconsumer.sim.recorder import Recorder, root_of
 from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario
@@ -28,12 +27,6 @@ CASES = [
     *((JVM, name) for name in SCENARIOS if name not in WITHOUT_JVM),
     *((protocol, name) for name, one in STORIES.items() for protocol in one.protocols),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator checks each change of a group's phase."""
-    monkeypatch.setattr(group_phases, "enforced", True)
 
 
 def told(protocol: str, name: str) -> str:

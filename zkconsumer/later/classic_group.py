@@ -68,8 +68,7 @@ def step(group: ClassicGroup, received: Received, context: HandlerContext) -> St
     """Return the group after a request, and the replies that the request causes.
 
     Raises:
-        IllegalPhaseChangeError: the handler led to a phase that `group_phases` does not allow; only
-            while `group_phases.enforced` is set.
+        IllegalPhaseChangeError: the handler led to a phase that `group_phases` does not allow.
     """
     kind = type(received.request)
     handler = HANDLERS.get((group.phase, kind)) or HANDLERS[None, kind]
@@ -78,8 +77,8 @@ def step(group: ClassicGroup, received: Received, context: HandlerContext) -> St
 
 
 def _checked(before: ClassicGroup, cause: Cause | None, after: ClassicGroup) -> ClassicGroup:
-    if group_phases.enforced and after.phase is not before.phase:
-        group_phases.check_change(before.phase, cause, after.phase)
+    if after.phase is not before.phase:
+        group_phases.check_change(before.phase, () if cause is None else (cause,), after.phase)
     return after
 
 

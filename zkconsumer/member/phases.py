@@ -4,20 +4,14 @@ A member is in one phase at a time. In tests and in the simulator, `machine.step
 phase change with the table, so the table cannot lack a change that the code makes. `scripts/phases`
 writes the table and a diagram of it into docs/architecture.md.
 
-Each row means: in one of the phases `before`, one of the `causes` may lead to one of the phases
-`after`. A cause is the class of an event, the class of an operation's outcome, or a deadline that a
-`Tick` finds passed. A change that no row covers is a defect of the state machine. A step may always
-leave the phase unchanged, so events that a phase ignores need no row.
-
-One step may pass through several phases, for instance when a commit has nothing to write. The table
-holds the phase before the step and the phase after it.
+`protocol.phase_table` describes the rows. A cause is the class of an event, the class of an
+operation's outcome, or a deadline that a `Tick` finds passed. For instance, a step passes through
+several phases when a commit has nothing to write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
 from zkconsumer.member.events import (
     Claimed,
@@ -45,6 +39,8 @@ from zkconsumer.member.events import (
     Verified,
     ViewRead,
 )
+from zkconsumer.protocol import phase_table
+from zkconsumer.protocol.phase_table import PhaseTable
 
 
 class Phase(Enum):
@@ -89,22 +85,13 @@ Cause = type[Event] | type[Outcome] | Deadline
 
 
 enforced = False
-"""Whether `machine.step` checks each phase change. Tests and the simulator set it. A member in
-production does not check: an error would end the member because of a harmless change that the table
-lacks."""
+"""Whether `machine.step` checks each phase change. Tests set it; simulated members check in any
+case. A member in production does not check: an error would end the member because of a harmless
+change that the table lacks."""
 
 
-class IllegalPhaseChangeError(AssertionError):
-    """A step made a phase change that the table does not allow: a defect of the state machine."""
-
-
-class Row(NamedTuple):
-    """Legal phase changes: one of `causes` leads from one of `before` to one of `after`."""
-
-    before: frozenset[Phase]
-    causes: tuple[Cause, ...]
-    after: frozenset[Phase]
-    when: str
+Row = phase_table.Row[Phase, Cause]
+"""Legal phase changes of a member."""
 
 
 def _row(before: Phase, cause: Cause | tuple[Cause, ...], after: str, when: str) -> Row:
@@ -341,34 +328,10 @@ Two sequences lead to them (tests/member/test_phases.py has an example of each):
 LEGAL_CHANGES = (*MAIN_PATH, *DETOURS, *ANY_TIME, *RARE)
 
 
-def _changes() -> dict[tuple[Phase, Cause], frozenset[Phase]]:
-    changes: dict[tuple[Phase, Cause], frozenset[Phase]] = {}
-    for row in LEGAL_CHANGES:
-        for before in row.before:
-            for cause in row.causes:
-                changes[before, cause] = changes.get((before, cause), frozenset()) | row.after
-    return changes
-
-
-CHANGES = _changes()
-"""(phase, cause) -> the phases that may follow."""
-
-
-def check_change(before: Phase, causes: Iterable[Cause], after: Phase) -> None:
-    """Check one step's change of phase.
-
-    Raises:
-        IllegalPhaseChangeError: none of the `causes` of this step allows the change.
-    """
-    causes = tuple(causes)
-    if not any(after in CHANGES.get((before, cause), ()) for cause in causes):
-        names = ", ".join(cause_name(cause) for cause in causes) or "nothing"
-        raise IllegalPhaseChangeError(
-            f"{names} led from phase {before.value} to {after.value}, which member.phases does not"
-            " allow"
-        )
-
-
 def cause_name(cause: Cause) -> str:
     """Return the name of a cause: the name of a class, or of a deadline's field."""
     return cause.value if isinstance(cause, Deadline) else cause.__name__
+
+
+TABLE = PhaseTable(LEGAL_CHANGES, source="member.phases", name=cause_name)
+check_change = TABLE.check

@@ -37,7 +37,7 @@ from zkconsumer.consumer.loop import (
 from zkconsumer.consumer.stream_partitions import CommitScope, Grant
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member import commands as cmd
-from zkconsumer.member import events
+from zkconsumer.member import events, machine, phases
 from zkconsumer.member.events import Event
 from zkconsumer.member.operations import MemberIdentity as Identity
 from zkconsumer.member.phases import Phase
@@ -555,6 +555,8 @@ class SimMember:
     def observe(
         self, before: State, event: Event, after: State, commands: tuple[cmd.Command, ...]
     ) -> None:
+        if after.phase is not before.phase:
+            phases.check_change(before.phase, machine.causes(before, event), after.phase)
         self._on_transition(self, before, event, commands)
 
     def noticed(self, notice: cmd.Notice, error: ZkConsumerError) -> None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.member import commands as cmd
-from zkconsumer.member import phases
 from zkconsumer.member.events import Event
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import lost_data, paths, payloads
@@ -34,8 +33,6 @@ from zkconsumer.sim.zookeeper import NotConnected, ReplicaBehind, SimZooKeeper
 
 if TYPE_CHECKING:
     from zkconsumer.sim.tool import Tool
-
-phases.enforced = True
 
 # ---- possible faults and their ends --------------------------------------------------------------
 
