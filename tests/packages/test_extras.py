@@ -76,6 +76,29 @@ given = {"zookeeper_auth_scheme": "sasl", "zookeeper_auth_credential": "a:b"}
 config = ConsumerConfig(group_id="g", zookeeper_connect="h", **given)
 print(client_options(config)["sasl_options"]["username"])
 """
+LAB = """
+import signal, subprocess, sys
+from urllib.request import urlopen
+words = [sys.executable, "-m", "zkconsumer", "lab", "--no-browser", "--port", "PORT"]
+with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as lab:
+    for line in lab.stdout:
+        if "http" in line:
+            print(urlopen("http://127.0.0.1:PORT/").read().decode())
+            lab.send_signal(signal.SIGINT)
+"""
+TOP = """
+import fcntl, os, pty, struct, sys, termios
+process, screen = pty.fork()
+if not process:
+    words = [sys.executable, "-m", "zkconsumer", "top", "-z", "ZOOKEEPER"]
+    os.execv(sys.executable, words)
+fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+shown = b""
+while b"MEMBERS" not in shown.upper():
+    shown += os.read(screen, 4096)
+os.write(screen, b"q")
+print("shown, exit code", os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+"""
 # Extra -> a command or a program that fails without the extra's packages, and a text in its output;
 # "" is the package without extras.
 USES = {
@@ -84,10 +107,12 @@ USES = {
     "charts": (CHARTS, "drawn"),
     "fast": (f"{CONSUME} --property fetch.engine=columns", "message-9"),
     "hdfs": (HDFS, "members"),
+    "lab": (LAB, "<title>"),
     "metrics": (METRICS, "zkconsumer_messages_total"),
     "sandbox": (SANDBOX, "127.0.0.1"),
     "sasl": (SASL, "a"),
     "spark": (SPARK, "10 messages"),
+    "top": (TOP, "shown, exit code 0"),
 }
 
 
