@@ -300,7 +300,7 @@ class Choice:
     window: Annotated[
         int,
         typer.Option(
-            min=2, metavar="N", help="Number of last commits from which a status follows."
+            min=2, metavar="N", help="Number of last commits from which the status is derived."
         ),
     ] = 10
 
