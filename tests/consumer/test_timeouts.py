@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from kazoo.client import KazooClient
@@ -15,9 +16,14 @@ from support.zk.proxies import Proxy, Wire
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream import Stream
+from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.librdkafka import KafkaFetcher
+from zkconsumer.kafka.logs import KeptLogs
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.server import JavaServer
 
 # Seconds by which a poll may exceed its timeout.
 TOLERANCE_S = 0.05
@@ -76,27 +82,63 @@ def test_a_member_polls_in_time_while_its_brokers_are_silent(
         expect_exact(stream)
 
 
-def test_a_silent_broker_does_not_delay_the_partitions_of_another(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    """A partition whose leader is stopped does not delay the messages of other partitions."""
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sandbox, int, int]]:
+    """Two brokers, and the partitions of the topic `half` that the first and the second lead."""
     with Sandbox(tmp_path_factory.mktemp("half"), brokers=2, tick_time_s=0.1) as sandbox:
         placements = sandbox.create_topic("half", partitions=2, replicas=1)
-        (flowing,) = [one for one in placements if one.leader == 0]
-        (stopped,) = [one for one in placements if one.leader == 1]
-        log = KafkaLog("half", sandbox)
-        reader = Reader(log)
-        log.append(flowing.partition, ["first"])
-        reader.grant(flowing.partition, 0)
-        assert list(reader.take(1)) == [(flowing.partition, 0)]
-        sandbox.brokers[1].pause()
-        reader.grant(stopped.partition, None)
-        expect_exact(reader.stream)
-        late: list[float] = []
-        for _ in range(15):
-            start = time.monotonic()
-            log.append(flowing.partition, ["more"])
-            assert reader.stream.poll(timeout_s=LIMIT_S)
-            late.append(time.monotonic() - start)
-        assert statistics.median(late) < 0.5, late
-        reader.stream.close()
+        leaders = {one.leader: one.partition for one in placements}
+        yield sandbox, leaders[0], leaders[1]
+
+
+@pytest.fixture
+def second(half: tuple[Sandbox, int, int]) -> Iterator[JavaServer]:
+    """The second broker, which answers again after the test."""
+    broker = half[0].brokers[1]
+    yield broker
+    broker.resume()
+
+
+def test_a_silent_broker_does_not_delay_the_partitions_of_another(
+    half: tuple[Sandbox, int, int], second: JavaServer
+) -> None:
+    """A partition whose leader is stopped does not delay the messages of other partitions."""
+    sandbox, flowing, stopped = half
+    log = KafkaLog("half", sandbox)
+    reader = Reader(log)
+    log.append(flowing, ["first"])
+    reader.grant(flowing, 0)
+    assert list(reader.take(1)) == [(flowing, 0)]
+    second.pause()
+    reader.grant(stopped, None)
+    expect_exact(reader.stream)
+    late: list[float] = []
+    for _ in range(15):
+        start = time.monotonic()
+        log.append(flowing, ["more"])
+        assert reader.stream.poll(timeout_s=LIMIT_S)
+        late.append(time.monotonic() - start)
+    assert statistics.median(late) < 0.5, late
+    reader.stream.close()
+
+
+def test_a_reading_asks_a_silent_leader_once(
+    half: tuple[Sandbox, int, int], second: JavaServer
+) -> None:
+    """A leader that does not answer is asked once in a reading, however often it is needed."""
+    sandbox, flowing, stopped = half
+    brokers = Brokers([Broker("127.0.0.1", one.port, 4, ()) for one in sandbox.brokers])
+    asked = [TopicPartition("half", flowing), TopicPartition("half", stopped)]
+    with closing(KeptLogs(limit_s=2.0)) as kept:
+        known = kept.ends(brokers, asked)
+        assert not any(isinstance(one, str) for one in known.values()), known
+        second.pause()
+        first = known
+        while isinstance(first[asked[0]], str) or first is known:
+            # If librdkafka asks the stopped broker for the leaders, the reading knows nothing.
+            reading = kept.reading()
+            first = reading.ends(brokers, asked)
+        assert "does not answer" in str(first[asked[1]])
+        second.resume()
+        assert reading.ends(brokers, asked) == first
+        eventually(lambda: kept.reading().ends(brokers, asked) == known)

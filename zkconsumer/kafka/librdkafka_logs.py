@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterable, Sequence
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, admin
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    admin,
+)
 from confluent_kafka import TopicPartition as RawPartition
 
 from zkconsumer.errors import FetchError
@@ -46,6 +53,12 @@ class LibrdkafkaLogs:
         self._isolation = isolation
         self._limit_s = limit_s
         self._metadata: Untyped = None
+        # Leader -> why it has not answered in this reading; None: each leader is asked again.
+        self._silent: dict[int, str] | None = None
+
+    def begin_reading(self) -> None:
+        """Ask each leader that does not answer only once until the next call."""
+        self._silent = {}
 
     def topics(self) -> dict[str, tuple[int, ...]]:
         """Return the partitions of all topics, ascending.
@@ -144,6 +157,10 @@ class LibrdkafkaLogs:
         except FetchError as error:
             return [dict.fromkeys(partitions, str(error)) for _ in times]
         answers: list[dict[TopicPartition, int | str]] = [dict(places) for _ in times]
+        for known, why in (self._silent or {}).items():
+            silent = dict.fromkeys(by_leader.pop(known, ()), why)
+            for answer in answers:
+                answer.update(silent)
         left_s = max(_LEAST_S, deadline - monotonic())
         running = [
             (answer, _listed(self._client, part, at, left_s, self._isolation))
@@ -153,20 +170,29 @@ class LibrdkafkaLogs:
         ]
         for answer, futures in running:
             for tp, future in futures.items():
-                try:
-                    answer[tp] = future.result().offset
-                except KafkaException as error:
-                    answer[tp] = self._without_offset(places[tp], error.args[0])
+                answer[tp] = self._result(future, places[tp])
         return answers
 
-    def _without_offset(self, leader: int | str, error: KafkaError) -> str:
-        """Return why a leader returns no offset: its last transport error, if it is silent."""
+    def _result(self, future: Untyped, leader: int | str) -> int | str:
+        """Return the offset that a leader has returned, or why it has returned none."""
+        try:
+            offset = int(future.result().offset)
+        except KafkaException as error:
+            code, text = error.args[0].code(), error.args[0].str()
+        else:
+            if offset != OFFSET_INVALID:
+                return offset
+            # librdkafka reports a leader that is silent beside one that answers as a result.
+            code, text = KafkaError._TIMED_OUT, "no answer in time"
         broker = self._metadata.brokers.get(leader)
-        if error.code() not in TRANSPORT or broker is None:
-            return f"the leader returns no offset: {error.str()}"
+        if code not in TRANSPORT or broker is None:
+            return f"the leader returns no offset: {text}"
         server = f"{broker.host}:{broker.port}"
         cause = self._refusals.at(self._client, server)
-        return f"the leader {server} does not answer: {cause or error.str()}"
+        why = f"the leader {server} does not answer: {cause or text}"
+        if self._silent is not None:
+            self._silent[broker.id] = why
+        return why
 
 
 def _spec(at: int) -> Untyped:

@@ -78,6 +78,7 @@ def are_times_exact(brokers: Iterable[Broker]) -> bool:
 class LogBackend(Protocol):
     """What a `LogClient` needs of the connections that it uses."""
 
+    def begin_reading(self) -> None: ...
     def topics(self) -> dict[str, tuple[int, ...]]: ...
     def ends(
         self, partitions: Collection[TopicPartition]
@@ -106,6 +107,13 @@ class LogClient:
             from zkconsumer.kafka.librdkafka_logs import LibrdkafkaLogs  # noqa: PLC0415 - see below
 
             self._backend = LibrdkafkaLogs(settings, limit_s=limit_s, isolation=brokers.isolation)
+
+    def begin_reading(self) -> None:
+        """Ask each broker that does not answer only once until the next call.
+
+        Without this call, each request asks it again.
+        """
+        self._backend.begin_reading()
 
     def topics(self) -> dict[str, tuple[int, ...]]:
         """Return the partitions of all topics, ascending.
@@ -164,9 +172,15 @@ class _OwnLogs:
         self._lookup = Lookup(settings)
         self._limit_s = limit_s
         self._metadata: Metadata | None = None
+        self._is_reading = False
+
+    def begin_reading(self) -> None:
+        self._is_reading = True
+        self._lookup.begin_reading()
 
     def topics(self) -> dict[str, tuple[int, ...]]:
-        self._lookup.begin_reading()  # each leader that fails is asked once
+        if not self._is_reading:
+            self._lookup.begin_reading()  # each leader that fails is asked once
         self._metadata = self._lookup.all_topics(self._limit_s)
         return self._metadata.topics
 
@@ -242,10 +256,11 @@ class KeptLogs:
     def ask_ends(
         self, brokers: Brokers, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, LogRange | str]:
-        """Return the ends of the logs. Raises FetchError if no broker answers."""
-        client = self._client_of(brokers)
-        client.topics()  # looks up the leaders
-        return client.ends(partitions)
+        """Return the ends of the logs, by the leaders that `begin_ends` has looked up.
+
+        Raises FetchError if no broker answers.
+        """
+        return self._client_of(brokers).ends(partitions)
 
     def ask_committed(
         self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
@@ -253,8 +268,20 @@ class KeptLogs:
         """Return the offsets in Kafka. Raises FetchError if no broker answers."""
         return self._offsets_of(brokers).read(group, partitions, limit_s=self._limit_s)
 
-    def begin_reading(self, brokers: Brokers) -> None:
-        """Ask each broker that fails only once until the next call. Raises FetchError."""
+    def begin_ends(self, brokers: Brokers) -> None:
+        """Look up the leaders, and until the next call ask each leader that fails only once.
+
+        Raises FetchError.
+        """
+        client = self._client_of(brokers)
+        client.begin_reading()
+        client.topics()
+
+    def begin_committed(self, brokers: Brokers) -> None:
+        """Ask each broker that fails for groups' offsets only once until the next call.
+
+        Raises FetchError.
+        """
         self._offsets_of(brokers).begin_reading()
 
     def _offsets_of(self, brokers: Brokers) -> GroupOffsets:
@@ -287,7 +314,7 @@ class BrokerReading:
     def __init__(self, kept: KeptLogs) -> None:
         self._kept = kept
         self._fault: str | None = None
-        self._has_begun = False
+        self._asks_ends = self._asks_committed = False
 
     def ends(
         self, brokers: Brokers, partitions: Collection[TopicPartition]
@@ -298,6 +325,9 @@ class BrokerReading:
         if self._fault is not None:
             return dict.fromkeys(partitions, self._fault)
         try:
+            if not self._asks_ends:
+                self._kept.begin_ends(brokers)
+                self._asks_ends = True
             return self._kept.ask_ends(brokers, partitions)
         except FetchError as error:
             self._fault = str(error)
@@ -312,9 +342,9 @@ class BrokerReading:
         if self._fault is not None:
             return dict.fromkeys(partitions, self._fault)
         try:
-            if not self._has_begun:
-                self._kept.begin_reading(brokers)
-                self._has_begun = True
+            if not self._asks_committed:
+                self._kept.begin_committed(brokers)
+                self._asks_committed = True
             return self._kept.ask_committed(brokers, group, partitions)
         except (BrokerAccessError, BrokersUnreachableError) as error:
             self._fault = str(error)
