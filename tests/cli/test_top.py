@@ -48,6 +48,7 @@ class World:
         for pattern, stead in (
             (re.escape(self.topic), "orders"),
             (r"0x[0-9a-f]+", "SESSION"),
+            (r"127\.0\.0\.1:\d+", "ADDRESS"),
             (r"\d{4}-\d\d-\d\dT[\d:]+Z", "TIME"),
             (r" {2,}", "  "),
         ):
@@ -110,6 +111,7 @@ def test_screens(world: World, request: pytest.FixtureRequest) -> None:
             await soon(lambda: "billing_b-0" in world.text(top))
             is_screen(request, "group-partitions", world.text(top))
             await pilot.press("2")
+            await soon(lambda: "ADDRESS" in world.text(top))
             is_screen(request, "group-members", world.text(top))
             await pilot.press("tab")
             await soon(lambda: "no problem found" in world.text(top))

@@ -46,6 +46,10 @@ def test_an_unknown_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
     assert (code, out) == (0, "")
     assert f"WARNING zkconsumer.consumer.member_thread: {topic}_" in err
     assert err.endswith(f"zkconsumer: 0 messages (topic {topic} does not exist)\n")
+    existing = f"{topic}s"
+    sandbox.create_topic(existing, partitions=1)
+    _, _, err = run("consume", *connect, "--idle-timeout", "3")
+    assert f"zkconsumer: topic {topic} does not exist; did you mean '{existing}'" in err
 
 
 def test_more_consumers_than_partitions(

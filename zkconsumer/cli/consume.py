@@ -22,8 +22,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -34,7 +34,12 @@ import typer
 from zkconsumer.cli.message_lines import Lines, hex_lines, json_lines, parsed_lines, raw_lines
 from zkconsumer.cli.options import Connection, OneGroup, Topics, operator, topics_of, whole_topics
 from zkconsumer.cli.output import Progress, say
-from zkconsumer.errors import ConfigError, MalformedZnodeError, RebalanceBlockedError
+from zkconsumer.errors import (
+    ConfigError,
+    MalformedZnodeError,
+    RebalanceBlockedError,
+    ZkConsumerError,
+)
 
 if sys.platform == "linux":
     import fcntl
@@ -236,10 +241,25 @@ def consume(
         if to is None
         else _Files(to, output.value, file_mb << 20, file_seconds),
         idle_limit_s=settings.consumer_timeout_s if idle_timeout is None else idle_timeout,
+        suggest=lambda: _suggest_topics(connection, wanted),
     )
     ended = run.run(settings, wanted, threads)
     if ended is Ended.INTERRUPTED:
         raise typer.Exit(128 + signal.SIGINT)
+
+
+def _suggest_topics(connection: Connection, wanted: list[str] | TopicFilter) -> None:
+    """Name the existing topics whose names are similar to those of topics that do not exist."""
+    from zkconsumer.admin.groups import read_topic_names
+    from zkconsumer.protocol.suggestions import did_you_mean
+
+    if not isinstance(wanted, list):
+        return
+    with suppress(ZkConsumerError), connection.connect() as zk:
+        names = read_topic_names(zk)
+        for topic in wanted:
+            if topic not in names and (question := did_you_mean(topic, names)):
+                say(f"topic {topic} does not exist; {question}")
 
 
 def _without_group(
@@ -582,7 +602,10 @@ class Run:
         budget: Budget,
         sink: Sink,
         idle_limit_s: float | None,
+        suggest: Callable[[], None],
     ) -> None:
+        """`suggest` is called once if a topic of a stream does not exist."""
+        self._suggest: Callable[[], None] | None = suggest
         self._budget = budget
         self._sink = sink
         self._idle_limit_s = idle_limit_s
@@ -619,7 +642,7 @@ class Run:
             try:
                 for worker in workers:
                     worker.start()
-                ended = self._wait(len(workers))
+                ended = self._wait(len(workers), streams)
             except BrokenPipeError:
                 say(
                     f"{self._written} messages; the reader of standard output has ended, and what"
@@ -642,12 +665,15 @@ class Run:
         typer.echo(f"zkconsumer: {sink.summary(self._written)}{why}", err=True)
         return ended
 
-    def _wait(self, workers: int) -> Ended:
+    def _wait(self, workers: int, streams: Sequence[Stream[bytes, bytes]]) -> Ended:
         while workers:
             try:
                 ended = self._inbox.get(timeout=PROGRESS_INTERVAL_S)
             except Empty:
                 self._sink.progress()
+                if self._suggest and any("does not exist" in one.waiting_for for one in streams):
+                    self._suggest()
+                    self._suggest = None
                 continue
             if isinstance(ended, BaseException):
                 raise ended

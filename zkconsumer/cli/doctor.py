@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from zkconsumer.admin.findings import Finding
     from zkconsumer.config.settings import ConnectionConfig
     from zkconsumer.zk.client import ZooKeeperClient
+    from zkconsumer.zk.clients import ClientAddresses
 
 
 _COLORS = {"error": Color.BAD, "warning": Color.WARNING, "note": Color.FAINT}
@@ -200,16 +201,22 @@ class Remedies:
 
     def __call__(self, one: Finding) -> str:
         """Return the remedy of a finding."""
-        text = remedy_of(one)
-        if one.sessions:
-            return f"{text} ({self._ask().describe(*one.sessions)})"
-        if one.written:
-            addresses = self._ask()
-            writers = addresses.writers(one.written)
-            why = addresses.why_unknown if addresses.silent else "it has sent other requests since"
-            known = "; ".join(writers) or f"the address of that client is unknown: {why}"
-            return f"{text} ({known})"
-        return text
+        is_of_client = one.sessions or one.written
+        return f"{remedy_of(one)}{clients_of(one, self._ask() if is_of_client else None)}"
+
+
+def clients_of(one: Finding, addresses: ClientAddresses | None) -> str:
+    """Return the clients that a finding concerns in brackets, or why they are unknown; "" if it
+    concerns none, or if ZooKeeper's servers were not asked."""
+    if addresses is None:
+        return ""
+    if one.sessions:
+        return f" ({addresses.describe(*one.sessions)})"
+    if one.written:
+        writers = addresses.writers(one.written)
+        why = addresses.why_unknown if addresses.silent else "it has sent other requests since"
+        return f" ({'; '.join(writers) or f'the address of that client is unknown: {why}'})"
+    return ""
 
 
 def _findings(names: Sequence[str] | None, found: list[Finding], worded: Remedies) -> Reading:

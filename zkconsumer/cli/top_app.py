@@ -21,6 +21,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from zkconsumer.admin.lag import PartitionLag
+from zkconsumer.cli.doctor import clients_of
 from zkconsumer.cli.lag import COLUMNS as PARTITION_COLUMNS
 from zkconsumer.cli.lag import STATUS, group_notes, partition_row
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
@@ -68,7 +69,7 @@ _FINDING_COLUMNS = (
     Column("subject"),
     Column("what"),
 )
-_MEMBERS = tuple(one for one in MEMBER_COLUMNS if one.name not in ("group", "pattern", "client"))
+_MEMBERS = tuple(one for one in MEMBER_COLUMNS if one.name not in ("group", "pattern"))
 TERMINAL_S = 1.0
 """Seconds between two checks that the terminal still exists."""
 
@@ -372,15 +373,20 @@ class Top(App[ZkConsumerError]):
 
     def _detail_rows(self) -> tuple[Sequence[Column], list[Row]]:
         detail = self._detail
+        addresses = detail.addresses if detail else None
         if self._view == "members":
             found = detail.group.members if detail else []
-            return _MEMBERS, [{**member_row(one), "key": one.consumer} for one in found]
+            more = {} if addresses else {"client": "reading ..."}
+            return _MEMBERS, [
+                {**member_row(one, addresses), **more, "key": one.consumer} for one in found
+            ]
         if self._view == "findings":
             findings = (detail and detail.findings) or ()
             rows: list[Row] = []
             for number, one in enumerate(findings):
                 shown = {"severity": one.severity.value, "code": one.code, "subject": one.subject}
-                rows.append(shown | {"what": f"{one.what}; {remedy_of(one)}", "key": number})
+                what = f"{one.what}; {remedy_of(one)}{clients_of(one, addresses)}"
+                rows.append(shown | {"what": what, "key": number})
             return _FINDING_COLUMNS, rows
         if detail is None:
             return _OWNER_COLUMNS, []

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zkconsumer.kafka.logs import BrokerReading, KeptLogs
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
+    from zkconsumer.zk.clients import ClientAddresses
 
 SHARE: Final = 0.05
 """Part of a core that `top` may take. After a slice, the thread rests for c / SHARE seconds, where
@@ -79,13 +80,15 @@ class GroupRow:
 
 @dataclass(frozen=True)
 class Detail:
-    """One group with its partitions' rates and statuses, and the findings of the doctor."""
+    """One group with its partitions' rates and statuses, the findings of the doctor, and the
+    addresses of ZooKeeper's clients; the last two are None before the first examination."""
 
     group: GroupLag
     health: GroupHealth
     rates: dict[tuple[str, int], float]
     statuses: dict[tuple[str, int], Status | None]
     findings: Sequence[Finding] | None = None
+    addresses: ClientAddresses | None = None
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -141,7 +144,9 @@ class Feed:
         self._history, self._detailed = LagHistory(), LagHistory()
         self._kept: KeptLogs | None = None
         self._stopped, self._woken = threading.Event(), threading.Event()
-        self._examined: tuple[str, float, Sequence[Finding]] = ("", 0.0, ())
+        # The group that was examined last, the time of this, and the results.
+        self._examined: tuple[str, float, Sequence[Finding], ClientAddresses | None]
+        self._examined = "", 0.0, (), None
         self.visible: tuple[str, ...] = ()
         self.shown: str | None = None
 
@@ -252,6 +257,7 @@ class Feed:
         from zkconsumer.admin.doctor import doctor, kafka_logs
         from zkconsumer.admin.groups import unknown_group
         from zkconsumer.admin.lag import group_lags
+        from zkconsumer.zk.clients import client_addresses
 
         reading = self._logs(zk).reading()
         group = group_lags(
@@ -272,8 +278,10 @@ class Feed:
             rate = self._detailed.window(name, one).rate
             if rate is not None:
                 rates[one.topic, one.partition] = rate
-        last, at_s, findings = self._examined
-        known = Detail(group, health, rates, statuses, findings if last == name else None)
+        last, at_s, findings, addresses = self._examined
+        known = Detail(group, health, rates, statuses)
+        if last == name:
+            known = replace(known, findings=findings, addresses=addresses)
         on_detail(known)
         if last == name and time.monotonic() - at_s < DOCTOR_EVERY_S:
             return
@@ -283,8 +291,9 @@ class Feed:
             )
         except UnknownGroupError:
             return
-        self._examined = name, time.monotonic(), findings
-        on_detail(replace(known, findings=findings))
+        addresses = client_addresses(zk.config)
+        self._examined = name, time.monotonic(), findings, addresses
+        on_detail(replace(known, findings=findings, addresses=addresses))
 
     def _logs(self, zk: ZooKeeperClient) -> KeptLogs:
         from zkconsumer.kafka.logs import KeptLogs
