@@ -53,6 +53,16 @@ def test_burrows_rules(
     assert _judge(commits, lag=lag, now_s=minutes * MINUTE_S, is_owned=owned) is status
 
 
+@pytest.mark.parametrize(("allowed", "status"), [(7, Status.STALLED), (8, Status.OK)])
+def test_an_allowed_lag(allowed: int, status: Status) -> None:
+    """A lag up to the allowed one is OK, although the offset does not move."""
+    window = Window(2)
+    for now_s in (0.0, MINUTE_S, 2 * MINUTE_S):
+        window.add(now_s=now_s, offset=10, committed_s=now_s, lag=8, is_owned=True)
+    assert len(window.commits) == 2
+    assert window.status(2 * MINUTE_S, allowed_lag=allowed) is status
+
+
 def test_only_a_changed_offset_counts_as_a_commit() -> None:
     """Only an offset that was changed or written again counts as a commit."""
     window = Window()

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from zkconsumer.cli import app
+from zkconsumer.cli.lag_exporter import clusters_of
 from zkconsumer.cli.options import Common
 from zkconsumer.cli.sources import (
     CONFIG,
@@ -154,6 +155,32 @@ def test_the_group_of_a_context_is_named(home: Path, capsys: pytest.CaptureFixtu
     assert Common().groups(["other"], all_groups=False) == ["other"]
     assert Common().groups(None, all_groups=True) is None
     assert capsys.readouterr().err == ""
+
+
+def test_clusters_by_context(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--cluster` takes the address and the file of its context, even beside other sources."""
+    file = properties(
+        home / "file", zookeeper_connect="file:1", zookeeper_session_timeout_ms="7000"
+    )
+    run("add", "direct", "-z", "zk1:2181/kafka", "-g", "billing")
+    run("add", "by-file", "--config", str(file))
+    monkeypatch.setenv(ZOOKEEPER, "other:1")
+    common = Common()
+    found = clusters_of(common, ["direct", "by-file", "named=zk3:2181"], common.connection_settings)
+    assert [(one.name, one.settings.zookeeper_connect) for one in found] == [
+        ("direct", "zk1:2181/kafka"),
+        ("by-file", "file:1"),
+        ("named", "zk3:2181"),
+    ]
+    assert found[1].settings.zookeeper_session_timeout_s == 7.0
+    (only,) = clusters_of(common, None, common.connection_settings)
+    assert only.name == "other:1"  # not the current context, whose address is not used
+    monkeypatch.delenv(ZOOKEEPER)
+    (only,) = clusters_of(Common(), None, Common().connection_settings)
+    assert only.name == "direct"
+    for wrong, why in ((["direct", "direct"], "named twice"), (["dirct"], "did you mean 'direct'")):
+        with pytest.raises(ConfigError, match=why):
+            clusters_of(common, wrong, common.connection_settings)
 
 
 def test_the_name_of_a_context(home: Path) -> None:

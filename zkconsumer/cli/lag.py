@@ -563,7 +563,7 @@ def _show(reader: Reader, common: Addressed, exporting: Exporting, fail_above: i
         rows = partition_rows(groups, status_of=reader.history.status, addresses=addresses)
         common.write(rows, (*_columns(groups), STATUS))
         say_all(word for group in groups for word in group_notes(group))
-        say_all(map(_title, ([group] for group in groups)))
+        say_all(_title([group]) for group in groups if group.partitions)
     missing = reader.unmatched(groups)
     say_all(missing)
     if fail_above is not None:

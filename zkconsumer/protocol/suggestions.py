@@ -9,9 +9,9 @@ from typing import Final
 from zkconsumer.errors import quoted
 
 _MOST: Final = 3
-_CUTOFF: Final = 0.7
-"""The lowest similarity of two names (`difflib`): `biling` and `billing` have 0.92. Below this
-limit, short names that share only a few letters would be suggested."""
+_CUTOFF: Final = 0.6
+"""The lowest similarity of two names (`difflib`): `biling` and `billing` have 0.92, and `pey` and
+`pay` 0.67."""
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
