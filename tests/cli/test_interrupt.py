@@ -86,6 +86,28 @@ cli.main()
 """
 
 
+EARLY = """
+import os, signal, sys
+
+class Press:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Press())
+from zkconsumer.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_during_the_imports() -> None:
+    """Ctrl-C before the command line is imported gives the same exit code, and no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_an_error_after_ctrl_c() -> None:
     """An error in the clean-up after Ctrl-C does not change the exit code."""
     done = subprocess.run(

@@ -393,7 +393,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line and exit; entry point of `zkconsumer` and `python -m zkconsumer`."""
+    """Run the command line and exit. `zkconsumer.__main__` calls this function."""
     # A command keeps nearly all objects that it creates until it ends. With the default thresholds
     # the garbage collector searches these objects for cycles repeatedly, which takes a fifth of the
     # run time.
