@@ -47,10 +47,12 @@ def load(loops: Loops) -> None:
 
         parsers.compiled()
     else:
+        from zkconsumer.history import commit_loop  # noqa: PLC0415 - as above
         from zkconsumer.history.columns import ColumnDecoder  # noqa: PLC0415 - as above
 
         # The beginning of a log that contains no transaction yet.
         ColumnDecoder().decode(bytes(64), 0)
+        commit_loop.load()
 
 
 def are_loaded(loops: Loops) -> bool:
@@ -133,7 +135,11 @@ def keep_whole_seconds() -> None:
     fractions. A module that cannot be changed keeps its time.
     """
     root = Path(__file__).parent
-    for module in (root / "kafka/columns/parsers.py", root / "history/columns.py"):
+    for module in (
+        root / "kafka/columns/parsers.py",
+        root / "history/columns.py",
+        root / "history/commit_loop.py",
+    ):
         with suppress(OSError):
             os.utime(module, (module.stat().st_atime, int(module.stat().st_mtime)))
 

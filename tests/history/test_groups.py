@@ -313,8 +313,7 @@ def test_a_block_that_is_older_than_the_logs(tmp_path: Path) -> None:
     (batch,) = History(find_servers([tmp_path])).batches()
     history = GroupHistory()
     history.begin(tree, "snapshot.a")
-    history.from_ms = batch.time_ms
-    history.apply(batch.rows, batch.file)
+    history.apply(batch)
     (incident,) = history.finish().incidents
     assert incident.what.startswith("t-1 is held by g_gone-0 (session 0x2)")
     assert (incident.time_ms, incident.ended_ms) == (batch.time_ms, batch.time_ms + 20_000)

@@ -15,7 +15,7 @@ from zkconsumer.history.logs import Batch
 from zkconsumer.history.snapshots import read_snapshot
 from zkconsumer.history.tables import Tables
 
-STATE_FORMAT: Final = 2
+STATE_FORMAT: Final = 3
 """The format of `Description.state`; raise it when a class that a state contains changes."""
 
 Progress = Callable[[int], None]
@@ -50,7 +50,7 @@ class Description:
         groups means all groups."""
         self._fold = GroupHistory(groups)
         self._problems: list[Problem] = []
-        self._rows = self._from_ms = 0
+        self._rows = 0
         self._snapshot = ""
         self._history = History(servers, after=self._begin(servers))
 
@@ -63,9 +63,9 @@ class Description:
         """
         description = cls.__new__(cls)
         description._snapshot = ""
-        fold, problems, rows, from_ms, zxid, found, overlapping = pickle.loads(state)
+        fold, problems, rows, zxid, found, overlapping = pickle.loads(state)
         description._fold, description._problems = fold, problems
-        description._rows, description._from_ms = rows, from_ms
+        description._rows = rows
         description._history = History(servers, after=zxid, overlapping=overlapping)
         description._history.problems = found
         return description
@@ -73,7 +73,7 @@ class Description:
     def state(self) -> bytes:
         """Return the state from which `resumed` continues. Call it before `result`."""
         history = self._history
-        state = (self._fold, self._problems, self._rows, self._from_ms)
+        state = (self._fold, self._problems, self._rows)
         return pickle.dumps((*state, history.last_zxid, history.problems, history.overlapping))
 
     @property
@@ -114,11 +114,7 @@ class Description:
     def batches(self) -> Iterator[Batch]:
         """Read the logs to their present end, and yield each batch after it has been applied."""
         for batch in self._history.batches():
-            self._from_ms = self._fold.from_ms = self._from_ms or batch.time_ms
-            if batch.is_compiled:
-                self._fold.apply_columns(batch.columns, batch.file)
-            else:
-                self._fold.apply(batch.rows, batch.file)
+            self._fold.apply(batch)
             self._rows += len(batch)
             yield batch
 
@@ -140,11 +136,11 @@ class Description:
     def _described(self, tables: Tables) -> Described:
         # If a damaged log has grown and is read again, it reports the same damage again.
         problems = list(dict.fromkeys([*self._problems, *self._history.problems]))
-        until_ms = self._fold.until_ms
+        from_ms, until_ms = self._fold.from_ms, self._fold.until_ms
         found = incidents(tables, until_ms=until_ms, problems=problems)
         groups = sorted(self._fold.groups())
         tables = replace(tables, incidents=found)
         skipped = self._history.skipped if self._snapshot else 0
         return Described(
-            tables, problems, groups, self._rows, self._from_ms, until_ms, self._snapshot, skipped
+            tables, problems, groups, self._rows, from_ms, until_ms, self._snapshot, skipped
         )

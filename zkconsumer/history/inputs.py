@@ -491,7 +491,7 @@ class History:
     def _check_order(self, batch: Batch, last: int) -> int:
         """Record gaps after the zxid `last`; return the highest zxid."""
         zxids = batch.zxids
-        if batch.is_compiled and _is_gapless(zxids, last):
+        if _is_gapless(zxids, last):
             return int(zxids[-1])
         for zxid in map(int, zxids):
             if zxid > last + 1 and last:
@@ -586,10 +586,13 @@ class History:
         self._recorded = (where, text, zxid)
 
 
-def _is_gapless(zxids: Any, last: int) -> bool:  # Any: an array of numpy
-    """Return for each zxid of an array whether it equals or directly follows the previous zxid."""
-    steps = zxids[1:] - zxids[:-1]
-    return 0 <= zxids[0] - last <= 1 and bool(((steps == 0) | (steps == 1)).all())
+def _is_gapless(zxids: Any, last: int) -> bool:  # Any: a list, or an array of numpy
+    """Return whether each of the ascending zxids equals or directly follows the zxid before it."""
+    if not 0 <= zxids[0] - last <= 1:
+        return False
+    if isinstance(zxids, list):
+        return len(set(zxids)) == int(zxids[-1]) - int(zxids[0]) + 1
+    return bool((zxids[1:] - zxids[:-1] <= 1).all())
 
 
 def _ascending(batch: Batch) -> Iterator[Batch]:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -134,7 +135,7 @@ class Batch:
         """Whether the compiled decoder has read the rows, so that there are columns."""
         return self._rows is None
 
-    @property
+    @cached_property
     def zxids(self) -> Any:  # Any: numpy, which is imported on use
         """The zxid of each row: a list, or an array if there are columns."""
         if self._rows is not None:
@@ -144,7 +145,17 @@ class Batch:
     @property
     def time_ms(self) -> int:
         """The time of the first row."""
-        return self._rows[0][1] if self._rows is not None else self._columns["time_ms"][0].as_py()
+        return self._time_ms(0)
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The zxid and the time of the last row."""
+        return int(self.zxids[-1]), self._time_ms(len(self) - 1)
+
+    def _time_ms(self, at: int) -> int:
+        if self._rows is not None:
+            return self._rows[at].time_ms
+        return int(self._columns["time_ms"][at].as_py())
 
     def part(self, first: int, end: int | None = None) -> Batch:
         """Return the rows from the number `first` on, up to the number `end`."""

@@ -1,0 +1,173 @@
+"""Compute which thread should own each partition of a group, from its registrations and topics.
+
+The logs do not contain the rules that a group follows: its strategy, and the release of its
+members. The owners of a settled group show the rules. Before a group has settled, several rules are
+possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_assignment import (
+    AssignmentFailure,
+    GroupInput,
+    MemberAssignment,
+    assign_each_member,
+)
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.release_detection import Rules, nearest
+from zkconsumer.protocol.releases import DEFAULT, Profile, profile
+
+Threads = Mapping[TopicPartition, str]
+"""The thread that owns, or should own, each partition."""
+
+MAX_ASSIGNMENTS: Final = 64
+"""Number of assignments that are cached for a group. A flapping member alternates between two."""
+
+CANDIDATES: Final = (
+    (Strategy.RANGE, DEFAULT),
+    (Strategy.ROUND_ROBIN, DEFAULT),
+    (Strategy.ROUND_ROBIN, profile("1.1.1")),
+)
+"""The assignment rules that a group may follow before it first settles, if no member subscribes by
+a pattern."""
+
+
+@dataclass(slots=True)
+class Registered:
+    """A registration: the session that created it, and its payload."""
+
+    session: int
+    payload: bytes | None
+
+
+class Assignments:
+    """The assignments of one group under the rules that its members may follow."""
+
+    def __init__(
+        self, members: Mapping[str, Registered], topics: Mapping[str, bytes | None]
+    ) -> None:
+        """`members` and `topics` change; call `members_changed` and `topics_changed` after that."""
+        self._members, self._topics = members, topics
+        self.rules: Rules | None = None
+        self._candidates: Sequence[tuple[Strategy, Profile]] = CANDIDATES
+        self._wanted: Threads | None = None
+        self._is_known = False
+        self._cache: dict[object, Threads | None] = {}
+        self._unexplained: set[object] = set()
+        self._named: dict[str, bool] = {}
+
+    def members_changed(self) -> None:
+        """Forget what was computed from the registrations."""
+        self._is_known = False
+        self._named.clear()
+
+    def topics_changed(self) -> None:
+        """Forget what was computed from the topics."""
+        self._is_known = False
+        self._cache.clear()
+        self._unexplained.clear()
+
+    def restore(self, wanted: Threads | None) -> None:
+        """Let `wanted` return an assignment that it has returned before."""
+        self._wanted = wanted
+
+    def exists(self, topic: str) -> bool:
+        """Return whether a topic exists."""
+        return topic in self._topics
+
+    def names(self, topic: str) -> bool:
+        """Return whether a registration contains the name of a topic in quotes."""
+        if topic not in self._named:
+            name = f'"{topic}"'.encode()
+            found = any(name in (one.payload or b"") for one in self._members.values())
+            self._named[topic] = found
+        return self._named[topic]
+
+    def wanted(self) -> Threads | None:
+        """Return the assignment by the last known rules; None if a member cannot compute it."""
+        if not self._is_known:
+            self._is_known = True
+            rules = self.rules
+            key = self._registered(), rules and (rules.profile.release, rules.strategy)
+            if key not in self._cache:
+                if len(self._cache) >= MAX_ASSIGNMENTS:
+                    self._cache.clear()
+                self._cache[key] = self._computed()
+            self._wanted = self._cache[key]
+        return self._wanted
+
+    def explaining(self, threads: Threads) -> Rules | None:
+        """Return the rules by which every member owns its share, or None if there are none."""
+        if self.rules is not None and self._wanted == threads:
+            self._exclude(threads)
+            return self.rules
+        state = self._registered(), frozenset(threads.items())
+        if state in self._unexplained:
+            return None
+        rules = nearest(self._input(Strategy.RANGE), threads)
+        readable = {
+            one: p for one, p in rules.parts.items() if not isinstance(p, AssignmentFailure)
+        }
+        if _merged(readable) != threads:
+            if len(self._unexplained) >= MAX_ASSIGNMENTS:
+                self._unexplained.clear()
+            self._unexplained.add(state)
+            return None
+        self.rules, self._wanted = rules, dict(threads)
+        self._exclude(threads)
+        return rules
+
+    def likely(self) -> list[Threads]:
+        """Return the assignments that the members may follow; empty if a member cannot compute one.
+
+        Before a group has settled, its owners exclude no rules: the owners may be older than the
+        registrations, and another client may have deleted some owner znodes.
+        """
+        wanted = self.wanted()
+        if wanted is None or len(self._candidates) < 2:
+            return [] if wanted is None else [wanted]
+        found = (self._by_rules(*one) for one in self._candidates)
+        return [whole for whole in found if whole is not None]
+
+    def _exclude(self, threads: Threads) -> None:
+        """Exclude the rules that do not explain the owners of the settled group."""
+        if len(self._candidates) > 1:
+            self._candidates = tuple(
+                one for one in self._candidates if self._by_rules(*one) == threads
+            )
+
+    def _computed(self) -> Threads | None:
+        if not self._topics:
+            return None
+        if self.rules is None:
+            return self._by_rules(Strategy.RANGE, DEFAULT)
+        return self._by_rules(self.rules.strategy, self.rules.profile)
+
+    def _by_rules(self, strategy: Strategy, rules: Profile) -> Threads | None:
+        """Return the assignment that the members compute by these rules; None if the computation
+        fails for a member."""
+        return _merged(assign_each_member(self._input(strategy), rules))
+
+    def _input(self, strategy: Strategy) -> GroupInput:
+        registrations = {one: found.payload for one, found in sorted(self._members.items())}
+        return GroupInput(strategy, registrations, self._topics)
+
+    def _registered(self) -> frozenset[tuple[str, bytes | None]]:
+        """Return the consumer ids with their registrations."""
+        return frozenset((one, found.payload) for one, found in self._members.items())
+
+
+def _merged(parts: Mapping[str, MemberAssignment | AssignmentFailure]) -> Threads | None:
+    """Return the assignment that all members compute; None if the computation fails for a
+    member."""
+    found: dict[TopicPartition, str] = {}
+    for part in parts.values():
+        if isinstance(part, AssignmentFailure):
+            return None
+        found |= part
+    return found
