@@ -240,8 +240,8 @@ class CompiledRuns(CommitRuns):
 
 def load() -> None:
     """Load the loops from numba's cache, or compile them."""
-    runs = CompiledRuns(CommitRuns(PathParts(("/consumers/", "/topics/"), "/edits/")))
-    runs.learn("/consumers/g/offsets/t/0", Run())
+    runs = CompiledRuns(CommitRuns(PathParts(("/a/", "/b/"), "/c/")))
+    runs.learn("/a/0", Run())
     runs._grow(0)
     runs.pop_last_write_ms(1)
     for _ in runs.others(_OneCommit()):
