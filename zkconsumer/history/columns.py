@@ -6,7 +6,7 @@ decoded, `transactions` finds the reason. The module needs the extra `fast` (num
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
@@ -109,8 +109,8 @@ class ColumnDecoder:
             if rows:
                 batch = self._batch(rows)
                 if not _is_utf8(batch):  # the plain decoder stops before the malformed transaction
-                    found: list[tx.Row] = []
-                    at = tx.decode(window, begin, found)
+                    found: list[RowTuple] = []
+                    at = tx.decode(window, begin, found, {})
                     return [*batches, to_batch(found)], at
                 batches.append(batch)
             elif full:  # the next transaction does not fit into the arrays
@@ -155,7 +155,7 @@ def _copied(values: Array) -> pa.Buffer:
     return pa.py_buffer(values.tobytes())
 
 
-def to_batch(rows: list[tx.Row]) -> pa.RecordBatch:
+def to_batch(rows: Sequence[RowTuple]) -> pa.RecordBatch:
     """Return rows of the plain decoder as a record batch."""
     columns = zip(*rows, strict=True) if rows else ([] for _ in SCHEMA)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
@@ -179,11 +179,6 @@ def to_tuples(batch: pa.RecordBatch) -> list[RowTuple]:
     }
     columns["path"] = map(names.__getitem__, numbers)
     return list(zip(*(columns[field.name] for field in SCHEMA), strict=True))
-
-
-def to_rows(batch: pa.RecordBatch) -> list[tx.Row]:
-    """Return a record batch as rows of the plain decoder."""
-    return list(map(tx.Row._make, to_tuples(batch)))
 
 
 # ---- compiled -----------------------------------------------------------------------------------

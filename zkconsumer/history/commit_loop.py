@@ -251,24 +251,53 @@ def load() -> None:
 class _OneCommit:
     """One commit as a batch."""
 
-    rows: Final[Sequence[RowTuple]] = [(1, 1, 1, 1, tx.SET_DATA, -1, "/", b"1", 1, 0, None)]
+    tuples: Final[Sequence[RowTuple]] = [(1, 1, 1, 1, tx.SET_DATA, -1, "/", b"1", 1, 0, None)]
 
     @property
     def columns(self) -> pa.RecordBatch:
         """The commit as a record batch."""
-        return to_batch([tx.Row._make(one) for one in self.rows])
+        return to_batch(self.tuples)
 
 
 # ---- compiled -----------------------------------------------------------------------------------
 
 
 @compiled
+def _word(text: Array, at: int) -> Number:
+    """Return eight bytes as a number, which the compiler reads at once."""
+    i, found = np.uint64(at), np.uint64(0)
+    for j in range(8):
+        found |= np.uint64(text[i + np.uint64(j)]) << np.uint64(8 * j)
+    return found
+
+
+@compiled
 def _hash(text: Array, begin: int, end: int) -> Number:
-    """Return the FNV-1a hash of a path."""
-    found = np.uint64(14695981039346656037)
-    for i in range(begin, end):
-        found = (found ^ np.uint64(text[i])) * np.uint64(1099511628211)
+    """Return a hash of a path: FNV-1a over words of eight bytes, and over the bytes of the rest."""
+    found, at = np.uint64(14695981039346656037), begin
+    while at + 8 <= end:
+        found = (found ^ _word(text, at)) * np.uint64(1099511628211)
+        found ^= found >> np.uint64(29)
+        at += 8
+    while at < end:
+        found = (found ^ np.uint64(text[np.uint64(at)])) * np.uint64(1099511628211)
+        at += 1
     return found ^ (found >> np.uint64(32))
+
+
+@compiled
+def _is_same(one: Array, first: int, other: Array, begin: int, size: int) -> Number:
+    """Return whether two texts of the same size are equal."""
+    i = 0
+    while i + 8 <= size:
+        if _word(one, first + i) != _word(other, begin + i):
+            return False
+        i += 8
+    while i < size:
+        if one[np.uint64(first + i)] != other[np.uint64(begin + i)]:
+            return False
+        i += 1
+    return True
 
 
 @compiled
@@ -277,15 +306,9 @@ def _path_slot(s: Array, text: Array, begin: int, end: int) -> Number:
     mask = np.uint64(len(s.numbers) - 1)
     slot = np.int64(_hash(text, begin, end) & mask)
     while s.numbers[slot] != _FREE:
-        first = s.places[0, slot]
-        if s.places[1, slot] - first == end - begin:
-            is_same = True
-            for i in range(end - begin):
-                if s.texts[first + i] != text[begin + i]:
-                    is_same = False
-                    break
-            if is_same:
-                return slot
+        first, size = s.places[0, slot], end - begin
+        if s.places[1, slot] - first == size and _is_same(s.texts, first, text, begin, size):
+            return slot
         slot = (slot + 1) & np.int64(mask)
     return slot
 

@@ -54,7 +54,7 @@ class Rows(Protocol):
     """Rows as tuples and as columns; a `Batch` has both."""
 
     @property
-    def rows(self) -> Sequence[RowTuple]:
+    def tuples(self) -> Sequence[RowTuple]:
         """The rows as tuples."""
 
     @property
@@ -101,7 +101,7 @@ class CommitRuns:
         """
         places, last_writes, marked = self.places, self._last_writes, -1
         one, other = self.parts.meanings
-        rows = batch.rows
+        rows = batch.tuples
         for at, row in enumerate(rows):
             zxid, time_ms, session, _, kind, part, path, data, _, _, _ = row
             if kind != tx.CLOSE_SESSION:

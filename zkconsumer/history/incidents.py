@@ -6,8 +6,10 @@ leader`, `member gave up`, `blocked partition` and `offset deleted`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 from zkconsumer.history.inputs import Problem
@@ -261,6 +263,9 @@ def _orphans(tables: Tables, until_ms: int) -> Iterator[Incident]:
     for owner in tables.ownership:
         begin, end = owner.time_ms, owner.ended_ms or until_ms
         spans = registered[owner.chroot, owner.group, owner.consumer]
+        last = spans[bisect_right(spans, begin, key=itemgetter(0)) - 1] if spans else [end, end]
+        if last[0] <= begin and end <= last[1]:
+            continue  # most owners are registered all the time
         covered = sum(max(0, min(end, b) - max(begin, a)) for a, b in spans)
         if end - begin - covered > ORPHAN_MS:
             yield _incident(

@@ -11,7 +11,7 @@ import gzip
 import lzma
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from zkconsumer.errors import DamagedFileError, HistoryError
 from zkconsumer.history import transactions as tx
-from zkconsumer.history.transactions import Row, Stop
+from zkconsumer.history.transactions import Row, RowTuple, Stop
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,17 +115,22 @@ class Batch:
     """
 
     file: str
-    _rows: list[Row] | None = None
+    _rows: Sequence[RowTuple] | None = None
     _columns: pa.RecordBatch = None  # None if there are rows only
 
     @property
-    def rows(self) -> list[Row]:
-        """The rows as tuples."""
+    def tuples(self) -> Sequence[RowTuple]:
+        """The rows as tuples with the fields of `Row`."""
         if self._rows is not None:
             return self._rows
-        from zkconsumer.history.columns import to_rows
+        from zkconsumer.history.columns import to_tuples
 
-        return to_rows(self._columns)
+        return to_tuples(self._columns)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows."""
+        return list(map(Row._make, self.tuples))
 
     def __len__(self) -> int:
         return len(self._rows) if self._rows is not None else int(self._columns.num_rows)
@@ -154,7 +159,7 @@ class Batch:
 
     def _time_ms(self, at: int) -> int:
         if self._rows is not None:
-            return self._rows[at].time_ms
+            return int(self._rows[at][1])
         return int(self._columns["time_ms"][at].as_py())
 
     def part(self, first: int, end: int | None = None) -> Batch:
@@ -216,6 +221,7 @@ class LogReader:
     until: int = -1
     database: int = 0
     end: End = field(default=End.UNREAD, init=False)
+    _paths: dict[bytes, str] = field(default_factory=dict, init=False, repr=False)
 
     def batches(self) -> Iterator[Batch]:
         """Yield the rows from `offset` on.
@@ -280,8 +286,8 @@ class LogReader:
         if self.fast is not None:
             columns, at = self.fast.decode(window, 0)
             return [Batch(self.source.name, None, one) for one in columns], at
-        rows: list[Row] = []
-        at = tx.decode(window, 0, rows)
+        rows: list[RowTuple] = []
+        at = tx.decode(window, 0, rows, self._paths)
         return [Batch(self.source.name, rows)] if rows else [], at
 
     def _judge(self, window: bytes, file: IO[bytes], stop: Stop, where: int, why: str) -> End:

@@ -58,6 +58,9 @@ MAX_TRANSACTION: Final = 64 << 20
 """Maximum bytes of one transaction. A server refuses more than `jute.maxbuffer`, 1 MB by default. A
 greater length is reported as damage, so that a wrong length does not allocate memory."""
 
+MAX_PATHS: Final = 50_000
+"""Number of paths of commits that a reader keeps, in 10 MB."""
+
 MAX_SEARCH: Final = 64 << 10
 """Number of bytes in which `complete_at` searches for the end of a transaction; longer transactions
 are rare."""
@@ -70,6 +73,7 @@ _END: Final = 0x42  # the byte after each transaction, `B`
 
 _HEAD = struct.Struct(">Qiqiqqi")
 _INT = struct.Struct(">i")
+_PAIR = struct.Struct(">ii")
 _LONG = struct.Struct(">q")
 
 # The encoded access control list that gives all rights to everyone; most znodes have it.
@@ -107,7 +111,8 @@ class Row(NamedTuple):
 
 
 RowTuple: TypeAlias = tuple[Any, ...]
-"""The fields of a `Row` without their names: making a tuple takes a third of the time."""
+"""The fields of a `Row` without their names: making a tuple takes a third of the time, and the
+garbage collector does not keep track of it."""
 
 Values = tuple[str | None, bytes | None, int, int, bytes | None]
 """The content of a record: path, data, version, number, acl."""
@@ -138,7 +143,7 @@ def _text(window: bytes, at: int, stop: int) -> tuple[str, int]:
 
 def _path(window: bytes, at: int, stop: int) -> tuple[str, int]:
     path, end = _text(window, at, stop)
-    if not path.startswith("/"):
+    if path[:1] != "/":
         raise _Fault(at, "a path does not begin with /")
     return path, end
 
@@ -339,8 +344,7 @@ def _parts(window: bytes, at: int, stop: int, slack: int) -> Iterator[tuple[int,
         raise _Fault(at, f"{count} parts do not fit into their multi")
     at += 4
     for _ in range(count):
-        (kind,) = _INT.unpack_from(window, at)
-        (size,) = _INT.unpack_from(window, at + 4)
+        kind, size = _PAIR.unpack_from(window, at)
         begin, at = at + 8, at + 8 + size
         how = _IN_MULTI.get(kind)
         if how is None:
@@ -378,17 +382,17 @@ class Stop(Enum):
     RECORD = "a record is malformed, although its checksum is right"
 
 
-def decode(window: bytes, at: int, rows: list[Row]) -> int:
+def decode(window: bytes, at: int, rows: list[RowTuple], paths: dict[bytes, str]) -> int:
     """Append the rows of complete and undamaged transactions from `at`; return the offset after
     them.
 
-    `examine` says why it stops there.
+    `examine` says why it stops there. `paths` keeps the paths of commits between calls, so that
+    each is decoded once; it is emptied when it has `MAX_PATHS`.
     """
-    limit = len(window)
-    view, head, integer, add, new = (
-        *(memoryview(window), _HEAD.unpack_from, _INT.unpack_from),
-        *(rows.append, tuple.__new__),
-    )
+    limit, add = len(window), rows.append
+    view, head, integer = memoryview(window), _HEAD.unpack_from, _INT.unpack_from
+    if len(paths) > MAX_PATHS:
+        paths.clear()
     while at + 45 <= limit:
         checksum, size, session, cxid, zxid, time_ms, kind = head(window, at)
         stop = at + OVERHEAD + size
@@ -401,34 +405,34 @@ def decode(window: bytes, at: int, rows: list[Row]) -> int:
             # Four of five transactions are commits, so they are decoded without a function call.
             if kind == SET_DATA:
                 end = at + 4 + integer(window, at)[0]
-                path = window[at + 4 : end].decode()
+                path = paths.get(encoded := window[at + 4 : end])
+                if path is None:
+                    path = paths[encoded] = encoded.decode()
                 (length,) = integer(window, end)
                 last = end + 4 + length
                 if path[:1] == "/" and end < stop and length >= 0 and last + 4 in (stop, stop - 12):
                     data, (version,) = window[end + 4 : last], integer(window, last)
-                    commit = (zxid, time_ms, session, cxid, 5, -1, path, data, version, 0, None)
-                    add(new(Row, commit))
+                    add((zxid, time_ms, session, cxid, 5, -1, path, data, version, 0, None))
                     at = stop + 1
                     continue
             if kind == MULTI:
-                common = (zxid, time_ms, session, cxid)
-                rows += [new(Row, (*common, *rest)) for rest in _multi(window, at, stop)]
+                rows += _multi(window, at, stop, (zxid, time_ms, session, cxid))
             else:
                 values = _decoder(kind, at)(window, at, stop, DIGEST)
-                add(new(Row, (zxid, time_ms, session, cxid, kind, -1, *values)))
+                add((zxid, time_ms, session, cxid, kind, -1, *values))
         except (_Fault, struct.error, UnicodeDecodeError):
             return at - 44
         at = stop + 1
     return at
 
 
-def _multi(window: bytes, at: int, stop: int) -> list[tuple[object, ...]]:
-    """Return the fields of a multi's rows that follow `cxid`."""
+def _multi(window: bytes, at: int, stop: int, head: tuple[int, ...]) -> list[RowTuple]:
+    """Return the rows of a multi, which begin with the values of `head`."""
     parts = list(_parts(window, at, stop, DIGEST))
     errors = [values[3] for kind, values in parts if kind == ERROR]
     if errors or not parts:
-        return [(MULTI, -1, None, None, 0, next(filter(None, errors), 0), None)]
-    return [(kind, number, *values) for number, (kind, values) in enumerate(parts)]
+        return [(*head, MULTI, -1, None, None, 0, next(filter(None, errors), 0), None)]
+    return [(*head, kind, number, *values) for number, (kind, values) in enumerate(parts)]
 
 
 def _decoder(kind: int, at: int) -> Decode:
@@ -459,7 +463,7 @@ def examine(window: bytes, at: int) -> tuple[Stop, int, str]:
     (kind,) = _INT.unpack_from(window, at + 40)
     try:
         if kind == MULTI:
-            _multi(window, at + 44, stop)
+            _multi(window, at + 44, stop, ())
         else:
             _decoder(kind, at + 44)(window, at + 44, stop, DIGEST)
     except _Fault as fault:

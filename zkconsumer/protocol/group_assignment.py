@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from zkconsumer.errors import (
     ConfigError,
@@ -31,6 +32,11 @@ from zkconsumer.protocol.paths import topic as topic_path
 from zkconsumer.protocol.payloads import JvmException, decode_topic, known_partitions
 from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
+
+# A rebalance changes few payloads, and each assignment needs all of them. The sizes are enough for
+# the members and the topics of large groups.
+_registration = lru_cache(maxsize=4096)(read_registration)
+_numbers = lru_cache(maxsize=4096)(decode_topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,7 @@ class _Reading:
         subscriptions = Subscriptions(group.topics, internal=internal)
         for consumer, payload in group.registrations.items():
             try:
-                registration = read_registration(payload, where=consumer, profile=profile)
+                registration = _registration(payload, where=consumer, profile=profile)
                 self.counts[consumer] = subscriptions.of(registration)
             except ZkConsumerError as error:
                 self._unreadable[consumer] = _failure(error)
@@ -196,7 +202,7 @@ def _partitions(
         raise MalformedZnodeError(what, thrown=JvmException.ARGUMENT)
     if topic not in topics:
         return ()
-    return decode_topic(topics[topic], where=topic, profile=profile)
+    return _numbers(topics[topic], where=topic, profile=profile)
 
 
 def _assign_all(
