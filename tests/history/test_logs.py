@@ -28,7 +28,7 @@ from support.zk.history_logs import (
 
 from zkconsumer.errors import DamagedFileError, HistoryError
 from zkconsumer.history import transactions as tx
-from zkconsumer.history.columns import ColumnDecoder, to_batch, to_rows
+from zkconsumer.history.columns import ColumnDecoder, to_batch, to_tuples
 from zkconsumer.history.logs import End, LogReader, Source
 from zkconsumer.history.transactions import Row
 
@@ -124,7 +124,7 @@ def test_access_lists() -> None:
 def test_rows_and_columns() -> None:
     """Rows that are converted to columns and back are unchanged."""
     rows, _ = read(every_kind().content())
-    assert to_rows(to_batch(rows)) == rows
+    assert to_tuples(to_batch(rows)) == rows
 
 
 def test_a_large_transaction() -> None:
