@@ -6,6 +6,10 @@ command.
 Results go to standard output, and everything else goes to standard error. `Exit` lists the exit
 codes. If the reader of the pipe closes it (`| head`), the exit code is 0; if standard output is
 closed (`>&-`) or full, the exit code is 1.
+
+A command runs in the main thread, where Ctrl-C is Python's own KeyboardInterrupt: it ends every
+wait, and the `with` blocks of the command clean up. What must not be cut runs on another thread: a
+request to ZooKeeper (`ZooKeeperSession.submit`), and the start of a process (`uninterrupted`).
 """
 
 from __future__ import annotations
