@@ -39,7 +39,7 @@ def _each(names: str, reason: str, remedy: str) -> dict[str, Refusal]:
     return dict.fromkeys(names.split(), Refusal(reason, remedy))
 
 
-def _own(name: str) -> Refusal:
+def _set_instead(name: str) -> Refusal:
     return Refusal("the old consumer has a property for it", f"set {name} instead")
 
 
@@ -198,15 +198,15 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         "only a C program can set it",
         "remove it; ssl.ca.pem, ssl.certificate.pem and ssl.key.pem take texts",
     ),
-    "client.id": _own("client.id"),
-    "socket.timeout.ms": _own("socket.timeout.ms"),
-    "socket.receive.buffer.bytes": _own("socket.receive.buffer.bytes"),
-    "fetch.message.max.bytes": _own("fetch.message.max.bytes"),
-    "max.partition.fetch.bytes": _own("fetch.message.max.bytes"),
-    "fetch.min.bytes": _own("fetch.min.bytes"),
-    "fetch.wait.max.ms": _own("fetch.wait.max.ms"),
-    "fetch.error.backoff.ms": _own("refresh.leader.backoff.ms"),
-    "topic.metadata.refresh.fast.interval.ms": _own("refresh.leader.backoff.ms"),
+    "client.id": _set_instead("client.id"),
+    "socket.timeout.ms": _set_instead("socket.timeout.ms"),
+    "socket.receive.buffer.bytes": _set_instead("socket.receive.buffer.bytes"),
+    "fetch.message.max.bytes": _set_instead("fetch.message.max.bytes"),
+    "max.partition.fetch.bytes": _set_instead("fetch.message.max.bytes"),
+    "fetch.min.bytes": _set_instead("fetch.min.bytes"),
+    "fetch.wait.max.ms": _set_instead("fetch.wait.max.ms"),
+    "fetch.error.backoff.ms": _set_instead("refresh.leader.backoff.ms"),
+    "topic.metadata.refresh.fast.interval.ms": _set_instead("refresh.leader.backoff.ms"),
 }
 """librdkafka's property -> why a configuration with it is refused."""
 

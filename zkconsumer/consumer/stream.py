@@ -98,7 +98,7 @@ class StreamReader(Generic[K, V]):
     # Whether an exception may have lost fetched messages; the next call fetches them again.
     _is_interrupted = False
     user: threading.Thread | None = None
-    _asked = 0  # number of calls of `wait`
+    _waits = 0  # number of calls of `wait`
     _iterations = 0  # number of generators of `ready` that have started and not ended
     _iterator: Iterator[Message[K, V]] | None = None
 
@@ -236,7 +236,7 @@ class StreamReader(Generic[K, V]):
                 remedy="give each thread its own stream",
             )
         self.user = threading.current_thread()
-        self._asked += 1
+        self._waits += 1
         try:
             # `with` is necessary: a signal handler can run between a call of `acquire` and the next
             # line, but not between the start of `with` and its block. This thread waits for the
@@ -533,7 +533,7 @@ class StreamReader(Generic[K, V]):
     @property
     def progress(self) -> tuple[int, Mapping[TopicPartition, Position]]:
         """A value that changes whenever a thread asks for a message."""
-        return self._asked, self.positions(CommitScope.DELIVERED)
+        return self._waits, self.positions(CommitScope.DELIVERED)
 
     @property
     def queued(self) -> int:

@@ -53,23 +53,23 @@ URGENT = frozenset({Purpose.RELEASE, Purpose.LEAVE})
 # ---- the queue ----------------------------------------------------------------------------------
 
 
-def request(state: State, asked: Commit, now: float) -> Step:
+def request(state: State, commit: Commit, now: float) -> Step:
     """Queue a commit, and start it if possible; an urgent commit goes to the front of the queue."""
     queued = state.commits.queued
-    if asked.purpose is Purpose.AUTO and any(one.purpose is Purpose.AUTO for one in queued):
+    if commit.purpose is Purpose.AUTO and any(one.purpose is Purpose.AUTO for one in queued):
         return state, ()
-    if asked.purpose in URGENT:
-        later = tuple(_not_lowering(one, asked) for one in queued)
-        commits = replace(state.commits, queued=(asked, *later), retry_at=None)
+    if commit.purpose in URGENT:
+        later = tuple(_not_lowering(one, commit) for one in queued)
+        commits = replace(state.commits, queued=(commit, *later), retry_at=None)
         return start_next(replace(state, commits=commits), now)
     before, last = queued[:-1], queued[-1:]
-    if last and last[0].purpose is asked.purpose:
-        queued = (*before, _merged(last[0], asked))
-    elif asked.purpose in ASKED and len(queued) >= MAX_WAITING:
+    if last and last[0].purpose is commit.purpose:
+        queued = (*before, _merged(last[0], commit))
+    elif commit.purpose in ASKED and len(queued) >= MAX_WAITING:
         reason = f"{MAX_WAITING} commits already wait for ZooKeeper or for Kafka"
-        return state, _answers(asked, dict.fromkeys(asked.positions, reason))
+        return state, _answers(commit, dict.fromkeys(commit.positions, reason))
     else:
-        queued = (*queued, asked)
+        queued = (*queued, commit)
     return start_next(_with_queue(state, queued), now)
 
 
@@ -162,31 +162,31 @@ def _may_start(state: State, now: float) -> bool:
     return state.connected and state.may_deliver and state.lease.holds(now) and not waits
 
 
-def _start(state: State, asked: Commit, tries: int) -> Step:
-    if asked.purpose is Purpose.GIVEN and tries == 1:
-        state = replace(state, offsets=state.offsets.allowing(asked.positions))
-    plan = state.offsets.plan(asked, state.settings.storage)
+def _start(state: State, commit: Commit, tries: int) -> Step:
+    if commit.purpose is Purpose.GIVEN and tries == 1:
+        state = replace(state, offsets=state.offsets.allowing(commit.positions))
+    plan = state.offsets.plan(commit, state.settings.storage)
     # A commit also checks the versions of unchanged offsets, to detect an operator's edit. An
     # urgent commit skips these checks.
-    checks = plan.checks and asked.purpose not in URGENT
+    checks = plan.checks and commit.purpose not in URGENT
     if not plan.writes and not plan.kafka and not checks:
-        return state, _answer(asked, _not_stored(state, asked))
+        return state, _answer(commit, _not_stored(state, commit))
     op = state.last_op + 1
-    commits = replace(state.commits, running=asked, op=op, plan=plan, tries=tries)
+    commits = replace(state.commits, running=commit, op=op, plan=plan, tries=tries)
     return replace(state, last_op=op, commits=commits), (CommitOffsets(op, plan),)
 
 
 def _not_stored(
-    state: State, asked: Commit, stored: Container[TopicPartition] = ()
+    state: State, commit: Commit, stored: Container[TopicPartition] = ()
 ) -> Mapping[TopicPartition, str]:
     """Return why positions of an explicit commit were not stored: partition -> reason.
 
     `stored` holds the partitions whose positions this commit stored before the member lost them.
     """
     failures: dict[TopicPartition, str] = {}
-    if asked.purpose not in ASKED:
+    if commit.purpose not in ASKED:
         return failures
-    for tp, at in asked.positions.items():
+    for tp, at in commit.positions.items():
         known = state.offsets.entries.get(tp)
         if known is not None and known.epoch == at.epoch:
             failures |= {tp: known.error} if known.error else {}
@@ -242,7 +242,7 @@ def interrupted(state: State) -> State:
     )
 
 
-def _first(asked: Commit, waiting: tuple[Commit, ...]) -> tuple[Commit, ...]:
+def _first(commit: Commit, waiting: tuple[Commit, ...]) -> tuple[Commit, ...]:
     """Return the queue with a commit to retry, inserted directly after the urgent commits.
 
     1. An automatic commit is sent. 2. A rebalance queues its own commit. 3. The automatic commit
@@ -250,12 +250,12 @@ def _first(asked: Commit, waiting: tuple[Commit, ...]) -> tuple[Commit, ...]:
     be delayed or blocked: the release would wait for the retry, or the retry would wait for the
     rebalance, which waits for its own commit behind the retry.
     """
-    if asked.purpose in URGENT:
-        return (asked, *waiting)
+    if commit.purpose in URGENT:
+        return (commit, *waiting)
     urgent = tuple(one for one in waiting if one.purpose in URGENT)
     for one in urgent:
-        asked = _not_lowering(asked, one)
-    return (*urgent, asked, *(one for one in waiting if one.purpose not in URGENT))
+        commit = _not_lowering(commit, one)
+    return (*urgent, commit, *(one for one in waiting if one.purpose not in URGENT))
 
 
 def abandon(state: State, reason: str) -> Step:
@@ -264,8 +264,8 @@ def abandon(state: State, reason: str) -> Step:
     waiting = ((commits.running,) if commits.running else ()) + commits.queued
     commands = tuple(
         command
-        for asked in waiting
-        for command in _answer(asked, {tp: reason for tp in asked.positions})
+        for commit in waiting
+        for command in _answer(commit, {tp: reason for tp in commit.positions})
     )
     return replace(state, commits=Commits(rewound=commits.rewound)), commands
 
@@ -288,25 +288,25 @@ def committed(state: State, outcome: Committed, now: float) -> Step:
     for tp in before.rewound.difference(findings.left):
         if not _has_stored(before, outcome, tp):
             offsets = offsets.reset(tp)
-    asked = _without_moved(before.running.without(findings.edited), before.rewound)
+    commit = _without_moved(before.running.without(findings.edited), before.rewound)
     state = replace(state, offsets=offsets, commits=_ended(before, queued=before.queued))
     state, commands = _act_on(state, findings)
-    again = state.offsets.plan(asked, state.settings.storage)
+    again = state.offsets.plan(commit, state.settings.storage)
     # If another client wrote to ZooKeeper meanwhile, the commit has not been sent to Kafka yet.
     answered = {*outcome.kafka, *outcome.unavailable, *outcome.denied}
     unasked = again.kafka.keys() - answered
     left = dict.fromkeys({*again.writes, *unasked}, "other clients keep writing this offset")
     if left and not outcome.denied and before.tries < MAX_TRIES:
-        state, more = _start(state, asked, before.tries + 1)
+        state, more = _start(state, commit, before.tries + 1)
         return then((state, commands + more), lambda s: start_next(s, now))
-    if outcome.unavailable and asked.retries:
+    if outcome.unavailable and commit.retries:
         reasons = {**outcome.unavailable, **outcome.denied}
-        state, notice = _again_later(state, asked, reasons, now)
+        state, notice = _again_later(state, commit, reasons, now)
         return then((state, (*commands, notice)), lambda s: start_next(s, now))
     failures = left | dict(outcome.unavailable) | dict(outcome.denied)
-    failures |= _not_stored(state, asked, {*outcome.versions, *outcome.kafka})
-    state = _not_finished(state, asked, failures)
-    return then((state, commands + _answer(asked, failures)), lambda s: start_next(s, now))
+    failures |= _not_stored(state, commit, {*outcome.versions, *outcome.kafka})
+    state = _not_finished(state, commit, failures)
+    return then((state, commands + _answer(commit, failures)), lambda s: start_next(s, now))
 
 
 def _ended(commits: Commits, *, queued: tuple[Commit, ...]) -> Commits:
@@ -315,7 +315,7 @@ def _ended(commits: Commits, *, queued: tuple[Commit, ...]) -> Commits:
 
 
 def _again_later(
-    state: State, asked: Commit, reasons: Mapping[TopicPartition, str], now: float
+    state: State, commit: Commit, reasons: Mapping[TopicPartition, str], now: float
 ) -> tuple[State, Notice]:
     """Queue a commit that Kafka could not store; it starts after the back-off.
 
@@ -331,9 +331,9 @@ def _again_later(
     notice = Notice(
         NoticeKind.COMMIT_RETRIED,
         f"{tp}{more}",
-        f"{asked.purpose.value} commit: {why}; it is tried again at most {asked.retries} times",
+        f"{commit.purpose.value} commit: {why}; it is tried again at most {commit.retries} times",
     )
-    queued = _first(replace(asked, retries=(asked.retries or 0) - 1), state.commits.queued)
+    queued = _first(replace(commit, retries=(commit.retries or 0) - 1), state.commits.queued)
     urgent = queued[0].purpose in URGENT
     retry_at = None if urgent else now + state.settings.channel_backoff_s
     commits = replace(state.commits, queued=queued, retry_at=retry_at)
@@ -350,16 +350,16 @@ def denied(state: State, outcome: Denied, now: float) -> Step:
     return then((state, _answer(before.running, failures)), lambda s: start_next(s, now))
 
 
-def _not_finished(state: State, asked: Commit, failures: Container[TopicPartition]) -> State:
+def _not_finished(state: State, commit: Commit, failures: Container[TopicPartition]) -> State:
     """Mark revoked partitions whose positions were not stored; their messages are redelivered."""
-    if asked.purpose is not Purpose.RELEASE:
+    if commit.purpose is not Purpose.RELEASE:
         return state
     return replace(state, finished=frozenset(tp for tp in state.finished if tp not in failures))
 
 
-def _without_moved(asked: Commit, moved: Container[TopicPartition]) -> Commit:
+def _without_moved(commit: Commit, moved: Container[TopicPartition]) -> Commit:
     """Return a commit without the positions that `rewind` discards."""
-    return asked if asked.purpose in URGENT else asked.without(moved)
+    return commit if commit.purpose in URGENT else commit.without(moved)
 
 
 def _has_stored(commits: Commits, outcome: Committed, tp: TopicPartition) -> bool:
@@ -431,13 +431,13 @@ def _act_on(state: State, findings: ForeignWrites) -> Step:
     return state, (*notices, *moves)
 
 
-def _answer(asked: Commit, failures: Mapping[TopicPartition, str]) -> tuple[Command, ...]:
+def _answer(commit: Commit, failures: Mapping[TopicPartition, str]) -> tuple[Command, ...]:
     notices = tuple(
-        Notice(NoticeKind.COMMIT_FAILED, str(tp), f"{asked.purpose.value} commit: {reason}")
+        Notice(NoticeKind.COMMIT_FAILED, str(tp), f"{commit.purpose.value} commit: {reason}")
         for tp, reason in sorted(failures.items())
     )
-    return (*notices, *_answers(asked, failures))
+    return (*notices, *_answers(commit, failures))
 
 
-def _answers(asked: Commit, failures: Mapping[TopicPartition, str]) -> tuple[Command, ...]:
-    return tuple(AnswerCommit(number, failures) for number in asked.requests)
+def _answers(commit: Commit, failures: Mapping[TopicPartition, str]) -> tuple[Command, ...]:
+    return tuple(AnswerCommit(number, failures) for number in commit.requests)

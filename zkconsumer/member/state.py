@@ -37,8 +37,8 @@ else:
     def replace(one: T, **changes: Any) -> T:  # Any: as `dataclasses.replace`
         """Return a changed copy.
 
-        A step makes several states, and the simulator makes millions of steps. To copy a state
-        with `dataclasses.replace` would take ten times as long.
+        A step makes several states, and the simulator makes millions of steps: docs/performance.md
+        says how much slower the random search is with `dataclasses.replace`.
         """
         kind = type(one)
         if kind not in PARTS:
