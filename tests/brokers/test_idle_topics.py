@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import support.members.uncompiled as program
+from support.packages import ROOT
 from support.wait import LIMIT_S
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -103,7 +104,7 @@ def test_members_do_not_wait_for_the_compiler(
     words = [cluster.zookeeper_connect, topic, f"of-{topic}", str(PARTITIONS * EACH), way]
     done = subprocess.run(
         [sys.executable, str(program.__file__), *words],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import support.members.without_librdkafka as program
 from support.kafka.offsets import commit_as_another_client
+from support.packages import ROOT
 from support.wait import LIMIT_S
 
 from zkconsumer.protocol.model import TopicPartition
@@ -45,7 +46,7 @@ def run(sandbox: Sandbox, tmp_path: Path, part: str, group: str) -> Any:
     words = [file, part, sandbox.zookeeper_connect, TOPIC, group, str(MESSAGES)]
     done = subprocess.run(
         [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": str(hidden.parent)},
+        env={**os.environ, "PYTHONPATH": f"{hidden.parent}{os.pathsep}{ROOT / 'tests'}"},
         capture_output=True,
         text=True,
         timeout=4 * LIMIT_S,

@@ -13,7 +13,7 @@ from typing import Any
 
 from numba.core import event
 
-from zkconsumer import ConsumerConfig, ConsumerConnector
+from support.members.columnar_program import arrow_places, one_stream
 
 begun, never = threading.Event(), threading.Event()
 
@@ -29,21 +29,13 @@ class Held(event.Listener):  # type: ignore[misc]  # numba has no types
 
 
 def main(connect: str, topic: str, group: str, count: int, way: str) -> None:
-    config = ConsumerConfig(
-        group_id=group,
-        zookeeper_connect=connect,
-        auto_offset_reset="smallest",
-        fetch_engine="columns",
-    )
     found: list[tuple[int, int]] = []
-    with ConsumerConnector(config) as connector:
-        (stream,) = connector.create_message_streams({topic: 1})[topic]
+    with one_stream(connect, topic, group) as (connector, stream):
         while len(found) < count:
             if way == "poll":
                 found += [(one.partition, one.offset) for one in stream.poll(timeout_s=0.5)]
             else:
-                rows = stream.poll_arrow(timeout_s=0.5).to_pylist()
-                found += [(row["partition"], row["offset"]) for row in rows]
+                found += arrow_places(stream, timeout_s=0.5)
         connector.commit_offsets()
     sys.stdout.write(json.dumps({"found": sorted(found), "compiling": begun.is_set()}))
 

@@ -14,27 +14,19 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from zkconsumer import ConsumerConfig, ConsumerConnector
+from support.members.columnar_program import arrow_places, one_stream
 from zkconsumer.cli import app
 
 
 def member(connect: str, topic: str, group: str, count: int) -> dict[str, Any]:
     """Read all messages by three calls, commit, and ask for offsets and the ends of the logs."""
-    config = ConsumerConfig(
-        group_id=group,
-        zookeeper_connect=connect,
-        auto_offset_reset="smallest",
-        fetch_engine="columns",
-    )
     found: list[tuple[int, int]] = []
-    with ConsumerConnector(config) as connector:
-        (stream,) = connector.create_message_streams({topic: 1})[topic]
+    with one_stream(connect, topic, group) as (connector, stream):
         first = next(stream)
         found.append((first.partition, first.offset))
         found += [(one.partition, one.offset) for one in stream.poll(max_messages=2, timeout_s=30)]
         while len(found) < count:
-            rows = stream.poll_arrow(timeout_s=30).to_pylist()
-            found += [(row["partition"], row["offset"]) for row in rows]
+            found += arrow_places(stream, timeout_s=30)
         connector.commit_offsets()
         partitions = sorted(connector.assignment())
         return {
