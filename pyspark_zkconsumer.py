@@ -1,5 +1,43 @@
 """Module that Spark finds by its name; `format("zkconsumer")` needs no registration."""
 
-from zkconsumer.spark.data_source import ZkConsumerSource as DefaultSource
+from collections.abc import Callable
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+
+def found(load: Callable[[], type[DataSource]], name: str) -> type[DataSource]:
+    """Return the format that `load` imports; without pyarrow, one that says what is missing.
+
+    Spark imports all modules whose names begin with `pyspark_`. If one of them fails, Spark logs a
+    warning, finds no format at all, and reports DATA_SOURCE_NOT_FOUND.
+    """
+    try:
+        return load()
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        missing = str(error)
+
+    class Missing(DataSource):
+        """A format that cannot be used in this environment."""
+
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> StructType:
+            raise ModuleNotFoundError(missing)
+
+    return Missing
+
+
+def _load() -> type[DataSource]:
+    from zkconsumer.spark.data_source import ZkConsumerSource  # noqa: PLC0415 - may be missing
+
+    return ZkConsumerSource
+
+
+DefaultSource = found(_load, "zkconsumer")
 
 __all__ = ["DefaultSource"]

@@ -565,6 +565,28 @@ def test_a_broken_package_on_an_executor(
     assert "install zkconsumer[spark,fast] there" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["", "_groups", "_history"])
+def test_no_pyarrow_on_the_driver(name: str) -> None:
+    """Spark still finds each format, and the format says what is missing."""
+    program = f"""
+import sys
+sys.modules["pyarrow"] = None
+from pyspark_zkconsumer{name} import DefaultSource
+print(DefaultSource.name())
+try:
+    DefaultSource({{}}).schema()
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == [
+        f"zkconsumer{name.replace('_', '-')}",
+        "zkconsumer.spark needs pyarrow: pip install 'zkconsumer[spark]'",
+    ]
+
+
 def test_no_pyarrow_on_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     """If pyarrow is missing, one sentence names the interpreter and what to install."""
     monkeypatch.delitem(sys.modules, "zkconsumer.kafka.columns.from_messages")
