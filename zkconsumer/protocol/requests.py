@@ -7,10 +7,10 @@ concern the offsets that Kafka stores (`offsets.storage=kafka`).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
@@ -173,6 +173,10 @@ Request = Get | Exists | Children | Listing | Create | Multi | SyncLeader
 Batch = Sequence[Request]
 """Requests that are sent together (pipelined) and answered in order."""
 
+Asked = TypeVar("Asked")
+"""The batches of an operation: of any requests, or only of those that read."""
+Outcome = TypeVar("Outcome")
+
 
 def denied(path: str) -> AccessDeniedError:
     """Return the error for a znode that ZooKeeper does not allow this client to read."""
@@ -218,6 +222,22 @@ MAX_MULTI_WRITES = 1_000
 MAX_MULTI_BYTES = 512 * 1024
 """Maximum number of writes and of bytes in one transaction: half of `jute.maxbuffer`, and 8.5 ms of
 a server's time. More writes are split into several transactions; each of these is atomic."""
+
+
+def run_operation(
+    operation: Generator[Asked, Sequence[Reply], Outcome], ask: Callable[[Asked], Sequence[Reply]]
+) -> Outcome:
+    """Run an operation to its end: `ask` sends each batch of requests, and returns its replies.
+
+    Raises what `ask` and the operation raise.
+    """
+    try:
+        batch = next(operation)
+        while True:
+            batch = operation.send(ask(batch))
+    except StopIteration as end:
+        result: Outcome = end.value
+        return result
 
 
 def payload_size(write: Write) -> int:

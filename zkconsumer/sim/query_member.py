@@ -12,10 +12,10 @@ partitions waits, its messages are redelivered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.commit_requests import CommitRequested
@@ -29,7 +29,7 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
-from zkconsumer.protocol.requests import Reply, Request
+from zkconsumer.protocol.requests import Reply, Request, run_operation
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.logs import Log
 from zkconsumer.sim.member import OnTransition
@@ -43,6 +43,7 @@ from zkconsumer.spark.start_positions import StartPositions
 PER_BATCH = 4
 """Upper bound of the messages of a batch, so that a query needs several batches."""
 
+T = TypeVar("T")
 Ask = Callable[[Sequence[Request]], Sequence[Reply]]
 Planned = tuple[TopicPartition, int, int, int]
 """A range of messages in a batch: (partition, start, end, fencing token)."""
@@ -89,8 +90,10 @@ class _Connection:
     def stream_reported(self, report: StreamReport) -> None:
         self.member.reported(report)
 
-    def submit(self, batch: Sequence[Request], done: Callable[[Sequence[Reply]], None]) -> None:
-        done(self.ask(batch))
+    def run(
+        self, operation: Generator[Sequence[Request], Sequence[Reply], T], *, limit_s: float
+    ) -> T:
+        return run_operation(operation, self.ask)
 
 
 class QueryMember(ReportingMember):

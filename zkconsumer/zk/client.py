@@ -27,6 +27,7 @@ from zkconsumer.protocol.requests import (
     SyncLeader,
     Write,
     denied,
+    run_operation,
 )
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
@@ -86,13 +87,7 @@ class ZooKeeperClient:
 
         Raises ZooKeeperUnreachableError, and what the operation raises.
         """
-        try:
-            batch = next(operation)
-            while True:
-                batch = operation.send([reply for _, reply in self._replies(batch)])
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        return run_operation(operation, lambda batch: [reply for _, reply in self._replies(batch)])
 
     def read(self, paths: Iterable[str]) -> dict[str, Node]:
         """Return payload and stat of each existing znode, in the order of `paths`.

@@ -30,7 +30,7 @@ from zkconsumer.errors import (
     ZooKeeperUnreachableError,
 )
 from zkconsumer.protocol.model import Session
-from zkconsumer.protocol.requests import Batch, Code, Reply
+from zkconsumer.protocol.requests import Batch, Code, Reply, run_operation
 from zkconsumer.zk import kazoo_transport
 from zkconsumer.zk.attempts import Address, Attempts, Fault
 from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
@@ -405,13 +405,7 @@ class ZooKeeperSession:
 
         Raises ZooKeeperUnreachableError if the replies do not come, or if the connection breaks.
         """
-        try:
-            batch = next(operation)
-            while True:
-                batch = operation.send(self._replies(batch, limit_s))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        return run_operation(operation, lambda batch: self._replies(batch, limit_s))
 
     def _replies(self, batch: Batch, limit_s: float) -> Sequence[Reply]:
         answer: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
