@@ -8,7 +8,10 @@ is in the page cache.
 - `decode`: the compiled decoder, from a file into Arrow columns, checksums included.
 - `decode plain`: the decoder in plain Python, into rows.
 - `report 1GB`: `zkconsumer history report` of 1 GB of logs, one after the other, in a separate
-  process: seconds, and its largest resident set.
+  process: seconds, its largest resident set, and its processor time divided by that of the compiled
+  decoder for the same logs.
+- `report 10k`: the processor time of a report of 10,000 operations, divided by that of
+  `zkconsumer history report --help`.
 - `decode vs server's reader`: the rate of `decode` divided by that of ZooKeeper's
   `FileTxnIterator` in a warm JVM, which JPype runs in this process: one call reads the whole log.
 - `spark`: the logs on a Spark cluster; scripts/_bench_history_spark.py describes it.
@@ -237,17 +240,42 @@ def measure_decoding(folder: Path, rounds: int, megabytes: int) -> list[Result]:
     ]
 
 
-def measure_report(folder: Path) -> list[Result]:
-    """Write 1 GB of logs, and report on them."""
-    write_logs(folder, logs=REPORT_FILES, size=REPORT_BYTES)
-    command = [sys.executable, "-m", "zkconsumer", "history", "report", "--data-dir", str(folder)]
+def processor_s(*arguments: str) -> float:
+    """Run `zkconsumer history report` in a process, and return its processor time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "zkconsumer", "history", "report", *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def measure_report(folder: Path, rounds: int) -> list[Result]:
+    """Write 1 GB of logs, and report on them; then report on 10,000 operations."""
+    small, large = folder / "small", folder / "large"
+    write_logs(small, logs=1, size=1_200_000)
+    write_logs(large, logs=REPORT_FILES, size=REPORT_BYTES)
+    decoder = ColumnDecoder()
+    decoded(next(small.iterdir()), decoder)  # compile, or load the compiled loops
+    begin = time.process_time()
+    for path in large.iterdir():
+        decoded(path, decoder)
+    decoding_s = time.process_time() - begin
+    starts, smalls = [], []
+    for _ in range(rounds):
+        starts.append(processor_s("--help"))
+        smalls.append(processor_s("--data-dir", str(small)))
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    taken = seconds(lambda: subprocess.run(command, check=True, capture_output=True))
+    begin = time.perf_counter()
+    used_s = processor_s("--data-dir", str(large))
+    taken = time.perf_counter() - begin
     after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert after > before, "another child needed more memory"
+    start_s, small_s = statistics.median(starts), statistics.median(smalls)
     return [
         at_most("report 1GB", "seconds", taken, "s", 30),
         at_most("report 1GB", "rss_mb", after / 1024, "MB", 500),
+        at_most("report 1GB", "cpu_vs_decode", used_s / decoding_s, "times", 5),
+        at_most("report 10k", "cpu_vs_start", small_s / start_s, "times", 1.5),
     ]
 
 
@@ -269,7 +297,7 @@ def main() -> int:
         results += _bench_history_truth.measure(arguments)
     if arguments.case in ("all", "report"):
         with tempfile.TemporaryDirectory() as folder:
-            results += measure_report(Path(folder))
+            results += measure_report(Path(folder), arguments.rounds)
     if arguments.case in ("all", "decode"):
         with tempfile.TemporaryDirectory() as folder:
             results += measure_decoding(Path(folder), arguments.rounds, arguments.megabytes)

@@ -206,6 +206,27 @@ def test_two_edits_of_one_tool(story: Story, described: Describe, mark_first: bo
     assert runs == [("first", 100, 100, 1), *[("edit", 5, 5, 1)] * 2, ("edit", 5, 6, 2)]
 
 
+def test_an_edit_after_a_commit(story: Story, described: Describe) -> None:
+    """An edit is a row even if its session has committed the offset before without a mark."""
+    story.two()
+    story.commit(9, 0, 3)
+    path = ROOT + paths.offset("g", TopicPartition("t", 0))
+    mark = (tx.CREATE, created(ROOT + paths.edit("g", 1)))
+    story.add(tx.MULTI, multi((tx.SET_DATA, changed(path, b"5")), mark), session=9)
+    story.commit(9, 0, 6)
+    runs = [(run.begins, run.first, run.last) for run in described().tables.commits]
+    assert runs == [("first", 3, 3), ("edit", 5, 6)]
+
+
+def test_offsets_below_zero(story: Story, described: Describe) -> None:
+    """A run continues with offsets below zero, which mean that there is no offset."""
+    story.two()
+    for offset in (-5, -3):
+        story.commit(1, 0, offset)
+    (run,) = described().tables.commits
+    assert (run.first, run.last, run.count) == (-5, -3, 2)
+
+
 def test_a_zombie(story: Story, described: Describe) -> None:
     """If a former owner commits after another session has claimed, this is an incident."""
     story.two()
