@@ -10,7 +10,7 @@ coordinator instead of ZooKeeper's tree.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from zkconsumer.errors import RefusedError
 from zkconsumer.lab.camera import SHOWN_MESSAGES, spoken
@@ -31,6 +31,7 @@ from zkconsumer.lab.worlds import (
     Move,
     WorldSpec,
 )
+from zkconsumer.later import member_events as ev
 from zkconsumer.later.group_events import Settings as BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import Json, JsonObject
@@ -44,15 +45,21 @@ from zkconsumer.sim.coordinated.view import (
     group_view,
     message_text,
 )
-from zkconsumer.sim.coordinated.world import RECEIVE, SERVE, TIME, InTransit, Watcher, World
+from zkconsumer.sim.coordinated.world import (
+    RECEIVE,
+    SERVE,
+    TIME,
+    AnyState,
+    InTransit,
+    Member,
+    Watcher,
+    World,
+)
 from zkconsumer.sim.coordinated.world import Move as WorldMove
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import NEVER, Delivered, all_of
 from zkconsumer.sim.plan import Do
 from zkconsumer.trace.story import listed
-
-Value: TypeAlias = Any
-"""A state, event or command; its class depends on the group protocol."""
 
 DELAY_S = 10.0
 """Seconds by which the move "delay" delays a message: as long as three heartbeat intervals of the
@@ -273,7 +280,12 @@ class CoordinatedCamera(Camera[World], Watcher):
     # ---- called by the world ---------------------------------------------------------------------
 
     def transition(
-        self, world: World, who: int, before: Value, event: Value, commands: Iterable[Value]
+        self,
+        world: World,
+        who: int,
+        before: AnyState,
+        event: ev.Event,
+        commands: Iterable[ev.Command],
     ) -> None:
         commands = list(commands)
         self.has_seen |= bool(commands) or world.members[who].state.phase is not before.phase
@@ -348,7 +360,7 @@ def _tree(group: GroupView | None) -> JsonObject:
     return tree
 
 
-def _status(member: Value) -> str:
+def _status(member: Member) -> str:
     if not member.joined:
         return "away"
     if member.dead:

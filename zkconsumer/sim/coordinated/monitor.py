@@ -18,8 +18,7 @@ coordinator refuses the zombie's commits (C3). ZooKeeper could not refuse a zomb
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping
 
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.consumer_member import State as ConsumerState
@@ -27,11 +26,8 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim.coordinated.world import Watcher, World
+from zkconsumer.sim.coordinated.world import AnyState, Watcher, World
 from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
-
-Value: TypeAlias = Any
-"""A state, record or setting; its class depends on the group protocol."""
 
 
 class Monitor(Watcher):
@@ -52,7 +48,12 @@ class Monitor(Watcher):
         self._generation = -1
 
     def transition(
-        self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
+        self,
+        world: World,
+        who: int,
+        before: AnyState,
+        event: ev.Event,
+        commands: Iterable[ev.Command],
     ) -> None:
         for command in commands:
             match command:
@@ -61,7 +62,7 @@ class Monitor(Watcher):
                 case ev.Call(ev.Callback.ASSIGNED):
                     self.rebalances += 1
 
-    def _starts(self, positions: Value) -> None:
+    def _starts(self, positions: Mapping[TopicPartition, int | None]) -> None:
         for tp, offset in positions.items():
             if (offset or 0) > self._ends.get(tp, 0):
                 raise InvariantViolation("C4", f"{tp} starts at {offset}: messages are skipped")

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
 
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.consumer_group import ConsumerGroup
-from zkconsumer.later.group_coordinator import group_of
+from zkconsumer.later.group_coordinator import GroupCoordinator, group_of
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
-from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim.coordinated.world import GROUP, Watcher, World
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.sim.coordinated.world import GROUP, AnyState, Watcher, World
 from zkconsumer.sim.kernel import stories as kernel
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.trace.story import listed
-
-Value: TypeAlias = Any
-"""A state, record or setting; its class depends on the group protocol."""
 
 COORDINATOR = "coordinator"
 """The name under which a story shows what the group's coordinator does."""
@@ -36,7 +32,7 @@ class Recorder(kernel.Recorder[World], Watcher):
     def __init__(self, emit: Emit) -> None:
         super().__init__(emit)
         self._group = ""
-        self._committed: dict[int, Value] = {}
+        self._committed: dict[int, Mapping[TopicPartition, OffsetAndMetadata]] = {}
         self._searching: set[int] = set()
         self._last = -1.0, ""
 
@@ -49,7 +45,12 @@ class Recorder(kernel.Recorder[World], Watcher):
         return twin
 
     def transition(
-        self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
+        self,
+        world: World,
+        who: int,
+        before: AnyState,
+        event: ev.Event,
+        commands: Iterable[ev.Command],
     ) -> None:
         member = world.members[who]
         self._gone.discard(who)
@@ -76,7 +77,7 @@ class Recorder(kernel.Recorder[World], Watcher):
         is_alone = len(commits) == 1 and all(map(_is_routine, commands))
         return is_alone and isinstance(event, ev.Tick) and commits[-1] == before
 
-    def _searches_again(self, who: int, after: Value, commands: Iterable[ev.Command]) -> bool:
+    def _searches_again(self, who: int, after: AnyState, commands: Iterable[ev.Command]) -> bool:
         """Return whether a member only repeats its search for the coordinator."""
         if after.client.coordinator is not None:
             self._searching.discard(who)
@@ -141,7 +142,7 @@ def _is_routine(command: ev.Command) -> bool:
     return False
 
 
-def _situation(broker: Value) -> str:
+def _situation(broker: GroupCoordinator) -> str:
     """Describe the group at its coordinator."""
     group = group_of(broker, GROUP)
     if group is None:
@@ -154,7 +155,7 @@ def _situation(broker: Value) -> str:
 # ---- sentences -----------------------------------------------------------------------------------
 
 
-def _cause(before: Value, event: ev.Event) -> str:
+def _cause(before: AnyState, event: ev.Event) -> str:
     match event:
         case ev.PollStarted():
             return "the user polls"

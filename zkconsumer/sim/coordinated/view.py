@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_state import ClassicGroup, TimerPurpose
 from zkconsumer.later.consumer_group import ConsumerGroup
+from zkconsumer.later.consumer_member import State as ConsumerState
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.coordinated.recorder import short
-from zkconsumer.sim.coordinated.world import GROUP, World
+from zkconsumer.sim.coordinated.world import GROUP, AnyState, World
 from zkconsumer.trace.story import listed
-
-Value: TypeAlias = Any
-"""The state of a member or of a group; its class depends on the group protocol."""
 
 
 class GroupView(NamedTuple):
@@ -67,16 +65,15 @@ def group_view(world: World) -> GroupView | None:
         for timer, due in group.timers.items()
         if timer.purpose is TimerPurpose.SESSION
     }
-    view = _consumer if isinstance(group, ConsumerGroup) else _classic
-    text, members, assigned, computed_by = view(group)
+    parts = _consumer(group) if isinstance(group, ConsumerGroup) else _classic(group)
+    text, members, assigned, computed_by = parts
     return GroupView(text, source, names, members, sessions, assigned, computed_by, stored)
 
 
 _Parts = tuple[str, dict[str, str], dict[TopicPartition, str], str]
 
 
-def _classic(group: Value) -> _Parts:
-    assert isinstance(group, ClassicGroup)
+def _classic(group: ClassicGroup) -> _Parts:
     members, assigned = {}, {}
     for name, one in group.members.items():
         partitions, listing = _assigned(one.assignment)
@@ -101,8 +98,7 @@ def _assigned(assignment: bytes) -> tuple[tuple[TopicPartition, ...], str]:
     return partitions, listed(map(str, partitions))
 
 
-def _consumer(group: Value) -> _Parts:
-    assert isinstance(group, ConsumerGroup)
+def _consumer(group: ConsumerGroup) -> _Parts:
     members, assigned = {}, {}
     for name, one in group.members.items():
         current, target = one.current, group.target.get(name, frozenset())
@@ -116,13 +112,12 @@ def _consumer(group: Value) -> _Parts:
     return text, members, assigned, "The coordinator computes the assignment."
 
 
-def describe_generation(state: Value) -> str:
+def describe_generation(state: AnyState) -> str:
     """Return the generation or the epoch in a member's state, as text."""
-    number = getattr(state, "generation", None)
-    if number is None:
+    if isinstance(state, ConsumerState):
         return f"epoch {state.epoch}"
-    leads = ", leader" if getattr(state, "is_leader", False) else ""
-    return f"generation {number}{leads}" if number >= 0 else "no generation"
+    leads = ", leader" if state.is_leader else ""
+    return f"generation {state.generation}{leads}" if state.generation >= 0 else "no generation"
 
 
 def describe_requests(commands: Iterable[ev.Command]) -> list[str]:

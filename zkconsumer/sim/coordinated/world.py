@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from zkconsumer.later import classic_member, consumer_member, group_coordinator
 from zkconsumer.later import group_events as ge
@@ -33,8 +33,8 @@ from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.kernel.world import NEVER, Delivered
 
-Value: TypeAlias = Any
-"""A state, record or setting; its class depends on the group protocol."""
+AnyState: TypeAlias = ClassicState | ConsumerState
+"""The state of a member; its class depends on the group protocol."""
 
 LATENCY_S = 0.001
 """Seconds that a message takes from one host to another, if the script names no other delay."""
@@ -105,7 +105,12 @@ class Watcher:
     """Observes a run; each method is called after its event."""
 
     def transition(
-        self, world: World, who: int, before: Value, event: ev.Event, commands: Iterable[ev.Command]
+        self,
+        world: World,
+        who: int,
+        before: AnyState,
+        event: ev.Event,
+        commands: Iterable[ev.Command],
     ) -> None:
         """A member's state machine has made a step."""
 
@@ -141,7 +146,7 @@ class Member:
     """
 
     name: str
-    state: Value
+    state: AnyState
     machine: ModuleType
     life: int = 0
     joined: bool = False
@@ -277,7 +282,7 @@ class GroupLoaded:
 
     broker: int
     election: int
-    records: Mapping[str, Value]
+    records: Mapping[str, object]
 
 
 Entry = (
@@ -299,7 +304,7 @@ class World:
         self.plan = plan
         self.watcher = watcher or Watcher()
         self.now = 0.0
-        self._records: Mapping[str, Value] = {}
+        self._records: Mapping[str, object] = {}
         self._elections = 0
         self.log_end = {TopicPartition(TOPIC, n): plan.messages for n in range(plan.partitions)}
         self.members = [self._new_member(who) for who in range(plan.members)]
