@@ -609,6 +609,89 @@ SINGLE_TESTS = (
         "tests/lab/test_page.py::test_every_dialog_and_both_themes opens them in the normal lane.",
         "tests/lab/test_accessibility.py::test_panels_menus_and_dialogs",
     ),
+    *_later(
+        "Takes 12 s: it claims 1,200 partitions and takes a right away meanwhile. tests/member "
+        "tests what a member does with claims that are denied.",
+        "tests/zk/test_operations_claims.py::test_claims_that_cannot_be_rolled_back_are_owned",
+    ),
+    *_later(
+        "Takes 8 s, because numba compiles. test_one_process_compiles compiles the same loops.",
+        "tests/kafka/columns/test_loops.py::test_loops_of_the_cache_are_loaded",
+    ),
+    *_later(
+        "Takes 6 s each. test_a_server_of_an_unknown_authority_is_refused refuses a handshake in "
+        "the normal lane, and tests/security/test_tools.py reads with a certificate.",
+        "tests/security/test_tls_and_sasl.py::test_a_server_of_another_name_is_refused",
+        "tests/security/test_tls_and_sasl.py::test_a_client_without_a_certificate_is_refused",
+        "tests/security/test_tools.py::test_changing[certificate]",
+        "tests/security/test_tools.py::test_a_user_without_rights[certificate]",
+    ),
+    *_later(
+        "Takes 9 s. tests/traces covers a group with more threads than partitions, and the file's "
+        "other tests show what `consume` says.",
+        "tests/cli/test_trouble.py::test_more_consumers_than_partitions",
+    ),
+    *_later(
+        "Takes 7 s, because several JVM members start. The case with the oldest release runs in "
+        "the normal lane.",
+        "tests/mixed/test_kafka_offsets.py::test_jvm_and_zkconsumer_members_in_turn[1.1.1-3.9.1-dual]",
+    ),
+    *_later(
+        "Takes 7 s, because JVMs start. test_zkconsumer_exports_what_the_jvm_imports moves offsets "
+        "between the two tools in the normal lane.",
+        "tests/cli/test_legacy_jvm.py::test_the_jvm_exports_what_we_imported",
+    ),
+    *_later(
+        "Takes 9 s. tests/integration adds partitions to a topic of the newest broker.",
+        "tests/brokers/test_groups.py::test_partitions_are_added[0.8.2.2]",
+    ),
+    *_later(
+        "Takes 7 s. The normal lane runs the other programs of the page, and tests/consumer reads "
+        "with asyncio.",
+        "tests/docs/test_examples.py::test_asynchronous",
+    ),
+    *_later(
+        "Takes 3 to 5 s in a browser. tests/lab/test_engine.py performs the same commands without "
+        "one.",
+        "tests/lab/test_page.py::test_protocols_side_by_side",
+        "tests/lab/test_page.py::test_the_page_survives_a_restart",
+        "tests/lab/test_page.py::test_a_group_with_a_coordinator",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_engine.py::test_every_move_of_a_coordinated_group",
+        "Each case takes 3 s. The normal lane makes every move of the protocol `consumer`.",
+        ("[classic-",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_engine.py::test_a_coordinated_group_is_copied",
+        "Each case takes 2 s. The normal lane copies a group of the protocol `consumer`.",
+        ("[classic-",),
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/sim/test_coordinated.py::test_a_copy_continues_as_its_world",
+        "Each case takes 2 s. The normal lane copies the worlds of the first seed.",
+        ("[1-",),
+    ),
+    *_later(
+        "Takes 5 to 8 s, because Spark runs several queries. Other tests of the files read the "
+        "same columns, plan without ZooKeeper's help, and start queries again.",
+        "tests/spark/test_direct.py::test_columns_of_the_users_schema_in_a_self_union",
+        "tests/spark/test_group.py::test_without_zookeeper_no_batch_is_planned",
+        "tests/spark/test_group_queries.py::test_the_only_batch_reads",
+        "tests/spark/test_tables.py::test_a_replay_has_the_same_rows",
+        "tests/spark/test_legacy.py::test_create_direct_stream",
+    ),
+    *_later(
+        "Takes 4 to 6 s, because the command runs for seconds. Other tests of the files export, "
+        "consume and watch in the normal lane.",
+        "tests/cli/test_export.py::test_files_roll",
+        "tests/cli/test_consume.py::test_a_reader_that_sleeps",
+        "tests/cli/test_consume.py::test_an_idle_thread_leaves_the_budget_to_the_others",
+        "tests/cli/test_watching.py::test_a_stream_that_parses[words0-csv]",
+    ),
 )
 
 RULES: tuple[Rule, ...] = (
@@ -746,6 +829,9 @@ RULES: tuple[Rule, ...] = (
             "[release before a marker]",
             "[hand over and back, iterating]",
             "[hand over and back, polling]",
+            "[close]",
+            "[the member ends by itself]",
+            "[replace a grant]",
             "[release while iterating]",
             "[release of both partitions]",
             "[release behind a shut gate]",
@@ -768,7 +854,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/sim/test_zookeeper_like_real.py::test_random_requests_are_answered_alike",
-        "Takes 27 s. The normal lane compares a quarter of the examples, and tests/zk/contract "
+        "Takes 27 s. The normal lane compares eight of the examples, and tests/zk/contract "
         "checks each rule on both servers.",
         ("[60]",),
     ),
