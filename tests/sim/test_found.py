@@ -161,6 +161,7 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
             12504392, id="a user commits lower offsets while the member handles its commit's reply"
         ),
         pytest.param(7230105, id="a member gives up while its user holds messages"),
+        pytest.param(15009572, id="nudges beside an idle peer, while users are preempted"),
     ],
 )
 def test_runs_that_break_no_promise(seed: int) -> None:

@@ -399,6 +399,11 @@ class SimMember:
         """Whether the member owns and serves all its assigned partitions."""
         return self.loop.state.phase is Phase.SETTLED
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the member is settled, awaits no reply, and has handled its whole inbox."""
+        return self.settled and not self.inbox and not self.wire
+
     # ---- actions of the member's thread ----------------------------------------------------------
 
     def receive(self, now: float) -> None:

@@ -161,13 +161,21 @@ def _assigned(
     )
 
 
-def made_room(world: ObservedWorld, peer: str, subscription: dict[str, int]) -> bool:
-    """Return whether the members have settled beside a peer that claims no partition."""
+def made_room(world: World, peer: str, subscription: dict[str, int]) -> bool:
+    """Return whether the members have settled beside a peer that claims no partition.
+
+    A user's thread may still be preempted after its member has settled: the grace period ended
+    before the user finished the messages. That thread does not unsettle the group. To wait for it
+    would be wrong, because members with `peers.nudge` rebalance beside this idle peer again and
+    again, and each rebalance may preempt the user's thread anew.
+    """
     pairs = zip(world.members, world.links, strict=True)
-    live = [member for member, link in pairs if not (link.dead or link.frozen)]
-    if not live or not world.settled():
-        return not live
-    wanted = _assigned(world, live, {peer: subscription})
+    live = [(member, link) for member, link in pairs if not (link.dead or link.frozen)]
+    if not all(member.is_at_rest and link.connected for member, link in live):
+        return False
+    if not live:
+        return True
+    wanted = _assigned(world, [member for member, _ in live], {peer: subscription})
     owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
     return owners == {tp: thread for tp, thread in wanted.items() if consumer_of(thread) != peer}
 

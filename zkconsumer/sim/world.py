@@ -1178,9 +1178,7 @@ class World:
     def settled(self) -> bool:
         """Return whether every live member is settled and nothing is in progress."""
         return all(
-            link.dead
-            or link.frozen
-            or (m.settled and link.connected and not m.inbox and not m.wire and m.unposted is None)
+            link.dead or link.frozen or (m.is_at_rest and link.connected and m.unposted is None)
             for m, link in zip(self.members, self.links, strict=True)
         )
 
