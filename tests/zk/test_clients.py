@@ -14,7 +14,7 @@ from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.protocol.model import session_text
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
-from zkconsumer.zk.clients import Client, ClientAddresses, client_addresses
+from zkconsumer.zk.clients import ClientAddresses, ConnectedClient, client_addresses
 
 
 def config(*servers: str) -> ConnectionConfig:
@@ -95,9 +95,9 @@ def test_a_server_that_permits_only_its_admin_server(strict: tuple[ZooKeeperServ
 def test_a_client_that_may_have_written() -> None:
     """A later write is no proof, and a client whose last request reads is not named."""
     clients = {
-        1: Client("10.0.0.1:1", "SETD", 50),
-        2: Client("10.0.0.2:2", "PING", 60),
-        3: Client("10.0.0.3:3", "MULT", 30),
+        1: ConnectedClient("10.0.0.1:1", "SETD", 50),
+        2: ConnectedClient("10.0.0.2:2", "PING", 60),
+        3: ConnectedClient("10.0.0.3:3", "MULT", 30),
     }
     (found,) = ClientAddresses(clients).writers([40])
     assert found.startswith("0x1 may be this client, at 10.0.0.1:1")
@@ -107,7 +107,7 @@ def test_a_client_that_may_have_written() -> None:
 
 def test_a_session_without_a_sign() -> None:
     """Servers print a session without a sign; znodes have it with one."""
-    found = ClientAddresses({0xC800_0000_0000_0000: Client("10.0.0.1:4242")})
+    found = ClientAddresses({0xC800_0000_0000_0000: ConnectedClient("10.0.0.1:4242")})
     assert found.of(-0x3800_0000_0000_0000) == "10.0.0.1:4242"
 
 

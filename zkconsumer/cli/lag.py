@@ -532,7 +532,7 @@ def _title(groups: Sequence[GroupLag]) -> str:
 
 
 def _is_beyond(group: GroupLag) -> bool:
-    """Return whether an offset is beyond the end of its log; such a group comes first."""
+    """Return whether an offset of the group is beyond the end of its log; the group comes first."""
     return any(isinstance(one.lag, int) and one.lag < 0 for one in group.partitions)
 
 

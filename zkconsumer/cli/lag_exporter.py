@@ -88,7 +88,7 @@ class Exporting:
         return MetricNames(self.metric_names)
 
 
-class Reader(Protocol):
+class GroupReader(Protocol):
     """Reads the groups of one cluster repeatedly (`cli.lag.Reader`)."""
 
     missing: list[str]  # the groups that were named, and that the last reading has not found
@@ -157,7 +157,7 @@ def _cluster(connection: Connection, text: str) -> Cluster:
 def serve(
     exporting: Exporting,
     clusters: Sequence[Cluster],
-    reader: Callable[[ConnectionConfig], Reader],
+    reader: Callable[[ConnectionConfig], GroupReader],
     *,
     interval_s: float,
     window: int,
@@ -207,7 +207,7 @@ class _Follower:
         self,
         cluster: Cluster,
         served: ServedCluster,
-        reader: Reader,
+        reader: GroupReader,
         stopped: threading.Event,
         interval_s: float,
     ) -> None:

@@ -17,7 +17,7 @@ from zkconsumer.history.commits import DIGITS, CommitRuns, PathParts, Rows, Run
 from zkconsumer.history.transactions import RowTuple
 
 FOREIGN: Final = -2
-"""The number for a path without a meaning; the loop leaves out all rows of such a path."""
+"""The number for a path without a meaning; the loop leaves out the rows of these paths."""
 
 OTHER: Final = -3
 """The number for a path that has a meaning and is not a partition's."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from zkconsumer.later.client_state import MemberState
+from zkconsumer.later.client_state import CommonState
 from zkconsumer.protocol.later.messages import NO_GENERATION, UNKNOWN_MEMBER
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
@@ -30,7 +30,7 @@ OVER = frozenset({Phase.FAILED, Phase.CLOSED})
 
 
 @dataclass(frozen=True, slots=True)
-class State(MemberState):
+class State(CommonState):
     """The state of a member. All times are in seconds.
 
     Attributes:

@@ -221,7 +221,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberState:
+class CommonState:
     """What both protocols keep of a member. All times are in seconds.
 
     Attributes:
@@ -258,7 +258,7 @@ class MemberState:
     error: Error = Error.NONE
 
 
-S = TypeVar("S", bound=MemberState)
+S = TypeVar("S", bound=CommonState)
 Answer = Callable[[S, InFlightRequest, Response, float], tuple[S, Commands]]
 """Handles the response to a request at a time, in seconds."""
 
@@ -307,17 +307,17 @@ def drop_overdue(state: S, now: float, drop: Callable[[S, int, float], S]) -> tu
     return state, ()
 
 
-def is_committing(state: MemberState) -> bool:
+def is_committing(state: CommonState) -> bool:
     """Return whether the commit that `commit` names has no response yet."""
     return state.commit is not None and state.commit in state.client.sent
 
 
-def has_uncommitted(state: MemberState) -> bool:
+def has_uncommitted(state: CommonState) -> bool:
     """Return whether commits are automatic, and a position of an owned partition is known."""
     return state.settings.auto_commit_s is not None and bool(state.owned & state.positions.keys())
 
 
-def commit_request(state: MemberState, generation: int) -> OffsetCommit:
+def commit_request(state: CommonState, generation: int) -> OffsetCommit:
     """Return the commit of the positions of all owned partitions."""
     offsets = {
         tp: OffsetAndMetadata(state.positions[tp])

@@ -26,8 +26,8 @@ from zkconsumer.later.client_state import (
     COORDINATOR_MOVED,
     NEVER,
     Answer,
+    CommonState,
     InFlightRequest,
-    MemberState,
 )
 from zkconsumer.later.member_events import Call, Callback, Commands, then
 from zkconsumer.protocol.later import messages as msg
@@ -75,7 +75,7 @@ class LocalAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class State(MemberState):
+class State(CommonState):
     """The state of a member. All times are in seconds.
 
     Attributes:

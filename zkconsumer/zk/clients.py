@@ -35,8 +35,8 @@ ADMIN_ANSWER_S: Final = 3.0
 """Seconds to wait for the admin server, whose first answer takes more than a second."""
 
 MOST_BYTES: Final = 64 << 20
-"""Maximum size of such a list: a line has 200 bytes, and a server has at most thousands of
-clients."""
+"""Maximum size of a server's list of clients: a line has 200 bytes, and a server has at most
+thousands of clients."""
 
 # ` /127.0.0.1:4242[1](queued=0,...,sid=0x1000,lop=PING,...,lzxid=0x5,...)`. The connection that
 # asks has no session.
@@ -51,7 +51,7 @@ _REFUSED: Final = b"is not in the whitelist"
 _NOT_SERVING: Final = b"not currently serving"
 
 
-class Client(NamedTuple):
+class ConnectedClient(NamedTuple):
     """A client: its address `HOST:PORT`, its last request, and the zxid of the last reply."""
 
     address: str
@@ -68,7 +68,7 @@ class ClientAddresses:
         silent: server -> why it does not list its clients.
     """
 
-    found: Mapping[int, Client] = field(default_factory=dict)
+    found: Mapping[int, ConnectedClient] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, session: int) -> str | None:
@@ -136,7 +136,7 @@ def client_addresses(config: ConnectionConfig, *, admin_port: int = ADMIN_PORT) 
     tls = TlsSockets(context) if context else None
     with ThreadPoolExecutor(len(places)) as pool:
         answers = pool.map(partial(_ask, tls, admin_port), places)
-        found: dict[int, Client] = {}
+        found: dict[int, ConnectedClient] = {}
         silent: dict[str, str] = {}
         for (name, _), (clients, why) in zip(places, answers, strict=True):
             found |= clients
@@ -165,7 +165,7 @@ def _resolved(host: str, port: int) -> Iterator[Place]:
     yield from dict.fromkeys((name, (str(one[4][0]), port)) for one in known)
 
 
-Clients = dict[int, Client]
+Clients = dict[int, ConnectedClient]
 """Session, without sign -> client."""
 
 
@@ -198,7 +198,7 @@ def _of_lines(text: str) -> Clients:
     for line in text.splitlines():
         if match := _LINE.match(line):
             zxid = int(match["zxid"] or "0", 16)
-            one = Client(_address(match["address"]), match["operation"] or "", zxid)
+            one = ConnectedClient(_address(match["address"]), match["operation"] or "", zxid)
             found[int(match["session"], 16)] = one
     return found
 
@@ -220,7 +220,7 @@ def _of_admin(host: str, port: int) -> Clients | None:
             for one in document.get(name) or ()
         ]
         return {
-            _unsigned(int(one["session_id"])): Client(
+            _unsigned(int(one["session_id"])): ConnectedClient(
                 _address(str(one["remote_socket_address"])),
                 str(one.get("last_operation", "")),
                 int(str(one.get("last_zxid", "0")), 0),
