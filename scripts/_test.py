@@ -46,7 +46,7 @@ SOME_RELEASES = (RELEASES[0], RELEASES[-1])
 # Workers. They share a ZooKeeper and a sandbox (tests/support/shared_servers.py). Five workers
 # leave 8 % of two cores idle, six leave 4 %. tests/conftest.py says which modules a worker takes
 # together, and in which order. `-n 0` runs the tests one after the other, which --pdb and -s need.
-WORKERS = ("-n", "6", "--dist", "loadfile", "--no-loadscope-reorder")
+WORKERS = ("-n", "6", "--no-loadscope-reorder")
 # Tests without servers are limited by the processor, so there is one worker for each core.
 QUICK_WORKERS = ("-n", "2", "--dist", "load")
 SLOWEST = ("--durations", "30")

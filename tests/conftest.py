@@ -238,7 +238,7 @@ class _Scheduling(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """For `--dist loadfile`, which scripts/test passes."""
+    """For `--dist loadfile`, the default of setup.cfg."""
     return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
