@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import ACL, Id, Permissions
+from kazoo.security import ACL, Id, Permissions, make_digest_acl
 from support.scenes import Scene, scenes
 from support.zk.client import peer_of
 from typer.testing import CliRunner
@@ -118,6 +118,20 @@ def test_reading_never_writes(world: World) -> None:
         assert result.output
         assert "Traceback" not in result.stderr
     assert _stats(client) == before
+
+
+def test_a_group_that_may_not_be_read(world: World) -> None:
+    """`lag` names the group and the right that is missing, shows the others, and exits with 1."""
+    world.scene.session.set_acls(
+        paths.offsets("idle"), [make_digest_acl("somebody", "else", all=True)]
+    )
+    for named in ((), ("--group", "g", "--group", "idle")):
+        result = world.run("lag", *named, "--output", "json")
+        assert result.exit_code == 1
+        assert {row["group"] for row in json.loads(result.stdout)} == {"g"}
+        assert "group idle is skipped: ZooKeeper does not allow this client" in result.stderr
+        assert "authenticate as a user who may read it" in result.stderr
+    assert world.run("lag", "--group", "idle").output.startswith("zkconsumer: ZooKeeper does not")
 
 
 def test_lag(world: World) -> None:

@@ -639,6 +639,23 @@ def test_a_replay_has_the_same_rows(spark: SparkSession, scene: Scene, tmp_path:
         assert again.changes()[1] == ("g", 1, "released", "g_a-0", None)
 
 
+def test_a_group_that_may_not_be_read_for_a_while(scene: Scene) -> None:
+    """Changes of other groups appear meanwhile, and none of the forbidden group's is lost."""
+    znode = scene.owner("t", 0, "a_a-0", "a")
+    scene.owner("t", 0, "b_a-0", "b")
+    with Follower("owner_changes", scene) as query:
+        assert len(query.changes()) == 2
+        (open_,), _ = scene.session.get_acls(paths.owners("a"))
+        nobody = make_digest_acl("somebody", "else", all=True)
+        scene.session.set_acls(paths.owners("a"), [nobody])
+        scene.session.delete(paths.owner("b", TopicPartition("t", 0)))
+        assert query.changes() == [("b", 0, "released", "b_a-0", None)]
+        scene.session.add_auth("digest", "somebody:else")
+        scene.session.set_acls(paths.owners("a"), [open_])
+        scene.session.delete(znode)
+        assert query.changes() == [("a", 0, "released", "a_a-0", None)]
+
+
 def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:
     """A query that ends by itself reports the changes since the previous run once."""
     scene.owner("t", 0, "g_a-0")

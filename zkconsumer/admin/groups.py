@@ -275,6 +275,7 @@ def read_allowed_groups(
     names: Sequence[str],
     *,
     directories: Collection[str] = (MEMBERS, OWNERS, OFFSETS),
+    topics: Collection[str] | None = None,
 ) -> tuple[dict[str, GroupImage], dict[str, AccessDeniedError]]:
     """Read groups as `read_groups` does; also return group -> error where access is denied."""
     denied: dict[str, AccessDeniedError] = {}
@@ -284,7 +285,9 @@ def read_allowed_groups(
         return {}
 
     found = read_by_bisection(
-        names, lambda some: read_groups(connection, some, directories=directories), deny
+        names,
+        lambda some: read_groups(connection, some, directories=directories, topics=topics),
+        deny,
     )
     return {name: image for part in found for name, image in part.items()}, denied
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from zkconsumer.cli.lag_exporter import Exporting, cluster_name, clusters_of, serve
-from zkconsumer.cli.members import of_time
+from zkconsumer.cli.members import of_time, skipped
 from zkconsumer.cli.options import (
     Addressed,
     AllGroups,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from zkconsumer.admin.groups import GroupImage, Selection
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Status
     from zkconsumer.config.settings import ConnectionConfig
+    from zkconsumer.errors import AccessDeniedError
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
     from zkconsumer.zk.clients import ClientAddresses
@@ -366,7 +367,7 @@ def lag(
     offsets, the lag follows the store that has moved between two readings, and otherwise the larger
     offset; SOURCE names the rule. LAST-COMMIT is unknown for offsets in Kafka. Exit code 1:
     no group uses a topic or a partition that --topic names (owns it, subscribes to it, or has an
-    offset for it).
+    offset for it), or ZooKeeper denied access to some of the groups.
 
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
     """
@@ -424,6 +425,7 @@ class Reader:
         self._names, self.only, self._choice = names, only, choice
         self._limit_s = settings.zookeeper_connection_timeout_s
         self.missing: list[str] = []
+        self.denied: dict[str, AccessDeniedError] = {}
         self.history = LagHistory(
             patience_s=2 * choice.commit_interval,
             allowed_lag=choice.allowed_lag,
@@ -441,19 +443,25 @@ class Reader:
         return self._connection
 
     def read(self) -> list[GroupLag]:
-        """Read and return the groups that exist. Raises what `group_lags` raises."""
-        from zkconsumer.admin.groups import SLICE, read_group_names, read_groups
+        """Read and return the groups that exist and that this client may read.
+
+        Raises ZooKeeperUnreachableError; AccessDeniedError if it may read none of them.
+        """
+        from zkconsumer.admin.groups import SLICE, read_allowed_groups, read_group_names
         from zkconsumer.admin.lag import lags_of
 
         connection, is_topic = self.connection, self._choice.is_topic
         every = read_group_names(connection) if self._names is None else self._names
         names = list(filter(self._choice.is_group, every))
         images: dict[str, GroupImage] = {}
+        self.denied = {}
         progress = Progress("groups")
         with progress.until_done():
             for at in range(0, len(names), SLICE):
                 some = names[at : at + SLICE]
-                images |= read_groups(connection, some)
+                allowed, denied = read_allowed_groups(connection, some)
+                images |= allowed
+                self.denied |= denied
                 progress.advanced(at + len(some), len(names))
             # The brokers are asked once for all groups, because silent brokers use up a time limit.
             found = lags_of(
@@ -464,7 +472,10 @@ class Reader:
                 tails=self.history.tails,
                 stores=self.history.stores,
             )
-        self.missing = [name for name in names if self._names and name not in images]
+        if self.denied and not images:
+            raise next(iter(self.denied.values()))
+        found_or_denied = images.keys() | self.denied.keys()
+        self.missing = [name for name in names if self._names and name not in found_or_denied]
         return [
             replace(group, partitions=tuple(p for p in group.partitions if is_topic(p.topic)))
             for group in found.values()
@@ -476,6 +487,10 @@ class Reader:
 
         if self.missing:
             raise unknown_group(self.missing[0], self.connection)
+
+    def unread(self) -> list[str]:
+        """Return a note for each group that the last reading was not allowed to read."""
+        return [skipped(name, error) for name, error in self.denied.items()]
 
     def observe(self) -> list[GroupLag]:
         """Read the groups, and add the reading to the history. Raises what `read` raises."""
@@ -517,7 +532,7 @@ class Reader:
         addresses = common.shown_addresses(self.connection.config)
         rows = list(partition_rows(groups, status_of=history.status, addresses=addresses))
         words = [word for group in groups for word in group_notes(group, history.health(group))]
-        words += self.unmatched(groups)
+        words += [*self.unmatched(groups), *self.unread()]
         return _title(groups), Table(rows, columns), words
 
 
@@ -564,7 +579,7 @@ def _show(reader: Reader, common: Addressed, exporting: Exporting, fail_above: i
         common.write(rows, (*_columns(groups), STATUS))
         say_all(word for group in groups for word in group_notes(group))
         say_all(_title([group]) for group in groups if group.partitions)
-    missing = reader.unmatched(groups)
+    missing = [*reader.unmatched(groups), *reader.unread()]
     say_all(missing)
     if fail_above is not None:
         _check(groups, fail_above)

@@ -93,6 +93,7 @@ class GroupReader(Protocol):
 
     missing: list[str]  # the groups that were named, and that the last reading has not found
 
+    def unread(self) -> Sequence[str]: ...  # notes on groups that this client may not read
     def use(self, connection: ZooKeeperClient) -> None: ...
     def observe(self) -> list[GroupLag]: ...
     def served(self, groups: Sequence[GroupLag]) -> Sequence[ServedGroup]: ...
@@ -249,6 +250,8 @@ class _Follower:
                 self._served.read(self._reader.served(groups))
                 for name in self._reader.missing:
                     self._say_once(f"group {name} does not exist; it is served as soon as it does")
+                for text in self._reader.unread():
+                    self._say_once(text)
                 self._stopped.wait(self._interval_s)
 
     def _say_once(self, text: str) -> None:

@@ -15,6 +15,7 @@ from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import MemberReport
+    from zkconsumer.errors import AccessDeniedError
     from zkconsumer.zk.client import ZooKeeperClient
     from zkconsumer.zk.clients import ClientAddresses
 
@@ -120,6 +121,11 @@ def members(
         raise typer.Exit(Exit.FAILED)
 
 
+def skipped(group: str, error: AccessDeniedError) -> str:
+    """Return the note on a group that this client may not read."""
+    return f"group {group} is skipped: {error}"
+
+
 def _read(
     common: Addressed, connection: ZooKeeperClient, names: list[str] | None, denied: list[str]
 ) -> Reading:
@@ -127,8 +133,8 @@ def _read(
     `denied`."""
     from zkconsumer.admin import groups as admin
 
-    def skip(name: str, error: Exception) -> None:
-        denied.append(f"group {name} is skipped: {error}")
+    def skip(name: str, error: AccessDeniedError) -> None:
+        denied.append(skipped(name, error))
 
     found = (
         admin.members(connection, admin.read_group_names(connection), on_denied=skip)

@@ -11,6 +11,7 @@ compared with reading: it needs one request for each topic of a group, and none 
 from __future__ import annotations
 
 import heapq
+import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -28,7 +29,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from zkconsumer.admin.groups import read_group_names, read_groups, read_topic_payloads
+from zkconsumer.admin.groups import (
+    read_allowed_groups,
+    read_group_names,
+    read_groups,
+    read_topic_payloads,
+)
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
@@ -42,6 +48,8 @@ from zkconsumer.spark.tables.changes import Key, State
 from zkconsumer.spark.tables.options import GroupsOptions, Table, parse
 from zkconsumer.spark.tables.rows import COLUMNS, Reader, Row, schema_of
 from zkconsumer.zk.client import ZooKeeperClient
+
+_log = logging.getLogger(__name__)
 
 # ---- Which task reads which groups ---------------------------------------------------------------
 
@@ -294,6 +302,9 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
     A reading is not a transaction. Changes of two znodes may appear in batches in the wrong order;
     changes of one znode never do. Each reading starts with `sync`, so it is never older than the
     last one.
+
+    The changes of a group that ZooKeeper does not allow to be read appear as soon as it may be
+    read again. A warning names the group once.
     """
 
     def __init__(self, options: GroupsOptions, schema: StructType) -> None:
@@ -301,6 +312,8 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._connection: ZooKeeperClient | None = None
         self._due_s = 0.0
         self._target: dict[Key, State] | None = None
+        self._denied: set[str] = set()
+        self._warned: set[str] = set()
 
     def initialOffset(self) -> dict[str, object]:
         return changes.NO_READING
@@ -323,6 +336,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
             return start
         before = changes.from_offset(self._options.table, start)
         now = self._read() if self._target is None else self._target
+        now |= {key: one for key, one in before.items() if key[0] in self._denied}
         self._due_s = time.monotonic() + self._options.poll_interval_s
         if start and now == before:
             return start
@@ -343,9 +357,13 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         connection.sync(paths.CONSUMERS)
         names = self._options.selected(read_group_names(connection))
         directory = OWNERS if self._options.table is Table.OWNER_CHANGES else OFFSETS
-        images = read_groups(
+        images, denied = read_allowed_groups(
             connection, names, directories=(directory,), topics=self._options.topics
         )
+        self._denied = set(denied)
+        for name in self._denied - self._warned:
+            _log.warning("the changes of group %s are not reported: %s", name, denied[name])
+        self._warned |= self._denied
         return changes.states_of(images.values())
 
     def _set_up_process(self) -> None:
