@@ -411,20 +411,18 @@ def unread_in_pipe() -> int | None:
     Raises BrokenPipeError if nobody can read them any more. Only Linux tells a writer what its pipe
     contains.
     """
-    if sys.platform != "linux":
-        return None
     try:
         descriptor = sys.stdout.fileno()
     except OSError:  # the tests' standard output
         return None
-    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        return None
-    watched = select.poll()
-    watched.register(descriptor, 0)  # POLLERR is always reported: the reader has left
-    if watched.poll(0):
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-    (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
-    return int(unread)
+    if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        watched = select.poll()
+        watched.register(descriptor, 0)  # POLLERR is always reported: the reader has left
+        if watched.poll(0):
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+        return int(unread)
+    return None
 
 
 class Sink(Protocol):
