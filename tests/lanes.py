@@ -806,6 +806,12 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/spark/test_cluster.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/zk/contract", "Its tests run on real servers."),
     Rule(Lane.QUICK, "tests/zk/contract", "The simulated server needs no process.", ("simulated",)),
+    Rule(
+        Lane.ALL,
+        "tests/zk/contract",
+        "The normal lane runs the fake server with the rules of the default release.",
+        ("fake-",),
+    ),
     *LONG_TESTS,
     # ---- the simulator: what searches long ------------------------------------------------------
     Rule(
@@ -1116,14 +1122,14 @@ RULES: tuple[Rule, ...] = (
         "tests/zk/contract/test_sessions.py",
         "Sessions take seconds to expire. The quick and the normal lane run these tests on the "
         "simulated server and on the default release.",
-        ("[3.4.6]", "[3.9.6]", "[container]"),
+        ("[3.4.6]", "[3.9.6]", "[container]", "[fake]"),
     ),
     Rule(
         Lane.ALL,
         "tests/zk/contract/test_zookeeper_contract.py::test_a_silent_session_expires",
         "Sessions take seconds to expire. The quick and the normal lane run these tests on the "
         "simulated server and on the default release.",
-        ("[3.4.6]", "[3.9.6]", "[container]"),
+        ("[3.4.6]", "[3.9.6]", "[container]", "[fake]"),
     ),
     Rule(
         Lane.ALL,

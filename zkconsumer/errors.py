@@ -218,6 +218,13 @@ class NotOwnedError(ZkConsumerError):
     """This member does not own a partition that the call names, or is about to release it."""
 
 
+# ---- fake servers -------------------------------------------------------------------------------
+
+
+class FakeServerError(ZkConsumerError):
+    """A fake server of `zkconsumer.testing` refuses what a test has asked for."""
+
+
 # ---- ZooKeeper ----------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ PERMITTED: dict[str, set[str]] = {
         *("config", "zk", "admin", "sandbox", "history"),
     },
     "history": {"errors", "protocol"},
+    "testing": {"errors", "protocol", "sim"},
     "demo": {"errors", "protocol", "zk", "sandbox", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),

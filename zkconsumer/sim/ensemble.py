@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self
@@ -10,16 +10,20 @@ from typing import Self
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Node, Reply
 from zkconsumer.sim.znodes import (
+    ADMIN,
     NO_AUTH,
     NO_NODE,
+    OPEN,
     READ,
     Acls,
     Change,
+    Rules,
     SetAcl,
     Tree,
     acls_after,
     allows,
     parent_of,
+    rights_of,
 )
 
 # ---- replicas ------------------------------------------------------------------------------------
@@ -28,8 +32,8 @@ from zkconsumer.sim.znodes import (
 CREATED, DELETED, CHANGED, CHILD = "CREATED", "DELETED", "CHANGED", "CHILD"
 """The kinds of watch events, as kazoo names them (`EventType`)."""
 
-Read = rq.Get | rq.Exists | rq.Children | rq.Listing
-READS = (rq.Get, rq.Exists, rq.Children, rq.Listing)
+Read = rq.Get | rq.Exists | rq.Children | rq.Listing | rq.Rights
+READS = (rq.Get, rq.Exists, rq.Children, rq.Listing, rq.Rights)
 _ABSENT = Reply(Code.OK, None)
 _Watches = dict[str, set[int]]
 
@@ -100,11 +104,17 @@ class Replica:
         """Answer a read, and set its watch unless it is refused."""
         path, tree = request.path, self.tree
         node = tree.nodes.get(path)
+        if isinstance(request, rq.Rights):
+            return NO_NODE if node is None else self._rights(path, auth)
         is_exists = isinstance(request, rq.Exists)
         if node is None:
             if not is_exists:
                 return NO_NODE
-        elif self.acls and not allows(self.acls, path, READ, auth):
+        elif (
+            self.acls
+            and not allows(self.acls, path, READ, auth)
+            and (tree.rules.exists_needs_read or not is_exists)
+        ):
             return NO_AUTH
         if isinstance(request, rq.Children | rq.Listing):
             if request.watch:
@@ -118,6 +128,56 @@ class Replica:
         if node is None:
             return _ABSENT
         return Reply(Code.OK, node.stat if is_exists else node)
+
+    def _rights(self, path: str, auth: frozenset[str]) -> Reply:
+        """Answer a read of the access control list, which needs the right to read or to administer
+        the znode.
+        """
+        if self.acls and not any(allows(self.acls, path, one, auth) for one in (READ, ADMIN)):
+            return NO_AUTH
+        return Reply(Code.OK, rights_of(self.acls.get(path, OPEN)))
+
+    def set_watches(
+        self,
+        session: int,
+        connection: Connection,
+        *,
+        seen: int,
+        changed_below: Collection[str],
+        data: Iterable[str],
+        absent: Iterable[str],
+        children: Iterable[str],
+    ) -> None:
+        """Set watches again, and send the events of the changes after `seen` (ZooKeeper:
+        `DataTree.setWatches`).
+
+        Args:
+            seen: the last zxid that the client has seen.
+            changed_below: the znodes of which a child was created or deleted after `seen`.
+            data: existing znodes, whose payloads are watched.
+            absent: znodes that did not exist, and that `exists` watches.
+            children: znodes whose children are watched.
+        """
+        nodes, events = self.tree.nodes, connection.events
+        for path in data:
+            if path not in nodes:
+                events.append((DELETED, path))
+            elif nodes[path].stat.mzxid > seen:
+                events.append((CHANGED, path))
+            else:
+                self.data.setdefault(path, set()).add(session)
+        for path in absent:
+            if path in nodes:
+                events.append((CREATED, path))
+            else:
+                self.data.setdefault(path, set()).add(session)
+        for path in children:
+            if path not in nodes:
+                events.append((DELETED, path))
+            elif path in changed_below:
+                events.append((CHILD, path))
+            else:
+                self.child.setdefault(path, set()).add(session)
 
     def forget(self, session: int) -> None:
         """Drop the watches of a connection that ended."""
@@ -145,17 +205,18 @@ class Replica:
             parent = parent_of(path)
             self._tell(self.child.pop(parent, ()), CHILD, parent, self.acls, connections)
 
-    @staticmethod
     def _tell(
+        self,
         watchers: Iterable[int],
         kind: str,
         path: str,
         acls: Acls,
         connections: Mapping[int, Connection],
     ) -> None:
+        tells_all = not acls or not self.tree.rules.event_needs_read
         for session in watchers:
             connection = connections[session]
-            if not acls or allows(acls, path, READ, connection.auth):
+            if tells_all or allows(acls, path, READ, connection.auth):
                 connection.events.append((kind, path))
 
 
@@ -172,13 +233,13 @@ class Ensemble:
     `history` is the log: all changes, in the order in which they were made.
     """
 
-    def __init__(self, *, replicas: int) -> None:
-        self._leader = Tree()
+    def __init__(self, *, replicas: int, rules: Rules) -> None:
+        self._leader = Tree(rules)
         self._replicas = [Replica(number, self._leader) for number in range(replicas)]
         self._connections: dict[int, Connection] = {}
         self._zxid = 0
         self._has_quorum = True
-        self._backup = Tree(), 0
+        self._backup = Tree(rules), 0
         self.history: list[Change] = []
 
     @property
@@ -189,6 +250,10 @@ class Ensemble:
     def cversion(self, path: str) -> int:
         """Return how many children of a znode were created and deleted on the leader."""
         return self._leader.cversions.get(path, 0)
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """Return the names of a znode's children on the leader, sorted."""
+        return self._leader.names.get(path, ())
 
     # ---- connections ----------------------------------------------------------------------------
 
@@ -218,6 +283,43 @@ class Ensemble:
             return []
         events, connection.events = connection.events, []
         return events
+
+    def authenticate(self, session: int, identity: str) -> None:
+        """Add an identity ("scheme:id") to those of a session's connection."""
+        connection = self._connections.get(session)
+        if connection is not None:
+            connection.auth |= {identity}
+
+    def set_watches(
+        self,
+        session: int,
+        *,
+        seen: int,
+        data: Iterable[str] = (),
+        absent: Iterable[str] = (),
+        children: Iterable[str] = (),
+    ) -> None:
+        """Set a session's watches again on its new connection; see `Replica.set_watches`."""
+        connection = self._connections.get(session)
+        if connection is None or connection.is_stuck:
+            return
+        replica = self._replicas[connection.replica]
+        changed_below: set[str] = set()
+        for at in range(replica.applied - 1, -1, -1):
+            change = self.history[at]
+            if change.zxid <= seen:
+                break
+            if change.old is None or change.new is None:
+                changed_below.add(parent_of(change.path))
+        replica.set_watches(
+            session,
+            connection,
+            seen=seen,
+            changed_below=changed_below,
+            data=data,
+            absent=absent,
+            children=children,
+        )
 
     def _reaches_leader(self, connection: Connection) -> bool:
         is_cut = self._replicas[connection.replica].is_cut

@@ -1,13 +1,14 @@
 """The znode tree of a simulated ZooKeeper. It computes a write's changes, or why it is refused.
 
-The rules and their order follow ZooKeeper 3.8 (`PrepRequestProcessor`, `DataTree`). The contract
-suite and random operations compare them with a real server.
+The rules and their order follow ZooKeeper 3.8 (`PrepRequestProcessor`, `DataTree`); `Rules` says
+what differs in other releases. The contract suite and random operations compare them with real
+servers.
 """
 
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -15,8 +16,9 @@ from typing import NamedTuple
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Node, Reply, Stat
 
-READ, WRITE, CREATE, DELETE, ADMIN = "read", "write", "create", "delete", "admin"
-ALL = frozenset({READ, WRITE, CREATE, DELETE, ADMIN})
+READ, WRITE, CREATE, DELETE, ADMIN = _BITS = "read", "write", "create", "delete", "admin"
+"""The permissions, in the order of ZooKeeper's bits (`ZooDefs.Perms`)."""
+ALL = frozenset(_BITS)
 
 Acl = frozenset[tuple[str, frozenset[str]]]
 """Pairs of an identity (or ANYONE) and the permissions (of ALL) that it has on a znode."""
@@ -24,6 +26,30 @@ ANYONE = "anyone"
 SUPER = "super"
 """An identity that has all permissions."""
 OPEN: Acl = frozenset({(ANYONE, ALL)})
+
+_WORLD = "world:anyone"
+
+
+def acl_of(rights: Iterable[rq.Right]) -> Acl:
+    """Return an access control list whose identities are "scheme:id"."""
+    return frozenset(
+        (
+            ANYONE if identity == _WORLD else identity,
+            frozenset(name for at, name in enumerate(_BITS) if bits >> at & 1),
+        )
+        for identity, bits in rights
+    )
+
+
+def rights_of(acl: Acl) -> tuple[rq.Right, ...]:
+    """Return the entries of an access control list, in the order of the identities."""
+    return tuple(
+        rq.Right(
+            _WORLD if who == ANYONE else who, sum(1 << _BITS.index(name) for name in permissions)
+        )
+        for who, permissions in sorted(acl, key=lambda entry: (entry[0], sorted(entry[1])))
+    )
+
 
 NO_NODE = Reply(Code.NO_NODE, "NoNodeError")
 NODE_EXISTS = Reply(Code.NODE_EXISTS, "NodeExistsError")
@@ -49,6 +75,14 @@ class CreateWithAcl(rq.Create):
 
 
 @dataclass(frozen=True, slots=True)
+class CreateSequential(CreateWithAcl):
+    """A create whose path ends in a number that the server appends.
+
+    The number counts the creates below the parent (ZooKeeper: `PrepRequestProcessor`).
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class SetAcl:
     """Replaces a znode's access control list."""
 
@@ -58,6 +92,31 @@ class SetAcl:
 
 Write = rq.Write | SetAcl
 _WITH_ACL = (SetAcl, CreateWithAcl)
+
+
+class Rules(NamedTuple):
+    """How the releases of ZooKeeper treat access rights.
+
+    Attributes:
+        delete_needs_right: a delete of a missing znode is refused without the right to delete; an
+            older server answers that the znode is missing. Since 3.6.0.
+        exists_needs_read: `exists` needs the right to read. Since 3.8.3 (ZOOKEEPER-2590).
+        event_needs_read: a watch fires only for a client that may read the znode. Since 3.8.4
+            (ZOOKEEPER-4799).
+    """
+
+    delete_needs_right: bool = True
+    exists_needs_read: bool = True
+    event_needs_read: bool = True
+
+    @classmethod
+    def of(cls, release: str) -> Rules:
+        """Return the rules of a release, such as `3.4.14`."""
+        number = tuple(map(int, release.split(".")))
+        return cls(number >= (3, 6), number >= (3, 8, 3), number >= (3, 8, 4))
+
+
+NEWEST = Rules()
 
 
 class Change(NamedTuple):
@@ -108,9 +167,10 @@ class Tree:
     `cversions` counts the children that were created and deleted below each znode.
     """
 
-    __slots__ = ("acls", "cversions", "names", "nodes")
+    __slots__ = ("acls", "cversions", "names", "nodes", "rules")
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
         self.nodes: dict[str, Node] = {"/": Node(b"", Stat(0, 0, 0, 0))}
         self.names: dict[str, tuple[str, ...]] = {}
         self.cversions: dict[str, int] = {}
@@ -122,7 +182,7 @@ class Tree:
         other.nodes = self.nodes.copy()
         other.names = self.names.copy()
         other.cversions = self.cversions.copy()
-        other.acls = self.acls
+        other.acls, other.rules = self.acls, self.rules
         return other
 
     def allows(self, path: str, permission: str, auth: Collection[str]) -> bool:
@@ -171,6 +231,8 @@ class Tree:
             return NO_NODE
         if self.acls and not self.allows(parent, CREATE, auth):
             return NO_AUTH
+        if isinstance(write, CreateSequential):
+            path = f"{path}{self._creates(parent):010d}"
         if path in self.nodes:
             return NODE_EXISTS
         if above.stat.owner:
@@ -185,11 +247,11 @@ class Tree:
         if path == "/":
             return BAD_ARGUMENTS
         parent = parent_of(path)
-        if parent not in self.nodes:
+        old = self.nodes.get(path)
+        if parent not in self.nodes or (old is None and not self.rules.delete_needs_right):
             return NO_NODE
         if self.acls and not self.allows(parent, DELETE, auth):
             return NO_AUTH
-        old = self.nodes.get(path)
         if old is None:
             return NO_NODE
         if write.version not in (-1, old.stat.version):
@@ -197,6 +259,10 @@ class Tree:
         if path in self.names:
             return NOT_EMPTY
         return Change(zxid, session, write, path, old, None)
+
+    def _creates(self, parent: str) -> int:
+        """Return how many children were ever created below a znode."""
+        return (self.cversions.get(parent, 0) + len(self.names.get(parent, ()))) // 2
 
     def apply(self, change: Change) -> None:
         """Make a planned change."""

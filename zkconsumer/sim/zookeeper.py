@@ -23,14 +23,19 @@ from zkconsumer.sim.ensemble import READS, Connection, Ensemble
 from zkconsumer.sim.znodes import (
     ALL,
     ANYONE,
+    NEWEST,
     OPEN,
     SUPER,
     Change,
+    CreateSequential,
     CreateWithAcl,
     End,
+    Rules,
     SetAcl,
     Write,
 )
+
+Request = rq.Request | rq.Rights | Write
 
 # ---- sizes of requests ---------------------------------------------------------------------------
 
@@ -43,6 +48,7 @@ _HEADER_BYTES, _MULTI_HEADER_BYTES = 8, 9
 _BODY_BYTES: dict[type, int] = {
     rq.Create: 39,  # with the access control list that is open to anyone
     CreateWithAcl: 39,
+    CreateSequential: 39,
     rq.SetData: 12,
     rq.Delete: 8,
     rq.Check: 8,
@@ -53,7 +59,7 @@ _BODY_BYTES: dict[type, int] = {
 _WITH_DATA = (rq.Create, rq.SetData)
 
 
-def is_too_large(request: rq.Request | Write) -> bool:
+def is_too_large(request: Request) -> bool:
     """Return whether the server drops the connection that sends this request."""
     writes = request.writes if isinstance(request, rq.Multi) else (request,)
     # A character takes at most four bytes, so few requests need the exact size.
@@ -65,7 +71,7 @@ def is_too_large(request: rq.Request | Write) -> bool:
     return about > MAX_REQUEST_BYTES and _size(request) > MAX_REQUEST_BYTES
 
 
-def _size(request: rq.Request | Write) -> int:
+def _size(request: Request) -> int:
     """Return the bytes of a request on the wire."""
     if isinstance(request, rq.Multi):
         parts = sum(_part(write) + _MULTI_HEADER_BYTES for write in request.writes)
@@ -74,14 +80,12 @@ def _size(request: rq.Request | Write) -> int:
 
 
 def _part(request: Any) -> int:  # Any: a request or a write, except Multi
-    data: bytes = getattr(request, "data", b"")
-    return _BODY_BYTES[type(request)] + len(request.path.encode()) + len(data)
+    data: bytes | None = getattr(request, "data", b"")
+    return _BODY_BYTES[type(request)] + len(request.path.encode()) + len(data or b"")
 
 
 # ---- sessions and requests -----------------------------------------------------------------------
 
-
-Request = rq.Request | Write
 
 BROKEN = Reply(Code.BROKEN, "ConnectionLoss")
 TOO_LARGE = Reply(Code.TOO_LARGE)
@@ -118,22 +122,31 @@ class Session:
 
 
 class SimZooKeeper(Ensemble):
-    """The ensemble with its sessions; `connect` returns session numbers, which count from 1."""
+    """The ensemble with its sessions; `connect` returns session numbers, which count upwards."""
 
-    def __init__(self, *, replicas: int = 1, tick_s: float = 0.1) -> None:
+    def __init__(
+        self,
+        *,
+        replicas: int = 1,
+        tick_s: float = 0.1,
+        rules: Rules = NEWEST,
+        first_session: int = 1,
+    ) -> None:
         """Create an ensemble.
 
         Args:
             replicas: number of servers that clients connect to, numbered from 0. All follow a
                 separate leader.
             tick_s: sessions expire at multiples of this time, in seconds.
+            rules: how the release treats access rights.
+            first_session: the number of the first session.
         """
-        super().__init__(replicas=replicas)
+        super().__init__(replicas=replicas, rules=rules)
         self._tick_s = tick_s
         self._sessions: dict[int, Session] = {}
         # The sessions that `lose_data` has lost, with the zxid that each client has seen.
         self._lost: dict[int, int] = {}
-        self._next_session = 1
+        self._next_session = first_session
         self._must_restart_timers = False
         self._first_expiry = 0.0  # a restarted timer never ends earlier than before
 
@@ -342,8 +355,8 @@ class SimZooKeeper(Ensemble):
     def _ask_leader(
         self, session: int, connection: Connection, request: Request, now: float
     ) -> Reply | None:
-        if isinstance(request, rq.Create) and len(request.data or b"") > rq.MAX_PAYLOAD_BYTES:
-            return TOO_LARGE  # the client refuses to send it
+        if type(request) is rq.Create and len(request.data or b"") > rq.MAX_PAYLOAD_BYTES:
+            return TOO_LARGE  # a member refuses to send it; other clients create with an ACL
         if is_too_large(request):
             self.disconnect(session)
             return BROKEN
@@ -366,7 +379,7 @@ class SimZooKeeper(Ensemble):
             case rq.Multi(writes):
                 refusal, results = self._transact(session, auth, writes)
                 return Reply(refusal.code, len(results)) if refusal else Reply(Code.OK, results)
-            case rq.Get() | rq.Exists() | rq.Children() | rq.Listing():
+            case rq.Get() | rq.Exists() | rq.Children() | rq.Listing() | rq.Rights():
                 raise TypeError(f"a read does not go to the leader: {request!r}")
         refusal, results = self._transact(session, auth, (request,))
         return refusal or Reply(Code.OK, results[0])
@@ -456,8 +469,8 @@ _UPDATES = (rq.SetData, SetAcl)
 
 def _result(write: Write, change: Change | None) -> str | Stat | bool:
     """Return what kazoo returns for an element of a successful transaction."""
-    if isinstance(write, rq.Create):
-        return write.path
+    if isinstance(write, rq.Create) and change:
+        return change.path
     if isinstance(write, _UPDATES) and change and change.new:
         return change.new.stat
     return True

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 
 import pytest
 from support.sim.contract import SimServer
 from support.zk.contract import Server
 from support.zk.servers import release_number, zookeeper_releases
 
-from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER
+from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER, ZOOKEEPER_RELEASES
+from zkconsumer.testing import FakeZooKeeper
 
-# The servers on which the tests run by default; the simulated one is modelled on the default
-# release.
-DEFAULT = ("simulated", "sandbox", "container")
+# The servers on which the tests run by default; the simulated one and the fake one are modelled on
+# the default release.
+DEFAULT = ("simulated", "fake", "sandbox", "container")
+# The other releases that the fake server imitates, except 3.4.6: the fake has no znodes that cannot
+# be deleted after a failed transaction.
+FAKES = {
+    f"fake-{release}": release
+    for release in ZOOKEEPER_RELEASES
+    if release not in ("3.4.6", DEFAULT_ZOOKEEPER)
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,17 +36,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" not in metafunc.fixturenames:
         return
     others = (one for one in zookeeper_releases(metafunc.config) if one != DEFAULT_ZOOKEEPER)
-    kinds = [kind for kind in (*DEFAULT, *others) if _holds(metafunc.definition, kind)]
+    kinds = [kind for kind in (*DEFAULT, *FAKES, *others) if _holds(metafunc.definition, kind)]
     metafunc.parametrize("server", kinds, indirect=True)
 
 
 def _holds(test: pytest.Item, kind: str) -> bool:
     """Return whether a test applies to this server."""
-    release = release_number(DEFAULT_ZOOKEEPER if kind in DEFAULT else kind)
+    release = release_number(DEFAULT_ZOOKEEPER if kind in DEFAULT else FAKES.get(kind, kind))
     since, until = test.get_closest_marker("since"), test.get_closest_marker("until")
     return (since is None or release >= release_number(since.args[0])) and (
         until is None or release < release_number(until.args[0])
     )
+
+
+@pytest.fixture(scope="package")
+def fake_server() -> Iterator[Callable[[str], str]]:
+    """Return the connect string of the fake server of a release."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(release: str) -> str:
+            return stack.enter_context(FakeZooKeeper(release=release, tick_time_s=0.5)).connect
+
+        yield start
 
 
 @pytest.fixture
@@ -46,7 +67,10 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server | SimServer]:
     if request.param == "simulated":
         yield SimServer()
         return
-    if request.param == "container":
+    if request.param in ("fake", *FAKES):
+        release = FAKES.get(request.param, DEFAULT_ZOOKEEPER)
+        address = request.getfixturevalue("fake_server")(release)
+    elif request.param == "container":
         address = request.getfixturevalue("container_zookeeper")
     else:
         release = DEFAULT_ZOOKEEPER if request.param == "sandbox" else request.param
