@@ -485,7 +485,7 @@ HAPPEN: dict[str, Callable[[Member, Any], object]] = {
     "owner node": lambda m, number: m.send(ev.OwnerNodeChanged, partition=_tp(number)),
     "owners": lambda m, _: m.send(ev.OwnersChanged, topic="t"),
     "topic deleted": lambda m, _: m.send(ev.TopicDeleted, topic="t"),
-    "ready": lambda m, numbers: m.send(ev.ReleaseReady, partitions=tps(*numbers)),
+    "ready": lambda m, numbers: m.user_finishes(tps(*numbers)),
     "suspend": lambda m, _: m.send(ev.Suspended),
     "client dies": lambda m, _: m.send(ev.ClientDied, reason="a bug", refused=False),
     "connect": lambda m, session: m.send(ev.Connected, session=session, wall_ms=1),

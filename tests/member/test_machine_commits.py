@@ -146,7 +146,7 @@ def test_the_commit_of_a_rebalance_precedes_waiting_commits() -> None:
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.read(TWO)
     member.finished |= dict.fromkeys(tps(2, 3), 25)
-    member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    member.user_finishes(tps(2, 3))
     assert one(member.answer_commit(), cmd.CommitOffsets).plan.writes.keys() == tps(2, 3)
 
 
@@ -481,7 +481,7 @@ def test_a_hand_over_does_not_wait_for_a_retry() -> None:
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.read(TWO)
     member.answer_commit(stored(member, T0))
-    done = member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    done = member.user_finishes(tps(2, 3))
     assert one(done, cmd.CommitOffsets).plan.kafka.keys() == tps(2, 3)
     done = member.answer_commit(stored(member, *tps(2, 3)))
     assert {n.kind for n in of(done, cmd.Notice)} == {cmd.NoticeKind.COMMIT_FAILED}
@@ -557,7 +557,7 @@ def test_a_release_waits_for_a_commit_that_touches_it() -> None:
     member.commit(1)
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.read(TWO)
-    done = member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    done = member.user_finishes(tps(2, 3))
     assert not of(done, cmd.Release)
     done = member.answer_commit(found(TopicPartition("t", 2), value=1, version=4))
     assert TopicPartition("t", 2) in one(done, cmd.CommitOffsets).plan.writes

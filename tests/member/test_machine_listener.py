@@ -164,7 +164,7 @@ def test_a_commit_in_the_listener_covers_revoked_partitions(auto_commit_s: float
     member.finished |= dict.fromkeys(tps(0, 1, 2, 3), 15)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
     joined(member)
-    member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    member.user_finishes(tps(2, 3))
     if auto_commit_s is not None:
         member.answer_commit()
     assert member.state.phase is Phase.BEFORE_RELEASE
@@ -179,7 +179,7 @@ def test_an_edit_found_in_the_listener_is_the_next_owners_start() -> None:
     member = settled(auto_commit_s=None)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
     joined(member)
-    member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    member.user_finishes(tps(2, 3))
     member.commit()
     edited = {TopicPartition("t", 3): StoredOffset(2, 9)}
     done = member.answer_commit(ev.Committed({}, edited, frozenset(edited), {}))
@@ -346,7 +346,7 @@ def test_a_leaving_member_commits_nothing_of_a_release_in_progress() -> None:
     member = settled()
     joined(member)
     member.delivered |= dict.fromkeys(tps(0, 1, 2, 3), 16)
-    member.send(ev.ReleaseReady, partitions=tps(2, 3))
+    member.user_finishes(tps(2, 3))
     if member.state.commits.running is not None:
         member.answer_commit()
     member.listened()

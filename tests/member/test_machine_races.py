@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.members.machine import ME, Member, member_in, tps, view
+from support.members.machine import ME, TWO, Member, joined, member_in, of, tps, view
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
@@ -40,12 +40,31 @@ def test_a_hand_over_without_a_commit_continues_when_the_lease_is_renewed() -> N
     member = member_in(Phase.STOPPING)
     member.now += 100.0  # The lease has ended.
     member.finished.clear()
-    member.send(ev.ReleaseReady, partitions=member.state.revoking)
+    member.user_finishes(member.state.revoking)
     assert member.state.phase is Phase.COMMITTING
     member.send(ev.Tick)
     member.answer_sync()
     assert member.state.commits.running is None
     assert member.state.phase is Phase.RELEASING
+
+
+def test_a_late_answer_to_an_earlier_release_does_not_count() -> None:
+    """A user that finishes after the grace period does not release what another user holds."""
+    # 1. The grace period ends while a user holds messages, and the partitions are released. 2. The
+    # member claims them again, for another stream. 3. They are revoked again, while the second
+    # user holds messages. 4. The first user finishes.
+    member = member_in(Phase.STOPPING)
+    asked = {tp: member.state.owned[tp] for tp in member.state.revoking}
+    member.wait(member.state.settings.grace_s)
+    assert member.state.phase is Phase.COMMITTING
+    member.drive(TWO)
+    joined(member, view())
+    member.drive()
+    joined(member)
+    assert member.state.phase is Phase.STOPPING
+    assert not member.send(ev.ReleaseReady, partitions=asked)
+    assert member.state.phase is Phase.STOPPING
+    assert of(member.user_finishes(asked), cmd.CollectPositions)
 
 
 def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again() -> None:
@@ -125,7 +144,7 @@ def test_a_release_reads_the_owner_of_a_znode_that_has_changed() -> None:
     member = member_in(Phase.STOPPING)
     (changed, *others) = sorted(member.state.revoking)
     member.send(ev.OwnerNodeChanged, partition=changed)
-    member.send(ev.ReleaseReady, partitions=member.state.revoking)
+    member.user_finishes(member.state.revoking)
     while member.state.phase is not Phase.RELEASING:
         assert member.go_on(None)
     assert member.last(cmd.Release).watched == frozenset(others)

@@ -132,8 +132,8 @@ def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> 
 def test_a_release_continues_when_the_last_message_is_finished() -> None:
     """The rebalance continues only when all revoked partitions are finished, and then at once."""
     member = member_in(Phase.STOPPING)
-    assert not member.send(ev.ReleaseReady, partitions=tps(2))
-    assert of(member.send(ev.ReleaseReady, partitions=tps(3)), cmd.CollectPositions)
+    assert not member.user_finishes(tps(2))
+    assert of(member.user_finishes(tps(3)), cmd.CollectPositions)
 
 
 def test_a_refused_release_does_not_delay_the_others() -> None:
@@ -176,9 +176,9 @@ def test_an_unfinished_partition_is_released_even_if_assigned_again(why: str) ->
     if why in ("in hand", "finished too late"):
         member.wait(1.1)
     else:
-        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+        member.user_finishes(tps(2, 3))
     if why == "finished too late":
-        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+        member.user_finishes(tps(2, 3))
     if why == "not stored":
         member.answer_commit(ev.Committed({}, {}, frozenset(), dict.fromkeys(tps(2, 3), "no")))
     elif why != "not committed":
@@ -521,7 +521,7 @@ def test_an_eager_claim_that_could_not_be_undone_is_released_later() -> None:
     member.verify()
     assert (member.state.phase, member.state.serving) == (Phase.WAITING, {T0})
     assert one(joined(member, view([FIRST, ME])), cmd.AskRelease).partitions == {T0}
-    member.send(ev.ReleaseReady, partitions=frozenset({T0}))
+    member.user_finishes([T0])
     assert member.last(cmd.Release).partitions == {T0}
 
 
@@ -952,7 +952,7 @@ def test_a_recreated_topic_is_claimed_again_after_a_lost_connection() -> None:
     member = member_in(Phase.SETTLED)
     member.send(ev.Triggered, trigger=ev.Trigger.TOPIC)
     member.read(view(czxid=2))
-    member.send(ev.ReleaseReady, partitions=tps(0, 1, 2, 3))
+    member.user_finishes(tps(0, 1, 2, 3))
     assert member.state.phase is Phase.RELEASING
     old = dict(member.state.owned)
     member.send(ev.Suspended)

@@ -83,10 +83,10 @@ class LeaveRequested:
 class ReleaseDone:
     """Posts the event that the user has finished all messages of `partitions`.
 
-    Any thread may call the callback.
+    Any thread may call the callback, at any time: see `events.ReleaseReady`.
     """
 
-    partitions: frozenset[TopicPartition]
+    partitions: Mapping[TopicPartition, Ownership]
     host: Host
 
     def __call__(self) -> None:
@@ -293,8 +293,8 @@ class MemberLoop:
                     stream.withdraw([tp for tp in partitions if topic in (None, tp.topic)])
             case cmd.AskRelease(partitions):
                 for key, asked in self._by_stream(partitions).items():
-                    done = ReleaseDone(frozenset(asked), self._host)
-                    self._streams[key].ask_release(asked, done)
+                    under = {tp: self.state.owned[tp] for tp in asked}
+                    self._streams[key].ask_release(asked, ReleaseDone(under, self._host))
 
     def _by_stream(self, partitions: Iterable[TopicPartition]) -> dict[Key, list[TopicPartition]]:
         groups: dict[Key, list[TopicPartition]] = {}

@@ -269,9 +269,13 @@ class OwnersChanged(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseReady(Event):
     """The user has finished all messages of these partitions, and receives no further message of
-    them."""
+    them.
 
-    partitions: frozenset[TopicPartition]
+    `partitions` maps each partition to the ownership under which its release was requested. The
+    answer may come so late that this member has claimed the partition again, for another stream.
+    """
+
+    partitions: Mapping[TopicPartition, Ownership]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,7 +135,11 @@ def awaits(state: State, op: int) -> bool:
 def _release_ready(state: State, event: events.ReleaseReady) -> Step:
     if state.phase is not Phase.STOPPING:
         return state, ()  # the grace period is over, and the positions were collected
-    state = replace(state, finished=state.finished | event.partitions)
+    # 1. The grace period ends while a user holds a message; the partition is released. 2. This
+    # member claims the partition again for another stream, and then must revoke it. 3. The first
+    # user finishes its message. The second user may still hold another one.
+    done = {tp for tp, mine in event.partitions.items() if state.owned.get(tp) == mine}
+    state = replace(state, finished=state.finished | done)
     complete = state.finished >= (state.revoking & state.serving)
     return rebalance.commit_revoked(state, event.now) if complete else (state, ())
 

@@ -11,7 +11,7 @@ command and the replies so far. A copy replays the replies into a new generator 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -42,7 +42,7 @@ from zkconsumer.member.events import Event
 from zkconsumer.member.operations import MemberIdentity as Identity
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import NEVER, Settings, State
-from zkconsumer.protocol.model import Position, Purpose, Session, TopicPartition
+from zkconsumer.protocol.model import Ownership, Position, Purpose, Session, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.requests import OffsetRequest, Reply, Request
 from zkconsumer.sim.plan import Rare
@@ -151,7 +151,7 @@ class SimStreams:
 
     def __init__(self, host: Host) -> None:
         self.feeds: dict[TopicPartition, Feed] = {}
-        self.releases: tuple[frozenset[TopicPartition], ...] = ()
+        self.releases: tuple[Mapping[TopicPartition, Ownership], ...] = ()
         self._host = host
 
     def copy(self, host: Host) -> SimStreams:
@@ -327,6 +327,13 @@ class SimMember:
     @property
     def feeds(self) -> dict[TopicPartition, Feed]:
         return self.streams.feeds
+
+    @property
+    def held(self) -> set[tuple[TopicPartition, int]]:
+        """The partitions of which the user holds unfinished messages, each with the fencing token
+        of these messages.
+        """
+        return {(tp, feed.epoch) for tp, feed in self.feeds.items() if feed.unfinished}
 
     @property
     def running(self) -> dict[int, Running]:

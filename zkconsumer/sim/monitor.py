@@ -8,7 +8,7 @@ ZooKeeper's history, which contains the session of each write.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import ClassVar, Protocol
@@ -84,6 +84,8 @@ class ObservedMember(Protocol):
     def state(self) -> State: ...
     @property
     def feeds(self) -> Collection[TopicPartition]: ...
+    @property
+    def held(self) -> Set[tuple[TopicPartition, int]]: ...
     @property
     def gate(self) -> float: ...
     @property
@@ -306,6 +308,8 @@ class Monitor(Watcher):
                 self.asked[who] = self.asked.get(who, 0) - 1
         elif isinstance(event, events.Finished):
             self._ended(world, who, before, event, commands)
+        elif isinstance(event, events.ReleaseReady):
+            self._users_have_finished(world, who, before)
         if isinstance(event, events.Connected):
             self._connected(world, who, before, event)
         self._commanded(who, before, commands)
@@ -325,6 +329,17 @@ class Monitor(Watcher):
         old, lives = before.session, world.zookeeper.sessions
         if self.simulated and old is not None and old.id != event.session.id and old.id in lives:
             raise InvariantViolation("I18", f"{who} leaves its session, which has not ended")
+
+    def _users_have_finished(self, world: ObservedWorld, who: int, before: State) -> None:
+        """Check that a rebalance goes on only after the users have finished, or after the grace
+        period (I9).
+        """
+        member = world.members[who]
+        if before.phase is not Phase.STOPPING or member.state.phase is Phase.STOPPING:
+            return
+        revoked = {(tp, before.owned[tp].epoch) for tp in before.revoking & before.serving}
+        if held := revoked & member.held:
+            raise InvariantViolation("I9", f"{who} gives up {held}, which its users hold")
 
     def _commanded(self, who: int, before: State, commands: Iterable[cmd.Command]) -> None:
         for command in commands:

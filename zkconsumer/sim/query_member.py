@@ -23,14 +23,12 @@ from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_fetcher import StreamReport
 from zkconsumer.kafka.logs import LogRange
-from zkconsumer.member.events import ReleaseReady
 from zkconsumer.member.machine import OVER
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.requests import Reply, Request, run_operation
-from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.logs import Log
 from zkconsumer.sim.member import OnTransition
 from zkconsumer.sim.plan import Rare
@@ -151,6 +149,10 @@ class QueryMember(ReportingMember):
     def feeds(self) -> Mapping[TopicPartition, object]:  # type: ignore[override]
         return self._group.reached()
 
+    @property
+    def held(self) -> set[tuple[TopicPartition, int]]:
+        return {*self._in_flight.items()} if self._has_begun else set()
+
     def is_busy(self, now: float) -> bool:
         """Return whether the query can run its batch, finish it, or plan another batch.
 
@@ -207,25 +209,6 @@ class QueryMember(ReportingMember):
         self._has_begun = True
         self._in_flight = {one.tp: served[one.tp].epoch for one in begun if one.size}
         return [(one.tp, one.start, one.end, served[one.tp].epoch) for one in begun]
-
-    def post(self, item: object) -> None:
-        """Put an item into the inbox; check that a release waits for the batch in flight (I9).
-
-        An answer in another phase comes too late and is ignored: the partition was withdrawn,
-        because the grace period has ended or the member leaves. A deleted topic's partition is
-        withdrawn in every phase.
-        """
-        is_awaited = self.state.phase is Phase.STOPPING
-        if isinstance(item, ReleaseReady) and self._has_begun and is_awaited:
-            owned = self.state.owned
-            begun = [
-                tp
-                for tp, epoch in self._in_flight.items()
-                if tp in owned and owned[tp].epoch == epoch and tp in self.state.serving
-            ]
-            if early := item.partitions.intersection(begun):
-                raise InvariantViolation("I9", f"{self.name} releases {early} during their batch")
-        super().post(item)
 
     def _finish(self, before: Mapping[TopicPartition, OffsetRange]) -> None:
         self._has_begun = False

@@ -31,7 +31,6 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Pattern
-from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.logs import Log, MemoryFetcher
 from zkconsumer.sim.member import OnTransition, SimMember
 from zkconsumer.sim.plan import Rare
@@ -195,6 +194,10 @@ class StreamMember(ReportingMember):
         return {tp: user.stream for user in self.users for tp in serving if user.stream.serves(tp)}
 
     @property
+    def held(self) -> set[tuple[TopicPartition, int]]:
+        return {(tp, epoch) for user in self.users for tp, (epoch, _) in user.held.items()}
+
+    @property
     def paused(self) -> frozenset[TopicPartition]:
         return frozenset(tp for user in self.users for tp in user.stream.paused)
 
@@ -306,22 +309,6 @@ class StreamMember(ReportingMember):
         return quiet
 
     # ---- the loop's host and gate ----------------------------------------------------------------
-
-    def post(self, item: object) -> None:
-        """Put an item into the inbox; check that a release waits for unfinished messages (I9).
-
-        A member that has given up closes its streams and releases nothing.
-        """
-        if isinstance(item, events.ReleaseReady) and not self.has_given_up:
-            held = [
-                tp
-                for user in self.users
-                for tp in item.partitions.intersection(user.held)
-                if tp in self.state.owned and self.state.owned[tp].epoch == user.held[tp][0]
-            ]
-            if held:
-                raise InvariantViolation("I9", f"{self.name} releases {held}, which users hold")
-        super().post(item)
 
     def gave_up(self, command: cmd.GiveUp) -> ZkConsumerError:
         self.has_given_up = True

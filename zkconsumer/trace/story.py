@@ -43,7 +43,7 @@ def cause(event: Value) -> str:
         case {"is": "OwnersChanged", "topic": topic}:
             return f"something changed among the owners of {topic}"
         case {"is": "ReleaseReady", "partitions": partitions}:
-            return f"the user has finished {listed(partitions)}"
+            return f"the user has finished {listed(tp for tp, _ in partitions)}"
         case {
             "is": "PositionsCollected",
             "commit": {"purpose": purpose, "positions": positions},

@@ -164,6 +164,12 @@ class Member:
         self.now = end
         return done
 
+    def user_finishes(self, partitions: Iterable[TopicPartition]) -> tuple[cmd.Command, ...]:
+        """Let the user finish all messages of those of these partitions that this member owns."""
+        owned = self.state.owned
+        wanted = {tp: owned[tp] for tp in partitions if tp in owned}
+        return self.send(ev.ReleaseReady, partitions=wanted)
+
     # ---- sequences of events ---------------------------------------------------------------------
 
     def connect(self, session: Session = SESSION) -> tuple[cmd.Command, ...]:
@@ -245,7 +251,7 @@ class Member:
             case Phase.READING:
                 self.read(group)
             case Phase.STOPPING:
-                self.send(ev.ReleaseReady, partitions=self.state.revoking)
+                self.user_finishes(self.state.revoking)
             case Phase.BEFORE_RELEASE | Phase.BEFORE_START:
                 self.listened()
             case Phase.RELEASING:
@@ -329,7 +335,7 @@ def _at_the_listener(phase: Phase, **settings: Any) -> Member:
     else:
         member.drive()
         _leave_rest(member, Phase.STOPPING)
-        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+        member.user_finishes(tps(2, 3))
         member.answer_commit()
     assert member.state.phase is phase
     return member
@@ -351,6 +357,6 @@ def _leave_rest(member: Member, phase: Phase) -> None:
     member.send(ev.Triggered, trigger=ev.Trigger.MEMBERS)
     member.read(TWO)
     if phase in (Phase.COMMITTING, Phase.RELEASING):
-        member.send(ev.ReleaseReady, partitions=tps(2, 3))
+        member.user_finishes(tps(2, 3))
     if phase is Phase.RELEASING:
         member.answer_commit()

@@ -187,6 +187,8 @@ class TracedMember:
     feeds: dict[TopicPartition, int] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
     is_over: bool = False
+    # A trace does not say which messages users hold.
+    held: frozenset[tuple[TopicPartition, int]] = frozenset()
 
     @property
     def name(self) -> str:
