@@ -22,11 +22,10 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.jvm_member import MixedWorld
-from zkconsumer.sim.kernel.world import all_of as watchers
 from zkconsumer.sim.plan import Do, Plan
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import Watcher, Watchers, World
 
 FILE = Path(__file__).parent / "sequences.jsonl.gz"
 OPS = {
@@ -149,7 +148,7 @@ class JvmGroup(Stage):
             ),
         )
         recorder = Recorder(lambda entry: None)
-        self.jvm = MixedWorld(plan, watchers(recorder, self.sniffer), jvm=frozenset(range(3)))
+        self.jvm = MixedWorld(plan, Watchers(recorder, self.sniffer), jvm=frozenset(range(3)))
         super().__init__(self.jvm, recorder)
 
     def consume(self, who: int, partition: int, messages: int) -> None:

@@ -53,11 +53,12 @@ from zkconsumer.sim.coordinated.world import (
     InTransit,
     Member,
     Watcher,
+    Watchers,
     World,
 )
 from zkconsumer.sim.coordinated.world import Move as WorldMove
 from zkconsumer.sim.kernel.stories import Emit
-from zkconsumer.sim.kernel.world import NEVER, Delivered, all_of
+from zkconsumer.sim.kernel.world import NEVER, Delivered
 from zkconsumer.sim.plan import Do
 from zkconsumer.trace.story import listed
 
@@ -395,7 +396,7 @@ class CoordinatedStage(LabStage[World], Director):
         return self.world.copy(camera)
 
     def record(self, emit: Emit) -> None:
-        self.world.watcher = all_of(self.camera, Recorder(emit))
+        self.world.watcher = Watchers(self.camera, Recorder(emit))
 
     def keeps_owners(self) -> bool:
         live = [member for member in self.world.members if member.lives]

@@ -38,12 +38,11 @@ from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import JvmMember
 from zkconsumer.sim.kernel.stories import Emit
-from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.scenarios import Scenario
 from zkconsumer.sim.stage import ORDINARY, Stage
-from zkconsumer.sim.world import World, possible, repairs
+from zkconsumer.sim.world import Watchers, World, possible, repairs
 
 MOVES_BETWEEN_COPIES = 50
 """Minimum number of moves between two copies of a world; large worlds are copied less often."""
@@ -68,7 +67,7 @@ class ZooKeeperStage(LabStage[World], Stage):
 
     def record(self, emit: Emit) -> None:
         recorder = Recorder(emit)
-        self.world.watcher = all_of(self.camera, recorder)
+        self.world.watcher = Watchers(self.camera, recorder)
         recorder.begin(self.world)
 
     def _settle(self, members: Sequence[int]) -> None:

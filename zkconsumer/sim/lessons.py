@@ -16,11 +16,11 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import Kind
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import MixedWorld
-from zkconsumer.sim.kernel.world import Delivered, all_of
+from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import Watcher, Watchers, World
 
 SIZES = (2, 5, 10, 20, 50, 100, 200)
 PER_MEMBER = 2
@@ -246,7 +246,7 @@ def _stage(kind: str, members: int) -> tuple[Stage, SplitBrainCounter]:
     )
     jvm = frozenset(range(members)) if kind == "JVM" else frozenset[int]()
     counter, recorder = SplitBrainCounter(), Recorder(lambda entry: None)
-    world = MixedWorld(plan, all_of(recorder, counter), jvm=jvm)
+    world = MixedWorld(plan, Watchers(recorder, counter), jvm=jvm)
     return Stage(world, recorder), counter
 
 

@@ -20,12 +20,12 @@ from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import RebalanceMode, Storage, TopicPartition
 from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, shrunk
-from zkconsumer.sim.kernel.world import InvariantViolation, all_of
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.member import PREEMPTED_S, SimMember
 from zkconsumer.sim.monitor import Monitor, made_room
 from zkconsumer.sim.plan import FAULTS, MEMBER_FAULTS, USER_ACTIONS, Action, Do, Plan, Rare
 from zkconsumer.sim.recorder import Recorder, root_of
-from zkconsumer.sim.world import PEER, Watcher, World, possible, repairs
+from zkconsumer.sim.world import PEER, Watcher, Watchers, World, possible, repairs
 from zkconsumer.trace.story import story
 
 MAX_ACTIONS = 20_000
@@ -745,7 +745,7 @@ def record(decide: Decisions) -> tuple[Result, list[dict[str, object]], World]:
     worlds: list[World] = []
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        worlds.append(world_of(plan, all_of(Recorder(entries.append), monitor)))
+        worlds.append(world_of(plan, Watchers(Recorder(entries.append), monitor)))
         return worlds[-1]
 
     return run(decide, make=make), entries, worlds[0]

@@ -11,11 +11,10 @@ from __future__ import annotations
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.jvm_member import MixedMonitor, MixedWorld
 from zkconsumer.sim.kernel import stories as kernel
-from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.recorder import Recorder
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import Watcher, Watchers, World
 
 LIMIT_S = 120.0
 """Virtual seconds within which a story's condition must become true: many session timeouts and
@@ -136,7 +135,7 @@ def stage(
     """Return a stage for a plan; `recorder` records everything, and the members in `jvm` are JVM
     members.
     """
-    everybody = all_of(recorder, *watchers)
+    everybody = Watchers(recorder, *watchers)
     world = MixedWorld(plan, everybody, jvm=jvm) if jvm else World(plan, everybody)
     recorder.begin(world)
     return Stage(world, recorder)

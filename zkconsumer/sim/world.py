@@ -708,6 +708,49 @@ class Watcher:
         """An action has ended."""
 
 
+class Watchers(Watcher):
+    """Passes each call to several watchers, in their order."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self._watchers = watchers
+
+    def transition(
+        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
+    ) -> None:
+        for one in self._watchers:
+            one.transition(world, who, before, event, commands)
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        for one in self._watchers:
+            one.delivered(world, message)
+
+    def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
+        for one in self._watchers:
+            one.finished(world, who, tp, offset)
+
+    def repositioned(
+        self, world: World, who: int, tp: TopicPartition, *, epoch: int, offset: int, is_seek: bool
+    ) -> None:
+        for one in self._watchers:
+            one.repositioned(world, who, tp, epoch=epoch, offset=offset, is_seek=is_seek)
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        for one in self._watchers:
+            one.served(world, who, request, reply)
+
+    def notified(self, world: World, who: int, fired: WatchFired) -> None:
+        for one in self._watchers:
+            one.notified(world, who, fired)
+
+    def entered(self, world: World, who: int, phase: str, text: str) -> None:
+        for one in self._watchers:
+            one.entered(world, who, phase, text)
+
+    def acted(self, world: World, action: Action) -> None:
+        for one in self._watchers:
+            one.acted(world, action)
+
+
 class World:
     """One run: `enabled` lists the possible actions, and `act` performs one."""
 

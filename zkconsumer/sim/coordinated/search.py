@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from zkconsumer.later.client_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
-from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Move, Plan, Watcher, World
+from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Move, Plan, Watcher, Watchers, World
 from zkconsumer.sim.kernel.search import (
     SHRINK_S,
     Decide,
@@ -22,7 +22,6 @@ from zkconsumer.sim.kernel.search import (
     one_of,
     shrunk,
 )
-from zkconsumer.sim.kernel.world import all_of
 
 PROTOCOLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classic-eager": ("classic", ("range",)),
@@ -69,7 +68,7 @@ def run(
     name = protocol or one_of(sorted(PROTOCOLS), decide)
     monitor = Monitor()
     plan = replace(_plan(decide, name), delay=lambda _: _delay(decide))
-    world = World(plan, monitor if watcher is None else all_of(monitor, watcher))
+    world = World(plan, monitor if watcher is None else Watchers(monitor, watcher))
     actions = 0
 
     def announce(text: str) -> None:

@@ -16,10 +16,9 @@ from zkconsumer.later.client_state import Settings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.recorder import Recorder
 from zkconsumer.sim.coordinated.search import end_faults, random_delay, run_faults
-from zkconsumer.sim.coordinated.world import Plan, World
+from zkconsumer.sim.coordinated.world import Plan, Watchers, World
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.stories import Emit, Stage, Story, StoryRun, lesson_of, narrated
-from zkconsumer.sim.kernel.world import all_of
 
 Value: TypeAlias = Any
 """A state, record or setting; its class depends on the group protocol."""
@@ -453,7 +452,7 @@ def _deleted(on: Director) -> None:
 def run_story(story: CoordinatedStory, protocol: str, emit: Emit) -> StoryRun:
     """Run a story, and pass its entries to `emit`."""
     recorder, monitor = Recorder(emit), Monitor()
-    on = Director(story.world(protocol, all_of(monitor, recorder)), recorder)
+    on = Director(story.world(protocol, Watchers(monitor, recorder)), recorder)
     return _narrated(on, monitor, lambda: story.script(on))
 
 
@@ -463,7 +462,7 @@ def run_story_of_seed(
     """Run the joins and faults that the seed selects; then end the faults."""
     recorder, monitor = Recorder(emit), Monitor()
     plan = plan_for(protocol, {}, members=members, partitions=partitions, messages=1)
-    world = World(replace(plan, delay=random_delay(seed)), all_of(monitor, recorder))
+    world = World(replace(plan, delay=random_delay(seed)), Watchers(monitor, recorder))
     on = Director(world, recorder)
 
     def script() -> None:

@@ -133,6 +133,46 @@ class Watcher:
         """Something has happened; called after each change."""
 
 
+class Watchers(Watcher):
+    """Passes each call to several watchers, in their order."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self._watchers = watchers
+
+    def transition(
+        self,
+        world: World,
+        who: int,
+        before: AnyState,
+        event: ev.Event,
+        commands: Iterable[ev.Command],
+    ) -> None:
+        for one in self._watchers:
+            one.transition(world, who, before, event, commands)
+
+    def asked(self, world: World, who: int, request: msg.Request) -> None:
+        for one in self._watchers:
+            one.asked(world, who, request)
+
+    def answered(
+        self, world: World, who: int, request: msg.Request, response: msg.Response
+    ) -> None:
+        for one in self._watchers:
+            one.answered(world, who, request, response)
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        for one in self._watchers:
+            one.delivered(world, message)
+
+    def moved(self, world: World, broker: int | None) -> None:
+        for one in self._watchers:
+            one.moved(world, broker)
+
+    def acted(self, world: World) -> None:
+        for one in self._watchers:
+            one.acted(world)
+
+
 @dataclass
 class Member:
     """A member's process.

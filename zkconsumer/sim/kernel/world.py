@@ -8,16 +8,14 @@ have different parts; its methods return nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from zkconsumer.protocol.model import TopicPartition
 
 NEVER = float("inf")
 
 Move = TypeVar("Move")
-W = TypeVar("W")
 
 
 class World(Protocol[Move]):
@@ -59,25 +57,3 @@ class InvariantViolation(AssertionError):
     def __init__(self, invariant: str, text: str) -> None:
         super().__init__(f"{invariant}: {text}")
         self.invariant = invariant
-
-
-class _AllWatchers:
-    """Passes each call to several watchers, in their order."""
-
-    def __init__(self, watchers: Sequence[object]) -> None:
-        self._watchers = watchers
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        methods = [getattr(one, name) for one in self._watchers]
-
-        def call(*arguments: object, **named: object) -> None:
-            for method in methods:
-                method(*arguments, **named)
-
-        self.__dict__[name] = call  # the next call does not look the methods up
-        return call
-
-
-def all_of(*watchers: W) -> W:
-    """Return one watcher that passes everything to all of these, in their order."""
-    return cast(W, _AllWatchers(watchers))
