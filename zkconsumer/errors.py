@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from importlib.util import find_spec
 from typing import Self
 
 MAX_DISPLAYED = 400
@@ -142,6 +143,16 @@ class ZkConsumerError(Exception):
 class ConfigError(ZkConsumerError):
     """A property is missing or invalid, or contradicts another one (JVM:
     InvalidConfigException)."""
+
+
+def require(*modules: str, extra: str, where: str) -> None:
+    """Raise ConfigError if a module cannot be found; `extra` is the extra that installs it."""
+    if missing := [one for one in modules if find_spec(one) is None]:
+        raise ConfigError(
+            f"{where} needs {' and '.join(missing)}",
+            where=where,
+            remedy=f"pip install 'zkconsumer[{extra}]'",
+        )
 
 
 class InvalidNameError(ConfigError):

@@ -22,16 +22,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from zkconsumer.admin.lag import WINDOW, Commit, GroupLag, PartitionLag, Status
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, require
 from zkconsumer.protocol.group_health import GroupHealth
 from zkconsumer.protocol.model import JsonObject, TopicPartition
 
-FromPrometheus: TypeAlias = Any
-"""An object of prometheus-client, which is an optional dependency and imported on first use."""
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 
 # ---- what is served ------------------------------------------------------------------------------
@@ -568,15 +569,10 @@ def _offset(commit: Commit) -> JsonObject:
 # ---- the server ----------------------------------------------------------------------------------
 
 
-def _client() -> FromPrometheus:
-    try:
-        import prometheus_client  # noqa: PLC0415 - the extra `metrics`
-    except ImportError as error:
-        raise ConfigError(
-            "prometheus-client is not installed",
-            where="lag exporter",
-            remedy="run pip install 'zkconsumer[metrics]'",
-        ) from error
+def _client() -> ModuleType:
+    require("prometheus_client", extra="metrics", where="the lag exporter")
+    import prometheus_client  # noqa: PLC0415 - the extra `metrics`
+
     return prometheus_client
 
 
@@ -613,7 +609,7 @@ class LagExporter:
         self._host, self._port = host, port
         self._metrics = Metrics(clusters, names, has_cluster=has_cluster)
         self._api = BurrowApi(clusters, window=window)
-        self._server: FromPrometheus = None
+        self._server: WSGIServer
 
     def __enter__(self) -> Self:
         prometheus_client = _client()
@@ -628,6 +624,7 @@ class LagExporter:
                 remedy="choose another port or address",
             ) from error
         metrics = self._server.get_app()
+        assert metrics is not None
         self._server.set_app(lambda request, start: self._respond(metrics, request, start))
         return self
 
@@ -641,7 +638,7 @@ class LagExporter:
         self._server.server_close()
 
     def _respond(
-        self, metrics: FromPrometheus, request: Mapping[str, str], start: Callable[..., object]
+        self, metrics: WSGIApplication, request: WSGIEnvironment, start: StartResponse
     ) -> Iterable[bytes]:
         """Answer a request of WSGI: Burrow's paths here, and all others with the metrics."""
         path = request["PATH_INFO"].encode("latin-1").decode(errors="replace")  # as WSGI says

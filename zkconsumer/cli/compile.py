@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 
 import typer
 
 from zkconsumer import loops
 from zkconsumer.cli.output import say
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, require
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -25,12 +24,7 @@ def compile_() -> None:
 
     Example: zkconsumer compile
     """
-    missing = [name for name in ("numba", "pyarrow", "google_crc32c") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"nothing can be compiled: {' and '.join(missing)} cannot be imported",
-            remedy="pip install 'zkconsumer[fast]'",
-        )
+    require("numba", "pyarrow", "google_crc32c", extra="fast", where="zkconsumer compile")
     directory = loops.cache_directory()
     if directory is None:
         raise ConfigError(

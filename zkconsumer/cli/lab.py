@@ -6,7 +6,6 @@ import socket
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ import typer
 
 from zkconsumer.cli.options import Format, operator
 from zkconsumer.cli.output import SECTIONS
-from zkconsumer.errors import ConfigError, quoted
+from zkconsumer.errors import ConfigError, quoted, require
 
 if TYPE_CHECKING:
     from zkconsumer.lab.live import LiveGroup
@@ -105,7 +104,7 @@ def lab(
     """
     if context.invoked_subcommand is not None:
         return
-    need("starlette", "uvicorn")
+    require("starlette", "uvicorn", extra="lab", where="zkconsumer lab")
     others = (zookeeper, group, config, trace, history)
     if sandbox and any(others):
         raise typer.BadParameter("--sandbox starts a group of its own: leave out the other options")
@@ -225,17 +224,6 @@ def build(
         format_.write_document({"directory": str(directory)})
         return
     typer.echo(f"The site is in {directory}. Test it with: python -m http.server -d {directory}")
-
-
-def need(*packages: str) -> None:
-    """Raise ConfigError if the extra `lab` is not installed."""
-    missing = [one for one in packages if find_spec(one) is None]
-    if missing:
-        raise ConfigError(
-            f"the lab needs {' and '.join(missing)}",
-            where="zkconsumer lab",
-            remedy="install `zkconsumer[lab]`",
-        )
 
 
 # ---- the listening socket ------------------------------------------------------------------------

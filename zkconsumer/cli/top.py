@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from importlib.util import find_spec
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
 from zkconsumer.cli.options import Connection, operator
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, require
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -36,10 +35,7 @@ def top(
 
     Example: zkconsumer top -z zk1:2181/kafka
     """
-    if find_spec("textual") is None:
-        raise ConfigError(
-            "top needs textual", where="zkconsumer top", remedy="install `zkconsumer[top]`"
-        )
+    require("textual", extra="top", where="zkconsumer top")
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise ConfigError(
             "top needs a terminal",

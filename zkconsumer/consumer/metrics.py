@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from zkconsumer.consumer.stream_partitions import CommitScope
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, require
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.phases import Phase
@@ -457,12 +457,7 @@ _SERVERS: dict[tuple[str, int], _Server] = {}
 
 
 def _library() -> ModuleType:
-    try:
-        import prometheus_client  # noqa: PLC0415 - the extra `metrics`
-    except ImportError as error:
-        raise ConfigError(
-            "prometheus-client is not installed",
-            where="metrics.port",
-            remedy="pip install 'zkconsumer[metrics]'",
-        ) from error
+    require("prometheus_client", extra="metrics", where="metrics.port")
+    import prometheus_client  # noqa: PLC0415 - the extra `metrics`
+
     return prometheus_client

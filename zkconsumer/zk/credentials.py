@@ -13,14 +13,13 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from importlib.util import find_spec
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.security import CREATOR_ALL_ACL, Permissions
 
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import AccessDeniedError, ConfigError
+from zkconsumer.errors import AccessDeniedError, ConfigError, require
 from zkconsumer.protocol import paths
 from zkconsumer.zk.attempts import ask
 from zkconsumer.zk.kazoo_transport import release_in
@@ -52,20 +51,11 @@ def client_options(config: ConnectionConfig) -> dict[str, object]:
     if scheme == "digest":
         options["auth_data"] = [("digest", credential)]  # a Secret, because kazoo logs it at DEBUG
     elif scheme == "sasl":
-        is_kerberos = config.zookeeper_sasl_mechanism == "GSSAPI"
-        if find_spec("puresasl") is None and not is_kerberos:
-            raise ConfigError(
-                "SASL needs the package pure-sasl",
-                where="zookeeper.auth.scheme=sasl",
-                remedy="pip install 'zkconsumer[sasl]'",
-            )
-        needed = [name for name in ("puresasl", "kerberos") if find_spec(name) is None]
-        if is_kerberos and needed:
-            raise ConfigError(
-                f"SASL with Kerberos needs {' and '.join(needed)}",
-                where="zookeeper.sasl.mechanism=GSSAPI",
-                remedy="pip install 'zkconsumer[kerberos]'",
-            )
+        if config.zookeeper_sasl_mechanism == "GSSAPI":
+            where = "zookeeper.sasl.mechanism=GSSAPI"
+            require("puresasl", "kerberos", extra="kerberos", where=where)
+        else:
+            require("puresasl", extra="sasl", where="zookeeper.auth.scheme=sasl")
         sasl = {
             "mechanism": config.zookeeper_sasl_mechanism,
             "service": config.zookeeper_sasl_service,
