@@ -20,6 +20,7 @@ from zkconsumer.kafka.client_settings import (
     Settings,
     broker_settings,
     fetch_settings,
+    mechanism_without_columns,
     servers,
     without_columns,
 )
@@ -104,6 +105,45 @@ def engines(config: ConsumerConfig) -> Engines:
     if config.fetch_engine == "columns":
         return Engines(columnar, columnar, columnar, may_share=False)
     return Engines(librdkafka_s, columnar, columnar, may_share=True)
+
+
+class RangeEngine(NamedTuple):
+    """What reads ranges of offsets; `why` says why this is librdkafka although `auto` is set."""
+
+    name: str
+    why: str = ""
+
+
+def planned_range_engine(config: ConsumerConfig) -> RangeEngine:
+    """Choose, on the driver, what reads ranges in other processes: a value of `fetch.engine`.
+
+    Raises FetchError if the columnar reader does not honour a `kafka.` property, and
+    `fetch.engine=columns` is set.
+    """
+    engine, refused = config.fetch_engine, without_columns(config.kafka)
+    if refused is None or engine == "librdkafka":
+        return RangeEngine(engine)
+    if engine == "columns":
+        raise refused
+    return RangeEngine("librdkafka", refused.what)
+
+
+def range_engine(engine: str, settings: Settings) -> RangeEngine:
+    """Choose what reads ranges in this process, `columns` or `librdkafka`.
+
+    `engine` is the planned one. Raises FetchError if it is `columns`, and the columnar reader
+    cannot log in.
+    """
+    if engine == "librdkafka":
+        return RangeEngine(engine)
+    if (refused := mechanism_without_columns(settings)) is not None:
+        if engine == "columns":
+            raise refused
+        return RangeEngine("librdkafka")
+    missing = missing_packages(engine)
+    if missing and engine == "auto":
+        return RangeEngine("librdkafka", f"{' and '.join(missing)} cannot be imported")
+    return RangeEngine("columns")
 
 
 def missing_packages(engine: str) -> list[str]:

@@ -30,21 +30,20 @@ from pyspark.sql.datasource import InputPartition
 
 from zkconsumer import loops
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import SparkSourceError
+from zkconsumer.errors import FetchError, SparkSourceError
 from zkconsumer.kafka.client_settings import (
     Brokers,
     Settings,
     broker_settings,
     fetch_settings,
-    mechanism_without_columns,
-    without_columns,
 )
 from zkconsumer.kafka.engines import (
     RunFetcher,
     columnar,
     columnar_with_headers,
     librdkafka_s,
-    missing_packages,
+    planned_range_engine,
+    range_engine,
 )
 from zkconsumer.kafka.fetcher import (
     AutoOffsetReset,
@@ -442,18 +441,16 @@ def _reads_columns(settings: ReadSettings) -> bool:
     librdkafka, and one process of the machine compiles them. Raises SparkSourceError if
     `fetch.engine=columns` has no login for the SASL mechanism.
     """
-    if settings.engine == "librdkafka":
-        return False
-    if (refused := mechanism_without_columns(settings.client)) is not None:
-        if settings.engine == "columns":
-            raise SparkSourceError(refused.what, where=refused.where, remedy=refused.remedy)
-        return False
-    missing = missing_packages(settings.engine)
-    if missing and settings.engine == "auto":
+    try:
+        engine = range_engine(settings.engine, settings.client)
+    except FetchError as error:
+        raise SparkSourceError(error.what, where=error.where, remedy=error.remedy) from error
+    if engine.why:
         log_once(
-            f"{' and '.join(missing)} cannot be imported, so this executor reads through"
-            f" librdkafka, which is slower: install zkconsumer[fast] for {sys.executable}"
+            f"{engine.why}, so this executor reads through librdkafka, which is slower: install"
+            f" zkconsumer[fast] for {sys.executable}"
         )
+    if engine.name == "librdkafka":
         return False
     if settings.engine == "columns" or loops.are_loaded(Loops.READER):
         return True
@@ -775,17 +772,14 @@ def warm_ups(
 
 
 def _settings(options: SourceOptions, brokers: Brokers) -> ReadSettings:
-    engine = options.config.fetch_engine
-    refused = without_columns(options.config.kafka)
-    if refused is not None and engine == "columns":
-        raise refused
-    if refused is not None and engine == "auto":
-        log_once(f"tasks read through librdkafka, which is slower, because {refused.what}")
+    engine = planned_range_engine(options.config)
+    if engine.why:
+        log_once(f"tasks read through librdkafka, which is slower, because {engine.why}")
     return ReadSettings(
         client=client_settings(options.config, brokers),
         patience_s=options.poll_timeout_s,
         fail_on_data_loss=options.fail_on_data_loss,
-        engine=engine if refused is None else "librdkafka",
+        engine=engine.name,
     )
 
 
