@@ -86,7 +86,7 @@ def make(client: KazooClient, wanted: Iterable[tuple[str, bytes]]) -> None:
     transaction, size = client.transaction(), 0
     for path, data in wanted:
         kind = paths.locate(path).kind
-        live = kind in (paths.Kind.MEMBER, paths.Kind.OWNER)
+        live = kind in (paths.ZnodeKind.MEMBER, paths.ZnodeKind.OWNER)
         transaction.create(path, data, ephemeral=live)
         size += 1
         if size == BATCH:

@@ -42,7 +42,7 @@ from _bench import Result, add_json, at_least, at_most, show
 
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.columns import ColumnDecoder
-from zkconsumer.history.logs import LogReader, Source
+from zkconsumer.history.logs import LogReader, LogSource
 from zkconsumer.sandbox import jars
 
 GROUP, TOPICS, PARTITIONS, MEMBERS = "/kafka/consumers/billing", 20, 16, 40
@@ -184,7 +184,7 @@ def write_logs(folder: Path, *, logs: int, size: int) -> None:
 
 def decoded(path: Path, decoder: ColumnDecoder | None) -> int:
     """Read the whole log, and return its rows."""
-    reader = LogReader(Source.of_path(path), decoder)
+    reader = LogReader(LogSource.of_path(path), decoder)
     return sum(batch.columns.num_rows if decoder else len(batch.rows) for batch in reader.batches())
 
 

@@ -35,7 +35,7 @@ import numpy as np
 from _bench import Result, at_least, without_goal
 
 from zkconsumer.history.columns import ColumnDecoder, _adler, _int, _long, compiled
-from zkconsumer.history.logs import LogReader, Source
+from zkconsumer.history.logs import LogReader, LogSource
 from zkconsumer.sandbox import spark as sparks
 from zkconsumer.spark import history_pipeline
 
@@ -83,7 +83,7 @@ def _copy_ensemble(first: Path, folder: Path, number: int) -> None:
 def _rows(folder: Path) -> int:
     """Return the number of rows of an ensemble."""
     decoder = ColumnDecoder()
-    readers = (LogReader(Source.of_path(log), decoder) for log in folder.iterdir())
+    readers = (LogReader(LogSource.of_path(log), decoder) for log in folder.iterdir())
     return sum(len(batch) for reader in readers for batch in reader.batches())
 
 

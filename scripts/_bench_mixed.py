@@ -185,11 +185,11 @@ class Group:
             for one in history([log], root=root)
             if one.change is not None
         ]
-        began = max(t for t, _, _, where in located if where.kind is paths.Kind.MEMBER)
+        began = max(t for t, _, _, where in located if where.kind is paths.ZnodeKind.MEMBER)
         written = [
             Written(t, session, change.new is not None, where.partition)
             for t, session, change, where in located
-            if where.kind is paths.Kind.OWNER
+            if where.kind is paths.ZnodeKind.OWNER
         ]
         held = {one.partition: one.session for one in written if one.t < began and one.is_made}
         since = [one for one in written if one.t >= began]

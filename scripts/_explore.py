@@ -28,11 +28,10 @@ from support.sim.coverage import Coverage, Pair
 
 from zkconsumer.sim import random_search
 from zkconsumer.sim.kernel.search import Decisions, Result
-from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
 from zkconsumer.sim.random_search import draw_plan, run, run_plan, world_of
-from zkconsumer.sim.world import World
+from zkconsumer.sim.world import Watchers, World
 
 CHUNK = 50
 """Number of seeds in one piece of work of a process."""
@@ -109,7 +108,7 @@ def chunk(worlds: str, seeds: range, counted: bool) -> Totals:
         reached = Coverage()
 
         def make(plan: Plan, monitor: Monitor, reached: Coverage = reached) -> World:
-            return world_of(plan, all_of(monitor, reached) if counted else monitor)
+            return world_of(plan, Watchers(monitor, reached) if counted else monitor)
 
         totals.add(seed, WORLDS[worlds](Decisions(random.Random(seed)), make))
         totals.pairs += reached.pairs

@@ -151,7 +151,7 @@ def main() -> int:
         evidence = play.run()
         page = given.output / "report.html"
         found = evidence.history
-        page.write_text(report.page(found, report.Window(), charts(found)), encoding="utf-8")
+        page.write_text(report.page(found, report.TimeSpan(), charts(found)), encoding="utf-8")
         say("comparing the tables with what really happened")
         result = compared(evidence)
     except (Exception, KeyboardInterrupt) as error:

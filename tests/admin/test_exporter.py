@@ -20,12 +20,12 @@ from zkconsumer.admin.exporter import (
     exposition,
 )
 from zkconsumer.admin.groups import GroupImage
-from zkconsumer.admin.lag import Commit, GroupLag, PartitionLag, Status
+from zkconsumer.admin.lag import GroupLag, PartitionLag, SeenCommit, Status
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.sandbox.ports import free_port
 
-COMMITS = (Commit(1_000.0, 3, 9), Commit(1_060.5, 5, 7))
+COMMITS = (SeenCommit(1_000.0, 3, 9), SeenCommit(1_060.5, 5, 7))
 
 
 def partition(number: int, committed: int | None, log: LogRange | str, **more: Any) -> PartitionLag:

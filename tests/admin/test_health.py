@@ -13,7 +13,7 @@ from zkconsumer.admin.apply import Live, apply
 from zkconsumer.admin.doctor import doctor, live_of, plan_fixes
 from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets
 from zkconsumer.admin.groups import groups, read_groups
-from zkconsumer.admin.health import Memory, Watch, age, read_again, remarks
+from zkconsumer.admin.health import GroupWatch, Memory, age, read_again, remarks
 from zkconsumer.admin.plan import Plan
 from zkconsumer.errors import RefusedError, RemedyOperation
 from zkconsumer.protocol import paths
@@ -55,7 +55,7 @@ def test_a_plan_under_an_unregistered_writer_is_refused(
     clients: Clients, group: str, tmp_path: Path
 ) -> None:
     """A client that commits without a registration stops a plan; the error says which offsets."""
-    watch = Watch(clients.tools, [group], patience_s=LONG_S)
+    watch = GroupWatch(clients.tools, [group], patience_s=LONG_S)
     with job(clients.other, paths.offset(group, T0), b"100"), pytest.raises(RefusedError) as caught:
         apply(clients.tools, setting(clients, group), backup_dir=tmp_path, watch=watch)
     assert "a client without a registration" in caught.value.what
@@ -69,7 +69,7 @@ def test_force_live_changes_the_group_nevertheless(
     clients: Clients, group: str, tmp_path: Path
 ) -> None:
     """With Live.FORCE the plan is applied without a wait."""
-    watch = Watch(clients.tools, [group], patience_s=LONG_S)
+    watch = GroupWatch(clients.tools, [group], patience_s=LONG_S)
     with job(clients.other, paths.offset(group, T0), b"100"):
         plan = setting(clients, group)
         apply(clients.tools, plan, backup_dir=tmp_path, watch=watch, live=Live.FORCE)
@@ -80,7 +80,7 @@ def test_a_changed_znode_is_explained_by_its_writer(
     clients: Clients, group: str, tmp_path: Path
 ) -> None:
     """If the plan's own znode was written since, the error names the client and not the znode."""
-    watch = Watch(clients.tools, [group], patience_s=LONG_S)
+    watch = GroupWatch(clients.tools, [group], patience_s=LONG_S)
     plan = plan_delete_group(clients.tools, group)
     with (
         job(clients.other, paths.offset(group, T0), b"100"),
@@ -93,7 +93,7 @@ def test_a_changed_znode_is_explained_by_its_writer(
 def test_a_recent_commit_alone_stops_nothing(clients: Clients, group: str, tmp_path: Path) -> None:
     """A group whose members have just stopped is watched for the given time, and then changed."""
     waited: list[float] = []
-    watch = Watch(
+    watch = GroupWatch(
         clients.tools,
         [group],
         patience_s=0.3,
@@ -111,7 +111,7 @@ def test_offsets_of_owned_partitions_are_not_watched(clients: Clients, group: st
     clients.join(group)
     for tp in (T0, T1):
         clients.other.create(paths.owner(group, tp), b"g_a-0", ephemeral=True, makepath=True)
-    watch = Watch(clients.tools, [group], patience_s=LONG_S)
+    watch = GroupWatch(clients.tools, [group], patience_s=LONG_S)
     assert watch.suspects([group]) == {}
     assert watch.writers([group]) == {}
 

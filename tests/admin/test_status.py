@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.admin.lag import PATIENCE_S, WINDOW, Commit, Status, Window, evaluate
+from zkconsumer.admin.lag import PATIENCE_S, WINDOW, CommitWindow, SeenCommit, Status, evaluate
 
 MINUTE_S = 60.0
 
@@ -13,7 +13,7 @@ def _judge(
     commits: list[tuple[float, int, int]], *, lag: int, now_s: float, is_owned: bool = True
 ) -> Status | None:
     return evaluate(
-        [Commit(*one) for one in commits],
+        [SeenCommit(*one) for one in commits],
         lag=lag,
         is_owned=is_owned,
         now_s=now_s,
@@ -56,7 +56,7 @@ def test_burrows_rules(
 @pytest.mark.parametrize(("allowed", "status"), [(7, Status.STALLED), (8, Status.OK)])
 def test_an_allowed_lag(allowed: int, status: Status) -> None:
     """A lag up to the allowed one is OK, although the offset does not move."""
-    window = Window(2)
+    window = CommitWindow(2)
     for now_s in (0.0, MINUTE_S, 2 * MINUTE_S):
         window.add(now_s=now_s, offset=10, committed_s=now_s, lag=8, is_owned=True)
     assert len(window.commits) == 2
@@ -65,18 +65,18 @@ def test_an_allowed_lag(allowed: int, status: Status) -> None:
 
 def test_only_a_changed_offset_counts_as_a_commit() -> None:
     """Only an offset that was changed or written again counts as a commit."""
-    window = Window()
+    window = CommitWindow()
     for now_s in (1.0, 2.0, 3.0):
         window.add(now_s=now_s, offset=5, committed_s=0.5, lag=3, is_owned=True)
-    assert window.commits == [Commit(0.5, 5, 3)]
+    assert window.commits == [SeenCommit(0.5, 5, 3)]
     window.add(now_s=4.0, offset=5, committed_s=3.5, lag=4, is_owned=True)
-    assert window.commits[1:] == [Commit(3.5, 5, 4)]
+    assert window.commits[1:] == [SeenCommit(3.5, 5, 4)]
     assert window.status(4.0) is Status.STALLED
 
 
 def test_a_store_without_times() -> None:
     """Kafka stores no commit times, so the time of the first reading of an offset counts."""
-    window = Window()
+    window = CommitWindow()
     for now_s, offset in ((1.0, 5), (2.0, 5), (3.0, 6)):
         window.add(now_s=now_s, offset=offset, committed_s=None, lag=3, is_owned=True)
     assert [one.at_s for one in window.commits] == [1.0, 3.0]
@@ -84,7 +84,7 @@ def test_a_store_without_times() -> None:
 
 def test_only_the_last_commits_count() -> None:
     """Only the latest commits count, so an old rewind is no longer reported."""
-    window = Window()
+    window = CommitWindow()
     for number in range(2 * WINDOW):
         window.add(now_s=number, offset=number % WINDOW, committed_s=number, lag=1, is_owned=True)
         assert len(window.commits) <= WINDOW
@@ -93,7 +93,7 @@ def test_only_the_last_commits_count() -> None:
 
 def test_an_unknown_lag_has_no_status() -> None:
     """If the lag is unknown there is no status, whatever the last status was."""
-    window = Window()
+    window = CommitWindow()
     window.add(now_s=1, offset=1, committed_s=1, lag=1, is_owned=True)
     window.add(now_s=900, offset=1, committed_s=1, lag=None, is_owned=True)
     assert window.status(900) is None

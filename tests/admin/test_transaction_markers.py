@@ -14,7 +14,7 @@ from zkconsumer import ConsumerConfig
 from zkconsumer.admin import lag as module
 from zkconsumer.admin.doctor import doctor, kafka_logs
 from zkconsumer.admin.groups import registered_brokers
-from zkconsumer.admin.lag import Status, TailCheck, Window, group_lags
+from zkconsumer.admin.lag import CommitWindow, Status, TailCheck, group_lags
 from zkconsumer.cli import app
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import without_messages
@@ -59,7 +59,7 @@ def test_the_reason_is_shown_and_nothing_is_stalled(
     """The lag is shown with its reason; status, --fail-above and the doctor find no problem."""
     (one, other) = group_lags(connection, [group.name], limit_s=LIMIT_S)[group.name].partitions
     assert (one.lag, one.is_read, other.lag, other.is_read) == (1, True, 0, False)
-    window = Window()
+    window = CommitWindow()
     window.observe(one, 0.0)
     assert window.status(10_000.0) is Status.OK
     arguments = ["lag", group.name, "-z", group.sandbox.zookeeper_connect]

@@ -17,7 +17,7 @@ from zkconsumer.cli.sources import (
     CONTEXT,
     GROUP,
     ZOOKEEPER,
-    Source,
+    SettingSource,
     contexts_file,
     load_contexts,
 )
@@ -103,7 +103,7 @@ def test_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Common(**given, zookeeper="option:1").connection_settings().zookeeper_connect == "option:1"
     )
     assert Common(**given).group("option") == "option"
-    assert len(seen) + 1 == len(Source)
+    assert len(seen) + 1 == len(SettingSource)
 
 
 def test_one_file_only(home: Path) -> None:
@@ -126,16 +126,16 @@ def test_show(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("show", "-o", "json")
     shown = json.loads(result.stdout)
     settings = {row["setting"]: tuple(row.values())[1:] for row in shown["settings"]}
-    ranks = {source: rank for rank, source in enumerate(Source, start=1)}
+    ranks = {source: rank for rank, source in enumerate(SettingSource, start=1)}
     assert settings == {
-        "context": ("prod", "context use", ranks[Source.CONTEXT]),
-        "properties file": (str(file), "context prod", ranks[Source.CONFIG_CONTEXT]),
-        "zookeeper.connect": ("127.0.0.1:1", "context prod", ranks[Source.CONTEXT]),
-        "group.id": ("billing", GROUP, ranks[Source.ENVIRONMENT]),
-        "zookeeper.auth.scheme": ("digest", f"file {file}", ranks[Source.CONFIG_CONTEXT]),
-        "zookeeper.auth.credential": ("(not shown)", CREDENTIAL, ranks[Source.ENVIRONMENT]),
+        "context": ("prod", "context use", ranks[SettingSource.CONTEXT]),
+        "properties file": (str(file), "context prod", ranks[SettingSource.CONFIG_CONTEXT]),
+        "zookeeper.connect": ("127.0.0.1:1", "context prod", ranks[SettingSource.CONTEXT]),
+        "group.id": ("billing", GROUP, ranks[SettingSource.ENVIRONMENT]),
+        "zookeeper.auth.scheme": ("digest", f"file {file}", ranks[SettingSource.CONFIG_CONTEXT]),
+        "zookeeper.auth.credential": ("(not shown)", CREDENTIAL, ranks[SettingSource.ENVIRONMENT]),
     }
-    assert [row["source"] for row in shown["precedence"]] == [one.value for one in Source]
+    assert [row["source"] for row in shown["precedence"]] == [one.value for one in SettingSource]
     assert "canary" not in result.output
     given = run(
         "show", "-z", "zk9:1", "--property", "group.id=g", "--config", str(file), "--no-headers"

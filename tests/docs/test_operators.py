@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from zkconsumer.admin.exporter import OWN, READINGS
 from zkconsumer.cli import COMMANDS, MEANINGS, Exit, app
-from zkconsumer.cli.sources import Source
+from zkconsumer.cli.sources import SettingSource
 from zkconsumer.kafka.columns.compilation import fastest_engine
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -394,7 +394,7 @@ def test_the_precedence() -> None:
     section = PAGE.split("\n### Sources of settings\n")[1].split("\n##")[0]
     listed = re.findall(r"^\d+\. (.*)\.$", section, re.MULTILINE)
     assert [line.replace("`", "") for line in listed] == [
-        one.value.replace("`", "") for one in Source
+        one.value.replace("`", "") for one in SettingSource
     ]
 
 

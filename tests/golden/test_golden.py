@@ -14,7 +14,7 @@ import pytest
 from zkconsumer.errors import ConfigError, InvalidNameError, MalformedZnodeError
 from zkconsumer.protocol import paths, payloads, registrations
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.paths import Kind, consumer_id, default_suffix, thread_id
+from zkconsumer.protocol.paths import ZnodeKind, consumer_id, default_suffix, thread_id
 from zkconsumer.protocol.registrations import (
     Pattern,
     Registration,
@@ -114,28 +114,28 @@ def test_characters_of_consumer_ids() -> None:
 
 def test_znodes_of_running_groups() -> None:
     """Owners and offsets equal the captured bytes, and every path is recognised."""
-    seen = dict.fromkeys(Kind, 0)
+    seen = dict.fromkeys(ZnodeKind, 0)
     for capture in _lines("znodes.jsonl.gz"):
         path, payload = capture["path"], bytes.fromhex(capture["payload_hex"] or "")
         located = paths.locate(path)
         seen[located.kind] += 1
         tp = TopicPartition(located.name, located.partition)
-        if located.kind is Kind.MEMBER:
+        if located.kind is ZnodeKind.MEMBER:
             assert path == paths.member(located.group, located.name)
             registration = registrations.decode_registration(payload, where=path)
             assert registrations.encode_registration(registration) == payload
-        elif located.kind is Kind.OWNER:
+        elif located.kind is ZnodeKind.OWNER:
             assert path == paths.owner(located.group, tp)
             owner = payloads.decode_owner(payload, where=path)
             member, _, number = owner.rpartition("-")
             assert member.startswith(f"{located.group}_")
             assert payloads.encode_owner(thread_id(member, int(number))) == payload
-        elif located.kind is Kind.OFFSET:
+        elif located.kind is ZnodeKind.OFFSET:
             assert path == paths.offset(located.group, tp)
             assert payloads.encode_offset(payloads.decode_offset(payload, where=path)) == payload
         else:
             assert payload == b""
-    assert min(seen[Kind.MEMBER], seen[Kind.OWNER], seen[Kind.OFFSET]) >= 9
+    assert min(seen[ZnodeKind.MEMBER], seen[ZnodeKind.OWNER], seen[ZnodeKind.OFFSET]) >= 9
 
 
 def test_odd_offsets() -> None:

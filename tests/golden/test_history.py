@@ -15,7 +15,7 @@ from zkconsumer.history import transactions as tx
 from zkconsumer.history.describe import Described, Description
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 
 CODES = {"NODEEXISTS": -110, "NONODE": -101}
 PARTITIONS = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1],"3":[1]}}'
@@ -38,7 +38,7 @@ def record(one: dict[str, Any]) -> tuple[int, bytes]:
         return tx.ERROR, number(CODES[one["reply"]])
     data = (one.get("data") or "").encode()
     if one["op"] == "create":
-        is_live = paths.locate(one["path"]).kind in (Kind.MEMBER, Kind.OWNER)
+        is_live = paths.locate(one["path"]).kind in (ZnodeKind.MEMBER, ZnodeKind.OWNER)
         return tx.CREATE, created(one["path"], data, ephemeral=is_live)
     if one["op"] == "setData":
         return tx.SET_DATA, changed(one["path"], data)

@@ -29,14 +29,14 @@ from support.zk.history_logs import (
 from zkconsumer.errors import DamagedFileError, HistoryError
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.columns import ColumnDecoder, to_batch, to_tuples
-from zkconsumer.history.logs import End, LogReader, Source
+from zkconsumer.history.logs import End, LogReader, LogSource
 from zkconsumer.history.transactions import Row
 
 FAST = ColumnDecoder()
 
 
-def source(content: bytes, name: str = "log.1") -> Source:
-    return Source(name, lambda: io.BytesIO(content), len(content))
+def source(content: bytes, name: str = "log.1") -> LogSource:
+    return LogSource(name, lambda: io.BytesIO(content), len(content))
 
 
 def read(content: bytes, fast: ColumnDecoder | None = None) -> tuple[list[Row], object]:
@@ -321,7 +321,7 @@ def test_a_growing_file(tmp_path: Path) -> None:
     for cut in (10, 17, 200, 333, len(content) - 3):
         for zeros in (0, 64):
             file.write_bytes(content[:cut] + bytes(zeros))
-            reader = LogReader(Source.of_path(file))
+            reader = LogReader(LogSource.of_path(file))
             rows = rows_of(reader.batches())
             file.write_bytes(content + bytes(zeros))
             rows += rows_of(reader.batches())
@@ -351,7 +351,7 @@ def test_memory_does_not_depend_on_the_size(tmp_path: Path) -> None:
         for _ in range(12):
             out.write(entry * 1000)
     tracemalloc.start()
-    count = sum(len(batch.rows) for batch in LogReader(Source.of_path(file)).batches())
+    count = sum(len(batch.rows) for batch in LogReader(LogSource.of_path(file)).batches())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 12_000

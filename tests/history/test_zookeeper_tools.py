@@ -15,7 +15,7 @@ from support.zk import corpus
 
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.inputs import History, Server, find_servers
-from zkconsumer.history.logs import HEADER_BYTES, LogReader, Source
+from zkconsumer.history.logs import HEADER_BYTES, LogReader, LogSource
 from zkconsumer.history.snapshots import Tree, Znode, read_snapshot
 from zkconsumer.history.transactions import KINDS, Values
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES
@@ -28,7 +28,7 @@ NAMES = {"createTTL": "createTtl"}  # until 3.8
 # ---- logs as text -------------------------------------------------------------------------------
 
 
-def log_lines(source: Source, release: str) -> Iterator[str]:
+def log_lines(source: LogSource, release: str) -> Iterator[str]:
     """Return a log's lines as the tool of ZooKeeper's release prints them, with whole seconds."""
     content = source.open().read()
     reader = LogReader(source)
@@ -192,7 +192,7 @@ def printed_sessions(lines: list[str]) -> dict[int, tuple[int, ...]]:
 # ---- tests --------------------------------------------------------------------------------------
 
 
-def compare_log(source: Source, printed: list[str], release: str) -> None:
+def compare_log(source: LogSource, printed: list[str], release: str) -> None:
     """Compare line by line; each line begins with a time, because the tools print raw newlines."""
     expected = re.split(_BEGIN, "\n".join(printed).replace("\u202f", " "))
     found = re.split(_BEGIN, "\n".join(log_lines(source, release)))
@@ -206,7 +206,7 @@ def _unfolded(line: str) -> str:
     return line.replace("\n", "").rstrip()
 
 
-def compare_snapshot(source: Source, printed: list[str], release: str) -> None:
+def compare_snapshot(source: LogSource, printed: list[str], release: str) -> None:
     tree = read_snapshot(source)
     assert snapshot_blocks(tree, release) == printed_blocks(printed)
     sessions = {s: (timeout, len(tree.paths_of(s))) for s, timeout in tree.sessions.items()}

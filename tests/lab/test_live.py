@@ -12,7 +12,7 @@ from lab.conftest import LIMIT_MS, LabPage, running_lab
 from playwright.sync_api import expect
 from support.zk.client import peer_of
 
-from zkconsumer.admin.lag import PATIENCE_S, PartitionLag, Window
+from zkconsumer.admin.lag import PATIENCE_S, CommitWindow, PartitionLag
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.lab.live import Flow, flow_of
 from zkconsumer.protocol import paths
@@ -124,18 +124,18 @@ def test_lag_and_rate_of_a_partition() -> None:
         written_ms = int(written_s * 1000)
         return PartitionLag("t", 0, "g_a-0", 1, offset, written_ms, None, LogRange(0, end))
 
-    def flow(window: Window, one: PartitionLag, now_s: float) -> Flow | None:
+    def flow(window: CommitWindow, one: PartitionLag, now_s: float) -> Flow | None:
         window.observe(one, now_s)
         return flow_of(one, window, now_s)
 
-    window = Window()
+    window = CommitWindow()
     found = [flow(window, reading(10 * n, 200, 1000 + n), 1000.0 + n) for n in range(6)]
     assert found[0] == (200, 0.0, "0.0/s")
     assert found[-1] == (200, 10.0, "10.0/s")
     late = flow(window, reading(50, 300, 1005), 1006 + PATIENCE_S)
     assert late is not None
     assert late.text == "blocked"
-    done, stopped = Window(), reading(300, 300, 1000)
+    done, stopped = CommitWindow(), reading(300, 300, 1000)
     assert flow(done, stopped, 1010.0) == (300, 0.0, "idle")
     assert flow(done, replace(stopped, log="no broker"), 1011.0) is None
 

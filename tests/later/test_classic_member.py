@@ -10,7 +10,7 @@ from later.conftest import DrivenMember
 from zkconsumer.later import classic_member as machine
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import Phase, State
-from zkconsumer.later.client_state import Mode, Settings
+from zkconsumer.later.client_state import ClientSettings, Mode
 from zkconsumer.later.member_events import Callback
 from zkconsumer.protocol.later import consumer_protocol as wire
 from zkconsumer.protocol.later import messages as msg
@@ -27,7 +27,7 @@ class Member(DrivenMember):
     """A member of the classic protocol, and the situations that the tests need."""
 
     def __init__(self, **properties: object) -> None:
-        settings = replace(Settings("g", "c", ("t",), ("range",)), **properties)
+        settings = replace(ClientSettings("g", "c", ("t",), ("range",)), **properties)
         super().__init__(machine, State(settings))
 
     def calls(self) -> list[Callback]:
@@ -118,7 +118,7 @@ def test_a_restarted_static_leader_keeps_the_assignment() -> None:
 )
 def test_a_member_with_an_eager_assignor_is_eager(assignors: tuple[str, ...], mode: Mode) -> None:
     """A member is cooperative only if all its assignors are cooperative."""
-    assert Settings("g", "c", ("t",), assignors).mode is mode
+    assert ClientSettings("g", "c", ("t",), assignors).mode is mode
 
 
 @pytest.mark.parametrize(

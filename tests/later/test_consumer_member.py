@@ -9,7 +9,7 @@ from later.conftest import DrivenMember
 
 from zkconsumer.later import consumer_member as machine
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.client_state import Settings
+from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.consumer_member import CLOSE_S, Phase, State
 from zkconsumer.later.member_events import Callback
 from zkconsumer.protocol.later import messages as msg
@@ -25,7 +25,7 @@ class Member(DrivenMember):
     """A member of KIP-848's protocol, and the situations that the tests need."""
 
     def __init__(self, **properties: object) -> None:
-        settings = replace(Settings("g", "c", ("t",), auto_commit_s=None), **properties)
+        settings = replace(ClientSettings("g", "c", ("t",), auto_commit_s=None), **properties)
         super().__init__(machine, State(settings))
 
     def hear(

@@ -25,7 +25,7 @@ from support.members.crew import Program
 from support.wait import eventually
 
 from zkconsumer.later.classic_member_state import Phase
-from zkconsumer.later.client_state import Settings
+from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.consumer_group import ConsumerGroup
 from zkconsumer.later.group_coordinator import group_of
 from zkconsumer.sandbox import Sandbox, jars
@@ -210,7 +210,7 @@ class Epochs(Watcher):
 def predicted(scenario: Scenario) -> tuple[list[Owned], object]:
     """Return the model's assignment after each step, and the model's states."""
 
-    def settings(one: Settings, who: int) -> Settings:
+    def settings(one: ClientSettings, who: int) -> ClientSettings:
         return replace(
             one,
             assignors=scenario.assignors[who],

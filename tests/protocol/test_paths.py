@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from zkconsumer.errors import InvalidNameError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.paths import Kind, ParsedPath
+from zkconsumer.protocol.paths import ParsedPath, ZnodeKind
 
 TP = TopicPartition("orders", 7)
 EVERY = {
-    paths.ids("g"): ParsedPath(Kind.IDS, "g"),
-    paths.member("g", "g_a b"): ParsedPath(Kind.MEMBER, "g", "g_a b"),
-    paths.owners_of("g", "orders"): ParsedPath(Kind.OWNERS_OF, "g", "orders"),
-    paths.owner("g", TP): ParsedPath(Kind.OWNER, "g", "orders", 7),
-    paths.offsets_of("g", "orders"): ParsedPath(Kind.OFFSETS_OF, "g", "orders"),
-    paths.offset("g", TP): ParsedPath(Kind.OFFSET, "g", "orders", 7),
-    paths.edits("g"): ParsedPath(Kind.EDITS, "g"),
-    paths.BROKER_IDS: ParsedPath(Kind.BROKER_IDS),
-    paths.broker(3): ParsedPath(Kind.BROKER, "", "3"),
-    paths.TOPICS: ParsedPath(Kind.TOPICS),
-    paths.topic("orders"): ParsedPath(Kind.TOPIC, "", "orders"),
+    paths.ids("g"): ParsedPath(ZnodeKind.IDS, "g"),
+    paths.member("g", "g_a b"): ParsedPath(ZnodeKind.MEMBER, "g", "g_a b"),
+    paths.owners_of("g", "orders"): ParsedPath(ZnodeKind.OWNERS_OF, "g", "orders"),
+    paths.owner("g", TP): ParsedPath(ZnodeKind.OWNER, "g", "orders", 7),
+    paths.offsets_of("g", "orders"): ParsedPath(ZnodeKind.OFFSETS_OF, "g", "orders"),
+    paths.offset("g", TP): ParsedPath(ZnodeKind.OFFSET, "g", "orders", 7),
+    paths.edits("g"): ParsedPath(ZnodeKind.EDITS, "g"),
+    paths.BROKER_IDS: ParsedPath(ZnodeKind.BROKER_IDS),
+    paths.broker(3): ParsedPath(ZnodeKind.BROKER, "", "3"),
+    paths.TOPICS: ParsedPath(ZnodeKind.TOPICS),
+    paths.topic("orders"): ParsedPath(ZnodeKind.TOPIC, "", "orders"),
 }
 OTHERS = ["", "/", "/consumers", "/consumers/g", "/brokers", "/brokers/ids/1/x", "/controller"]
 OTHERS += [paths.owners("g"), paths.offsets("g"), paths.edit("g", 1), "consumers/g/ids"]
@@ -40,7 +40,7 @@ def test_locate_undoes_the_builders(path: str, located: ParsedPath) -> None:
 @pytest.mark.parametrize("path", OTHERS, ids=ascii)
 def test_locate_recognises_unknown_paths(path: str) -> None:
     """Unknown paths, and partition numbers in another notation, have the kind OTHER."""
-    assert paths.locate(path) == ParsedPath(Kind.OTHER)
+    assert paths.locate(path) == ParsedPath(ZnodeKind.OTHER)
 
 
 @given(st.text() | st.lists(st.text(), max_size=6).map("/".join))

@@ -16,12 +16,11 @@ from zkconsumer.member.read_group import diagnose
 from zkconsumer.member.state import Settings, replace
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.kernel.search import Decide, Decisions
-from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.member import LAST_REPLY
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
 from zkconsumer.sim.random_search import draw_aimed, draw_sharp, run, world_of
-from zkconsumer.sim.world import World
+from zkconsumer.sim.world import Watchers, World
 
 SEEDS = range(12)
 MOST_SEEDS = 300
@@ -41,7 +40,7 @@ def run_aimed(seed: int, phase: Phase, reached: Coverage) -> None:
     """
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        return world_of(plan, all_of(monitor, reached))
+        return world_of(plan, Watchers(monitor, reached))
 
     def draw(decide: Decide) -> tuple[Plan, int, int]:
         plan, length, rarity = draw_aimed(decide)
@@ -85,7 +84,7 @@ def test_sharp_worlds_reach_rare_pairs(pair: Pair) -> None:
     reached = Coverage()
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        return world_of(plan, all_of(monitor, reached))
+        return world_of(plan, Watchers(monitor, reached))
 
     for seed in range(SHARP_SEEDS):
         result = run(Decisions(random.Random(seed)), make=make, draw=draw_sharp)
@@ -115,7 +114,7 @@ def test_a_pair_that_is_said_not_to_occur_ends_the_run(monkeypatch: pytest.Monke
     monkeypatch.setattr(coverage, "EXCLUDED", wrong)
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        return world_of(plan, all_of(monitor, Coverage()))
+        return world_of(plan, Watchers(monitor, Coverage()))
 
     violation = run(Decisions(random.Random(1)), make=make).violation
     assert str(violation) == "COVERAGE: reading x ViewRead occurs, although this test says so"
@@ -128,7 +127,7 @@ def test_a_member_whose_id_is_taken_releases_and_returns() -> None:
         return replace(one, backoff_s=0.5)
 
     monitor, reached = Monitor(), Coverage()
-    world = World(Plan(members=1, partitions=2, settings=hasty), all_of(monitor, reached))
+    world = World(Plan(members=1, partitions=2, settings=hasty), Watchers(monitor, reached))
     member = world.members[0]
 
     def until(phase: Phase, owners: int) -> None:

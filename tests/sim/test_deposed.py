@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.member.state import SHARE_OF_TIMEOUT
-from zkconsumer.sim.kernel.world import InvariantViolation, all_of
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
-from zkconsumer.sim.world import World
+from zkconsumer.sim.world import Watchers, World
 
 SESSION_S = 6.0
 MARGIN_S = (1 - SHARE_OF_TIMEOUT) * SESSION_S
@@ -26,7 +26,7 @@ def take_over(answers_for_s: float) -> Stage:
     recorder = Recorder(lambda entry: None)
     plan = Plan(members=2, partitions=2, messages=50, session_s=SESSION_S, replicas=2)
     monitor = Monitor()
-    on = Stage(World(plan, all_of(recorder, monitor)), recorder)
+    on = Stage(World(plan, Watchers(recorder, monitor)), recorder)
     on.join(0, 1)
     on.until(lambda: on.owned_by(0) == on.owned_by(1) == 1, "a share for each member")
     monitor.harmed = True

@@ -10,13 +10,12 @@ from support.sim.coverage import EXCLUDED, Coverage, excluded, possible
 
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.kernel.search import Decisions
-from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import USER_ACTIONS, Action, Do, Plan
 from zkconsumer.sim.query_member import QueryMember
 from zkconsumer.sim.random_search import draw_full, run, world_of
 from zkconsumer.sim.stream_world import StreamWorld
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import Watcher, Watchers, World
 
 SEEDS = range(100)
 
@@ -40,7 +39,7 @@ def runs() -> tuple[Acts, Coverage]:
     acts, coverage = Acts(), Coverage()
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        return world_of(plan, all_of(monitor, acts, coverage))
+        return world_of(plan, Watchers(monitor, acts, coverage))
 
     for seed in SEEDS:
         result = run(Decisions(random.Random(seed)), make=make, draw=draw_full)

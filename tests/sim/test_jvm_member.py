@@ -19,12 +19,11 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Code
 from zkconsumer.sim.jvm_member import JvmMember, MixedMonitor, MixedWorld, run
 from zkconsumer.sim.kernel.search import Decisions
-from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Do, Plan
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import Watcher, Watchers, World
 
 SEEDS = range(40)
 
@@ -39,7 +38,7 @@ def group(*jvm: int, members: int = 2, backoff_s: float = 2.0) -> Stage:
     )
     recorder = Recorder(lambda entry: None)
     monitor = MixedMonitor(frozenset(jvm))
-    world = MixedWorld(plan, all_of(recorder, monitor), jvm=frozenset(jvm))
+    world = MixedWorld(plan, Watchers(recorder, monitor), jvm=frozenset(jvm))
     return Stage(world, recorder)
 
 
@@ -112,7 +111,7 @@ def test_a_nudge_is_no_loss(foreign: bool) -> None:
         settings=lambda one: replace(one, backoff_s=0.5, nudge_s=5.0),
     )
     recorder, jvm = Recorder(lambda entry: None), frozenset({1})
-    world = MixedWorld(plan, all_of(recorder, MixedMonitor(jvm), nudges), jvm=jvm)
+    world = MixedWorld(plan, Watchers(recorder, MixedMonitor(jvm), nudges), jvm=jvm)
     on = Stage(world, recorder)
     on.join(0)
     on.rest()
@@ -156,7 +155,7 @@ def test_an_id_that_another_session_takes_leaves_no_partition_unread() -> None:
     nudges = Nudges()
     recorder = Recorder(lambda entry: None)
     plan = Plan(members=2, partitions=4, messages=3)
-    on = Stage(World(plan, all_of(recorder, Monitor(), nudges)), recorder)
+    on = Stage(World(plan, Watchers(recorder, Monitor(), nudges)), recorder)
     on.join(0, 1)
     on.rest()
     id_znode = paths.member(on.world.GROUP, on.world.members[0].name)

@@ -21,7 +21,7 @@ from support.processes import PATIENCE_S, assert_nothing_is_left, programs
 
 from zkconsumer.history.describe import Described, Description
 from zkconsumer.history.inputs import find_servers
-from zkconsumer.history.report import Window, page, timeline, within
+from zkconsumer.history.report import TimeSpan, page, timeline, within
 from zkconsumer.history.tables import TABLES
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.history import table_batches
@@ -121,7 +121,7 @@ def test_the_charts(found: Described) -> None:
         assert not [text for text in root.iter(f"{SVG}text") if text.text == "No data"]
     labels = {text.text for text in ElementTree.fromstring(drawn[0]).iter(f"{SVG}text")}
     assert labels >= {one.kind for one in found.tables.incidents}
-    shown = page(found, Window(), drawn)
+    shown = page(found, TimeSpan(), drawn)
     assert all(one in shown for one in drawn)
     assert "src=" not in shown
 
@@ -130,12 +130,12 @@ def test_a_window_has_no_earlier_moments(found: Described) -> None:
     """A window shows its own events and states, but no earlier decrease of an offset."""
     kinds = ("offset moved back", "offset deleted")
     moments = [one for one in found.tables.incidents if one.kind in kinds]
-    after = Window(from_ms=max(one.time_ms for one in moments) + 1)
+    after = TimeSpan(from_ms=max(one.time_ms for one in moments) + 1)
     left = {one.kind for one in within(found, after).tables.incidents}
     assert left
     assert left.isdisjoint(kinds)
     until_ms = moments[0].time_ms
-    lines = timeline(within(found, Window(to_ms=until_ms)).tables, until_ms)
+    lines = timeline(within(found, TimeSpan(to_ms=until_ms)).tables, until_ms)
     assert max(line.time_ms for line in lines) == until_ms
 
 

@@ -33,7 +33,7 @@ from zkconsumer.protocol.requests import Create
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 from zkconsumer.spark import tables
 from zkconsumer.spark.tables import changes
-from zkconsumer.spark.tables.changes import State
+from zkconsumer.spark.tables.changes import ZnodeReading
 from zkconsumer.spark.tables.options import OPTIONS, Table, parse
 from zkconsumer.spark.tables.rows import COLUMNS, schema_of
 from zkconsumer.spark.tables.source import ChangesReader, GroupSlice, chunks, plan
@@ -704,7 +704,7 @@ def test_a_checkpoint_of_another_table(spark: SparkSession, scene: Scene, tmp_pa
 def test_the_size_of_an_offset_depends_on_followed_partitions() -> None:
     """An offset of the stream needs less than 30 bytes for each of 10,000 partitions."""
     reading = {
-        (f"group-{n % 20}", f"topic-{n % 7}", n): State(
+        (f"group-{n % 20}", f"topic-{n % 7}", n): ZnodeReading(
             f"group-{n % 20}_host-17000000{n % 100:05}-{n * 7919 % 2**32:08x}-0",
             4_000_000 + n,
             4_000_000 + n,

@@ -155,7 +155,7 @@ class Clients:
         found = {}
         for path, (data, _, _) in self.tree(group).items():
             at = paths.locate(path)
-            if at.kind is paths.Kind.OFFSET:
+            if at.kind is paths.ZnodeKind.OFFSET:
                 found[TopicPartition(at.name, at.partition)] = (data or b"").decode()
         return found
 

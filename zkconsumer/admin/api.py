@@ -27,7 +27,7 @@ from zkconsumer.admin.groups import (
     members,
     topics,
 )
-from zkconsumer.admin.health import Watch
+from zkconsumer.admin.health import GroupWatch
 from zkconsumer.admin.lag import GroupLag, group_lags
 from zkconsumer.admin.migrate import Direction, Migration
 from zkconsumer.admin.offset_files import FileFormat, Offsets, read_file, write_offsets
@@ -348,7 +348,7 @@ class Admin:
             live=live,
             watch=None
             if live is Live.FORCE
-            else Watch(self._connection, plan.groups, patience_s=self._patience_s),
+            else GroupWatch(self._connection, plan.groups, patience_s=self._patience_s),
             kafka=kafka,
             on_progress=on_progress,
         )

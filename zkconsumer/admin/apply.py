@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn, Protocol
 
 from zkconsumer.admin import plan as plan_file
-from zkconsumer.admin.health import Watch, written_places
+from zkconsumer.admin.health import GroupWatch, written_places
 from zkconsumer.admin.plan import Change, KafkaChange, Plan, Verb
 from zkconsumer.errors import (
     AccessDeniedError,
@@ -56,7 +56,7 @@ from zkconsumer.errors import (
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import GroupHealth
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import stored_offset
 from zkconsumer.protocol.requests import (
     MAX_MULTI_BYTES,
@@ -88,7 +88,7 @@ class Chunk(NamedTuple):
 
 def what_members_do(plan: Plan) -> str:
     """Return what members do with the changes of a plan that is applied while they run."""
-    offsets = [one for one in plan.changes if paths.locate(one.path).kind is Kind.OFFSET]
+    offsets = [one for one in plan.changes if paths.locate(one.path).kind is ZnodeKind.OFFSET]
     effects = []
     if any(one.verb is not Verb.DELETE for one in offsets):
         effects.append(
@@ -254,7 +254,7 @@ class Guards:
 
     def is_guard(self, write: Write) -> bool:
         """Return whether ZooKeeper refuses this write if the group has a member."""
-        return paths.locate(write.path).kind is Kind.IDS
+        return paths.locate(write.path).kind is ZnodeKind.IDS
 
     def is_extra(self, write: Write) -> bool:
         """Return whether the edit marks must be read again if ZooKeeper refuses this write.
@@ -305,7 +305,7 @@ def read_leftovers(
 
 def _is_registration(change: Change) -> bool:
     """Return whether a change deletes a registration; plans delete only those without a session."""
-    return change.after is None and paths.locate(change.path).kind is Kind.MEMBER
+    return change.after is None and paths.locate(change.path).kind is ZnodeKind.MEMBER
 
 
 # ---- access control lists -----------------------------------------------------------------------
@@ -390,7 +390,7 @@ def apply(
     live: Live = Live.REFUSE,
     kafka: KafkaStore | None = None,
     max_writes: int = MAX_MULTI_WRITES,
-    watch: Watch | None = None,
+    watch: GroupWatch | None = None,
     on_backup: Callable[[Path], None] = lambda path: None,
     on_progress: Progress = lambda done, total: None,
 ) -> Report:
@@ -449,7 +449,7 @@ class _Run:
         live: Live,
         max_writes: int,
         kafka: KafkaStore | None,
-        watch: Watch | None,
+        watch: GroupWatch | None,
         on_progress: Progress,
     ) -> None:
         self._connection, self._plan, self._live = connection, plan, live
@@ -716,7 +716,7 @@ class _Run:
 
 def _is_edit(change: Change) -> bool:
     """Return whether the change moves or deletes an offset that members can read."""
-    if paths.locate(change.path).kind is not Kind.OFFSET:
+    if paths.locate(change.path).kind is not ZnodeKind.OFFSET:
         return False
     if change.after is not None or change.before is None:
         return change.after is not None

@@ -25,7 +25,7 @@ from itertools import groupby
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from zkconsumer.admin.lag import WINDOW, Commit, GroupLag, PartitionLag, Status
+from zkconsumer.admin.lag import WINDOW, GroupLag, PartitionLag, SeenCommit, Status
 from zkconsumer.errors import ConfigError, require
 from zkconsumer.protocol.group_health import GroupHealth
 from zkconsumer.protocol.model import JsonObject, TopicPartition
@@ -50,7 +50,7 @@ class ServedGroup:
 
     lag: GroupLag
     health: GroupHealth
-    commits: Mapping[TopicPartition, Sequence[Commit]]
+    commits: Mapping[TopicPartition, Sequence[SeenCommit]]
     statuses: Mapping[TopicPartition, Status | None]
 
     @property
@@ -560,7 +560,7 @@ class BurrowApi:
         return {"url": path, "host": self._host}
 
 
-def _offset(commit: Commit) -> JsonObject:
+def _offset(commit: SeenCommit) -> JsonObject:
     """Return a commit as Burrow shows it. The time at which it was first read is not kept."""
     at_ms = round(commit.at_s * 1000)
     return {"offset": commit.offset, "timestamp": at_ms, "observedAt": None, "lag": commit.lag}

@@ -25,12 +25,12 @@ from zkconsumer.admin.groups import (
     read_groups,
     unknown_group,
 )
-from zkconsumer.admin.plan import Change, Content, KafkaChange, Plan, State
+from zkconsumer.admin.plan import Change, Content, KafkaChange, Plan, ZnodeState
 from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_znodes import OFFSETS
 from zkconsumer.protocol.model import TopicPartition, session_text
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Node, Right
 from zkconsumer.zk.client import ZooKeeperClient
@@ -238,9 +238,9 @@ def _tree(connection: ZooKeeperClient, group: str) -> GroupImage:
     return tree
 
 
-def state_of(node: Node, rights: tuple[Right, ...] | None = None) -> State:
+def state_of(node: Node, rights: tuple[Right, ...] | None = None) -> ZnodeState:
     """Return the state of a znode as a plan records it."""
-    return State(node.data, node.stat.version, node.stat.mzxid, rights)
+    return ZnodeState(node.data, node.stat.version, node.stat.mzxid, rights)
 
 
 def _held(nodes: Mapping[str, Node]) -> set[str]:
@@ -295,7 +295,7 @@ def _copy(connection: ZooKeeperClient, tree: GroupImage, target: str) -> list[Ch
     wanted = [
         path
         for path in tree.nodes
-        if path in parents or paths.locate(path).kind in (Kind.OFFSETS_OF, Kind.OFFSET)
+        if path in parents or paths.locate(path).kind in (ZnodeKind.OFFSETS_OF, ZnodeKind.OFFSET)
     ]
     rights = read_rights(connection, wanted)
     root, copy = paths.group(tree.name), paths.group(target)

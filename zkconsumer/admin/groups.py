@@ -37,7 +37,7 @@ from zkconsumer.protocol.group_health import (
 )
 from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS, last_write, read_group_znodes
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.protocol.paths import Kind, thread_ids
+from zkconsumer.protocol.paths import ZnodeKind, thread_ids
 from zkconsumer.protocol.payloads import (
     Broker,
     OwnerZnode,
@@ -96,7 +96,7 @@ class GroupImage:
     @cached_property
     def registrations(self) -> dict[ConsumerId, bytes | None]:
         """Consumer id -> payload of its registration."""
-        return {at.name: node.data for at, node in self._of(Kind.MEMBER)}
+        return {at.name: node.data for at, node in self._of(ZnodeKind.MEMBER)}
 
     @cached_property
     def members(self) -> dict[ConsumerId, Registration | MalformedZnodeError]:
@@ -109,7 +109,7 @@ class GroupImage:
     def owners(self) -> dict[TopicPartition, OwnerZnode]:
         """Partition -> its owner znode, sorted."""
         found = {}
-        for at, node in self._of(Kind.OWNER):
+        for at, node in self._of(ZnodeKind.OWNER):
             tp, stat = TopicPartition(at.name, at.partition), node.stat
             where = paths.owner(self.name, tp)
             found[tp] = owner_znode(node.data, session=stat.owner, czxid=stat.czxid, where=where)
@@ -128,11 +128,11 @@ class GroupImage:
     def reading(self) -> GroupReading:
         """The znodes that show who uses the group."""
         return GroupReading(
-            {at.name: node.stat.owner for at, node in self._of(Kind.MEMBER)},
+            {at.name: node.stat.owner for at, node in self._of(ZnodeKind.MEMBER)},
             self.owners,
             {
                 TopicPartition(at.name, at.partition): last_write(node.stat)
-                for at, node in self._of(Kind.OFFSET)
+                for at, node in self._of(ZnodeKind.OFFSET)
             },
             self.foreign,
         )
@@ -162,7 +162,7 @@ class GroupImage:
     def offsets(self) -> dict[TopicPartition, OffsetNode]:
         """Partition -> its offset znode, sorted."""
         found = {}
-        for at, node in self._of(Kind.OFFSET):
+        for at, node in self._of(ZnodeKind.OFFSET):
             tp, stat = TopicPartition(at.name, at.partition), node.stat
             value, fault = None, ""
             try:
@@ -178,14 +178,18 @@ class GroupImage:
     def topic_parents(self) -> dict[str, paths.ParsedPath]:
         """The listed parents of owner znodes and of offset znodes: path -> group and topic."""
         located = ((path, paths.locate(path)) for path in self.listed)
-        return {path: at for path, at in located if at.kind in (Kind.OWNERS_OF, Kind.OFFSETS_OF)}
+        return {
+            path: at
+            for path, at in located
+            if at.kind in (ZnodeKind.OWNERS_OF, ZnodeKind.OFFSETS_OF)
+        }
 
-    def _of(self, kind: Kind) -> Iterable[tuple[paths.ParsedPath, Node]]:
+    def _of(self, kind: ZnodeKind) -> Iterable[tuple[paths.ParsedPath, Node]]:
         return self._located.get(kind, ())
 
     @cached_property
-    def _located(self) -> dict[Kind, list[tuple[paths.ParsedPath, Node]]]:
-        found: dict[Kind, list[tuple[paths.ParsedPath, Node]]] = {}
+    def _located(self) -> dict[ZnodeKind, list[tuple[paths.ParsedPath, Node]]]:
+        found: dict[ZnodeKind, list[tuple[paths.ParsedPath, Node]]] = {}
         for path, node in self.nodes.items():
             at = paths.locate(path)
             found.setdefault(at.kind, []).append((at, node))

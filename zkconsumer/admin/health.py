@@ -1,7 +1,7 @@
 """Who uses a group, for tools: two readings for a plan, repeated readings, and sentences.
 
-`protocol.group_health` decides; this module reads the groups. A `Watch` takes the two readings that
-a plan needs. A `Memory` compares the readings of a tool that reads repeatedly.
+`protocol.group_health` decides; this module reads the groups. A `GroupWatch` takes the two readings
+that a plan needs. A `Memory` compares the readings of a tool that reads repeatedly.
 """
 
 from __future__ import annotations
@@ -155,17 +155,17 @@ def _last_written(reading: GroupReading) -> list[TopicPartition]:
 # ---- two readings for a plan ---------------------------------------------------------------------
 
 OnWait = Callable[[Mapping[str, GroupHealth], float], None]
-"""Called while a `Watch` waits, with the groups that it watches and the seconds that remain."""
+"""Called while a `GroupWatch` waits, with its groups and the seconds that remain."""
 
 _TICK_S: Final = 0.5
 """Seconds between two reports of the remaining time."""
 
 _FIRST_LOOK_S: Final = 1.0
-"""Seconds until the first look of a `Watch` that waits. Each later one comes after twice the time,
-because a reading of a group with many partitions is long."""
+"""Seconds until the first look of a `GroupWatch` that waits. Each later one comes after twice the
+time, because a reading of a group with many partitions is long."""
 
 
-class Watch:
+class GroupWatch:
     """Watches groups between two readings, to find clients that commit without a registration.
 
     Create it before the plan is computed, so that the computation is part of the time between the

@@ -64,7 +64,7 @@ NOTHING_TO_READ: Final = frozenset({NOTHING_COMMITTED, NO_SUCH_TOPIC, NO_SUCH_PA
 """Reasons for which a partition has no lag, although everything could be read."""
 
 
-class Source(Enum):
+class OffsetSource(Enum):
     """Store of a committed offset."""
 
     ZOOKEEPER = "zookeeper"
@@ -104,7 +104,7 @@ class PartitionLag:
     consumer: ConsumerId | None = None
     remark: str = ""
     is_read: bool = False
-    moved: Source | None = None
+    moved: OffsetSource | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -126,20 +126,20 @@ class PartitionLag:
         """
         kafka = self.in_kafka
         if isinstance(kafka, OffsetAndMetadata):
-            return self.in_zookeeper if self.source is Source.ZOOKEEPER else kafka.offset
+            return self.in_zookeeper if self.source is OffsetSource.ZOOKEEPER else kafka.offset
         return kafka if self.in_zookeeper is None else self.in_zookeeper
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> OffsetSource | None:
         """The store that `committed` comes from; None if no offset is committed."""
         kafka = self.in_kafka.offset if isinstance(self.in_kafka, OffsetAndMetadata) else None
         if kafka is None:
-            return Source.ZOOKEEPER if isinstance(self.in_zookeeper, int) else None
+            return OffsetSource.ZOOKEEPER if isinstance(self.in_zookeeper, int) else None
         if not isinstance(self.in_zookeeper, int):
-            return Source.KAFKA
+            return OffsetSource.KAFKA
         if kafka == self.in_zookeeper:
-            return Source.BOTH
-        larger = Source.KAFKA if kafka > self.in_zookeeper else Source.ZOOKEEPER
+            return OffsetSource.BOTH
+        larger = OffsetSource.KAFKA if kafka > self.in_zookeeper else OffsetSource.ZOOKEEPER
         return self.moved or larger
 
     @property
@@ -160,7 +160,7 @@ class PartitionLag:
     def committed_ms(self) -> int | None:
         """The time of the last commit in ms since 1970, by the server's clock; None if it is
         unknown, because Kafka returns no times."""
-        is_known = self.source in (Source.ZOOKEEPER, Source.BOTH) and self.written_ms
+        is_known = self.source in (OffsetSource.ZOOKEEPER, OffsetSource.BOTH) and self.written_ms
         return self.written_ms if is_known else None
 
     @property
@@ -188,7 +188,7 @@ class StoreWatch:
 
     def __init__(self) -> None:
         # (group, partition) -> its offset in ZooKeeper and in Kafka, and the store that has moved
-        self._known: dict[tuple[str, TopicPartition], tuple[int, int, Source | None]] = {}
+        self._known: dict[tuple[str, TopicPartition], tuple[int, int, OffsetSource | None]] = {}
 
     def keep(self, groups: Iterable[str]) -> None:
         """Forget all other groups."""
@@ -208,9 +208,9 @@ class StoreWatch:
         old_zookeeper, old_kafka, moved = self._known.get((group, one.tp), first)
         match (zookeeper != old_zookeeper, kafka != old_kafka):
             case (True, False):
-                moved = Source.ZOOKEEPER
+                moved = OffsetSource.ZOOKEEPER
             case (False, True):
-                moved = Source.KAFKA
+                moved = OffsetSource.KAFKA
             case (True, True):
                 moved = None
         self._known[group, one.tp] = zookeeper, kafka, moved
@@ -567,7 +567,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class SeenCommit:
     """A commit: its time in seconds since 1970, its offset, and the lag when it was first read."""
 
     at_s: float
@@ -576,7 +576,7 @@ class Commit:
 
 
 @dataclass(slots=True)
-class Window:
+class CommitWindow:
     """Window of the last commits of one partition; `observe` records a reading.
 
     Attributes:
@@ -585,10 +585,10 @@ class Window:
     """
 
     size: int = WINDOW
-    commits: list[Commit] = field(default_factory=list)
+    commits: list[SeenCommit] = field(default_factory=list)
     lag: int | None = None
     is_owned: bool = False
-    source: Source | None = None
+    source: OffsetSource | None = None
     rate: float | None = None
     _read: tuple[float, int] | None = None  # the time and the offset of the last reading
 
@@ -608,12 +608,12 @@ class Window:
         last = self.commits[-1] if self.commits else None
         if last and last.offset == offset and committed_s in (None, last.at_s):
             return
-        self.commits.append(Commit(now_s if committed_s is None else committed_s, offset, lag))
+        self.commits.append(SeenCommit(now_s if committed_s is None else committed_s, offset, lag))
         del self.commits[: -self.size]
 
     def observe(self, one: PartitionLag, now_s: float) -> None:
         """Record a reading of the partition at `now_s`, in seconds since 1970."""
-        if one.source in (Source.ZOOKEEPER, Source.KAFKA):
+        if one.source in (OffsetSource.ZOOKEEPER, OffsetSource.KAFKA):
             if self.source not in (None, one.source):
                 self.commits.clear()  # the offsets of two stores are not one sequence
                 self._read = None
@@ -650,7 +650,7 @@ class Window:
 
 
 def evaluate(
-    commits: Sequence[Commit],
+    commits: Sequence[SeenCommit],
     *,
     lag: int,
     is_owned: bool,

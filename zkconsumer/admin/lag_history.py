@@ -8,12 +8,12 @@ from zkconsumer.admin.health import Memory
 from zkconsumer.admin.lag import (
     PATIENCE_S,
     WINDOW,
+    CommitWindow,
     GroupLag,
     PartitionLag,
     Status,
     StoreWatch,
     TailCheck,
-    Window,
 )
 from zkconsumer.protocol.group_health import GroupHealth
 from zkconsumer.protocol.model import TopicPartition
@@ -39,7 +39,7 @@ class LagHistory:
         self._patience_s = patience_s
         self._memory = Memory(patience_s)
         self._healths: dict[str, GroupHealth] = {}
-        self._windows: dict[tuple[str, TopicPartition], Window] = {}
+        self._windows: dict[tuple[str, TopicPartition], CommitWindow] = {}
         self._now_s = 0.0
 
     def keep(self, groups: Iterable[str]) -> None:
@@ -55,14 +55,16 @@ class LagHistory:
         self._now_s = now_s
         self._healths[group.name] = health = self._memory.observe(group.image, now_s)
         for one in group.partitions:
-            self._windows.setdefault((group.name, one.tp), Window(self._window)).observe(one, now_s)
+            self._windows.setdefault((group.name, one.tp), CommitWindow(self._window)).observe(
+                one, now_s
+            )
         return health
 
     def health(self, group: GroupLag) -> GroupHealth:
         """Return who uses the group, judged by the readings so far."""
         return self._healths[group.name]
 
-    def window(self, group: str, one: PartitionLag) -> Window:
+    def window(self, group: str, one: PartitionLag) -> CommitWindow:
         """Return the last commits of a partition that was read."""
         return self._windows[group, one.tp]
 

@@ -27,7 +27,7 @@ from zkconsumer.errors import Advice, BadFileError, InvalidNameError, RemedyOper
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32, parse_int64
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 
 Offsets = dict[str, dict[TopicPartition, int]]
 """Group -> partition -> offset."""
@@ -174,7 +174,7 @@ def path_line(line: str, number: int) -> tuple[str, TopicPartition, str]:
     """
     path, colon, text = line.partition(":")
     at = paths.locate(path)
-    if not colon or at.kind is not Kind.OFFSET:
+    if not colon or at.kind is not ZnodeKind.OFFSET:
         example = paths.offset("GROUP", TopicPartition("TOPIC", 0))
         raise FileError(f"{quoted(line)} is not of the form {example}:42", number)
     return at.group, TopicPartition(at.name, _partition(at.partition, number)), text

@@ -39,7 +39,7 @@ from zkconsumer.errors import (
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import decode_offset
 from zkconsumer.protocol.requests import (
     MAX_PAYLOAD_BYTES,
@@ -52,7 +52,7 @@ from zkconsumer.protocol.requests import (
 )
 
 
-class State(NamedTuple):
+class ZnodeState(NamedTuple):
     """State of a znode when the plan was made; `rights` only if the plan deletes the znode."""
 
     data: bytes | None
@@ -83,7 +83,7 @@ class Change:
     """
 
     path: str
-    before: State | None
+    before: ZnodeState | None
     after: Content | None
 
     @property
@@ -261,7 +261,7 @@ def _contents(plan: Plan) -> dict[str, object]:
     }
 
 
-def _state_record(state: State | None) -> dict[str, object] | None:
+def _state_record(state: ZnodeState | None) -> dict[str, object] | None:
     if state is None:
         return None
     content = _content_record(Content(state.data, state.rights)) or {}
@@ -279,7 +279,7 @@ def _content_record(content: Content | None) -> dict[str, object] | None:
 # ---- rows for display ---------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class PlanRow(NamedTuple):
     """One change as a row for display.
 
     Attributes:
@@ -302,15 +302,15 @@ class Row(NamedTuple):
     path: str = ""
 
 
-def rows(plan: Plan, *, ends: Mapping[TopicPartition, int] | None = None) -> Iterator[Row]:
+def rows(plan: Plan, *, ends: Mapping[TopicPartition, int] | None = None) -> Iterator[PlanRow]:
     """Yield the changes of a plan as rows; `ends` (partition -> end of its log) adds the lag."""
     known = ends or {}
     for change in plan.changes:
         at = paths.locate(change.path)
-        tp = TopicPartition(at.name, at.partition) if at.kind is Kind.OFFSET else None
+        tp = TopicPartition(at.name, at.partition) if at.kind is ZnodeKind.OFFSET else None
         old, new = _value(change.before, tp), _value(change.after, tp)
         end = known.get(tp) if tp else None
-        yield Row(
+        yield PlanRow(
             change.verb.value,
             "zookeeper",
             change.group,
@@ -325,7 +325,7 @@ def rows(plan: Plan, *, ends: Mapping[TopicPartition, int] | None = None) -> Ite
     for one in plan.kafka:
         before, end = one.before and one.before.offset, known.get(one.partition)
         verb = Verb.CREATE if one.before is None else Verb.SET
-        yield Row(
+        yield PlanRow(
             verb.value,
             "kafka",
             one.group,
@@ -337,7 +337,7 @@ def rows(plan: Plan, *, ends: Mapping[TopicPartition, int] | None = None) -> Ite
         )
 
 
-def _value(state: State | Content | None, tp: TopicPartition | None) -> int | str | None:
+def _value(state: ZnodeState | Content | None, tp: TopicPartition | None) -> int | str | None:
     if state is None:
         return None
     text = (state.data or b"").decode(errors="replace")
@@ -500,11 +500,11 @@ def _change(value: object, where: str) -> Change:
     return Change(path, before, after)
 
 
-def _read_state(value: object, where: str) -> State:
+def _read_state(value: object, where: str) -> ZnodeState:
     one = _object(value, {"data", "acl", "version", "mzxid"}, where)
     content = _read_content({"data": one["data"], "acl": one["acl"]}, where)
     version, mzxid = (_number(one[name], where, lowest=0) for name in ("version", "mzxid"))
-    return State(content.data, version, mzxid, content.rights)
+    return ZnodeState(content.data, version, mzxid, content.rights)
 
 
 def _read_content(value: object, where: str) -> Content:

@@ -33,9 +33,8 @@ from zkconsumer.cli.output import Align, Column, Progress, command_of, say, say_
 from zkconsumer.errors import Advice, ConfigError, RemedyOperation
 
 if TYPE_CHECKING:
-    from zkconsumer.admin.health import Watch
-    from zkconsumer.admin.plan import Plan
-    from zkconsumer.admin.plan import Row as PlanRow
+    from zkconsumer.admin.health import GroupWatch
+    from zkconsumer.admin.plan import Plan, PlanRow
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.protocol.model import TopicPartition
     from zkconsumer.zk.client import ZooKeeperClient
@@ -98,11 +97,11 @@ class Changing:
         ),
     ] = 5.0
 
-    def watch(self, connection: ZooKeeperClient, *groups: str) -> Watch:
+    def watch(self, connection: ZooKeeperClient, *groups: str) -> GroupWatch:
         """Take the first reading of the groups that a plan will change."""
-        from zkconsumer.admin.health import Watch
+        from zkconsumer.admin.health import GroupWatch
 
-        return Watch(connection, groups, patience_s=self.patience, on_wait=_Waiting())
+        return GroupWatch(connection, groups, patience_s=self.patience, on_wait=_Waiting())
 
 
 _NAMED = 5  # the maximum number of groups of which a recent commit is reported
@@ -162,7 +161,7 @@ def with_kafka_notes(connection: ZooKeeperClient, plan: Plan, *groups: str) -> P
     return plan.noted(*kafka_notes(connection, groups, limit_s=limit_s))
 
 
-def source_notes(watch: Watch, source: str) -> Iterable[str]:
+def source_notes(watch: GroupWatch, source: str) -> Iterable[str]:
     """Yield notes on the users of a group whose offsets are copied while they may commit."""
     from zkconsumer.admin.health import written
 
@@ -181,7 +180,7 @@ def carry_out(
     connection: ZooKeeperClient,
     plan: Plan,
     how: Changing,
-    watch: Watch,
+    watch: GroupWatch,
     *,
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> None:
@@ -196,7 +195,7 @@ def carry_out(
     proceed(connection, plan, how, watch)
 
 
-def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: Watch) -> None:
+def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: GroupWatch) -> None:
     """Save a plan if `--plan-out` is given, and apply it if `--execute` is given; the caller has
     shown the plan."""
     say_all(plan.notes)
@@ -236,7 +235,7 @@ def _row(row: PlanRow) -> dict[str, object]:
     return shown if row.topic is not None else shown | {"topic": row.path}
 
 
-def _report_users(plan: Plan, how: Changing, watch: Watch) -> None:
+def _report_users(plan: Plan, how: Changing, watch: GroupWatch) -> None:
     """Say who uses the groups of the plan, and what that means for --execute."""
     from zkconsumer.admin.apply import what_members_do
     from zkconsumer.admin.health import written
@@ -271,7 +270,7 @@ def _report_users(plan: Plan, how: Changing, watch: Watch) -> None:
             )
 
 
-def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: Watch) -> None:
+def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: GroupWatch) -> None:
     from zkconsumer.admin.apply import Live, apply
     from zkconsumer.admin.plan import who
 

@@ -235,7 +235,7 @@ def consume(
         more["auto_commit_enable"] = False
     settings = connection.settings(connection.group(group), **more)
     topics = len(wanted) if isinstance(wanted, list) else 1
-    run = Run(
+    run = Consumption(
         budget=Budget(max_messages, threads=threads * topics),
         sink=_Lines(_LINES[output])
         if to is None
@@ -591,7 +591,7 @@ class _Files:
             self._ended_s = time.monotonic()
 
 
-class Run:
+class Consumption:
     """One run of the command: the threads of the streams and their shared state."""
 
     def __init__(

@@ -16,7 +16,7 @@ from zkconsumer.cli.sources import (
     Context,
     Contexts,
     Found,
-    Source,
+    SettingSource,
     Sources,
     load_contexts,
     save_contexts,
@@ -171,7 +171,10 @@ def show(
         {
             "settings": Table(list(_settings(found)), SETTING_COLUMNS),
             "precedence": Table(
-                [{"rank": at, "source": one.value} for at, one in enumerate(Source, start=1)],
+                [
+                    {"rank": at, "source": one.value}
+                    for at, one in enumerate(SettingSource, start=1)
+                ],
                 PRECEDENCE_COLUMNS,
             ),
         }
@@ -179,7 +182,7 @@ def show(
 
 
 def _settings(found: Sources) -> Iterator[dict[str, object]]:
-    ranks = {source: rank for rank, source in enumerate(Source, start=1)}
+    ranks = {source: rank for rank, source in enumerate(SettingSource, start=1)}
 
     def row(name: str, one: Found | None) -> dict[str, object]:
         value = "(not shown)" if name == CREDENTIAL_NAME and one else one and one.value
@@ -187,7 +190,9 @@ def _settings(found: Sources) -> Iterator[dict[str, object]]:
         return {"setting": name, "value": value, "source": source, "rank": rank}
 
     context = found.context and found.chosen_by
-    chosen = Found(found.context, Source.CONTEXT, context) if found.context and context else None
+    chosen = (
+        Found(found.context, SettingSource.CONTEXT, context) if found.context and context else None
+    )
     yield row("context", chosen)
     yield row("properties file", found.file())
     for name in ("zookeeper.connect", "group.id", SCHEME_NAME, CREDENTIAL_NAME):

@@ -250,7 +250,7 @@ class Limits:
     file_s: float
 
 
-class Group(Protocol):
+class ExportGroup(Protocol):
     """The methods of the member that an export calls."""
 
     def owns(self, tp: TopicPartition, token: int) -> bool: ...
@@ -274,7 +274,7 @@ class Export:
         kind: str,
         limits: Limits,
         *,
-        group: Group,
+        group: ExportGroup,
         say: Callable[[str], None],
     ) -> None:
         self._directory, self._kind, self._limits = directory, kind, limits

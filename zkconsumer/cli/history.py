@@ -18,7 +18,7 @@ from zkconsumer.protocol.model import session_text
 if TYPE_CHECKING:
     from zkconsumer.history.describe import Described
     from zkconsumer.history.inputs import History, Problem
-    from zkconsumer.history.report import Line, Window
+    from zkconsumer.history.report import Line, TimeSpan
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -159,11 +159,11 @@ def show(
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def _window(from_: str | None, to: str | None) -> Window:
+def _window(from_: str | None, to: str | None) -> TimeSpan:
     from zkconsumer.admin.offset_plans import parse_instant
-    from zkconsumer.history.report import Window
+    from zkconsumer.history.report import TimeSpan
 
-    return Window(
+    return TimeSpan(
         None if from_ is None else parse_instant(from_, where="--from"),
         None if to is None else parse_instant(to, where="--to"),
     )
@@ -191,7 +191,7 @@ def _described(data_dirs: Sequence[Path], groups: Sequence[str] | None) -> Descr
 
 
 def _following(
-    data_dirs: Sequence[Path], groups: Sequence[str] | None, window: Window
+    data_dirs: Sequence[Path], groups: Sequence[str] | None, window: TimeSpan
 ) -> Iterator[Line]:
     """Yield the events in the files; then keep yielding the events that the servers write.
 
@@ -223,7 +223,7 @@ def _following(
 
 
 def _show_transactions(
-    display: Display, data_dirs: Sequence[Path], window: Window, columns: Sequence[Column]
+    display: Display, data_dirs: Sequence[Path], window: TimeSpan, columns: Sequence[Column]
 ) -> None:
     """Print the transactions, as JSON Lines while they are read, and then the problems."""
     from zkconsumer.history.inputs import History, find_servers
@@ -240,7 +240,7 @@ def _show_transactions(
     _exit_on(history.problems)
 
 
-def _transactions(history: History, window: Window) -> Iterator[dict[str, object]]:
+def _transactions(history: History, window: TimeSpan) -> Iterator[dict[str, object]]:
     from zkconsumer.history.tables import as_dict, transaction
 
     for batch in history.batches():

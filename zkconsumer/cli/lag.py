@@ -386,14 +386,14 @@ def lag(
         serve(
             exporting,
             clusters,
-            lambda settings: Reader(settings, names, only, choice),
+            lambda settings: LagReader(settings, names, only, choice),
             interval_s=interval,
             window=choice.window,
         )
     from zkconsumer.zk.client import ZooKeeperClient
 
     settings = _settings(common, names)
-    reader = Reader(settings, names, only, choice)
+    reader = LagReader(settings, names, only, choice)
     with ZooKeeperClient(settings) as connection:
         reader.use(connection)
         if watch_:
@@ -406,7 +406,7 @@ def _settings(common: Addressed, names: Sequence[str] | None) -> ConnectionConfi
     return common.connection_settings(names[0] if names else None)
 
 
-class Reader:
+class LagReader:
     """Reads groups of one cluster repeatedly, and keeps what the readings show.
 
     Call `use` before the first reading, and with each new connection.
@@ -558,7 +558,9 @@ def _columns(groups: Sequence[GroupLag]) -> tuple[Column, ...]:
     return tuple(replace(one, wide_only=False) if one in STORES else one for one in columns)
 
 
-def _show(reader: Reader, common: Addressed, exporting: Exporting, fail_above: int | None) -> None:
+def _show(
+    reader: LagReader, common: Addressed, exporting: Exporting, fail_above: int | None
+) -> None:
     from zkconsumer.cli import Exit
 
     groups = reader.observe()
@@ -612,12 +614,12 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
     Like the original, it shows only topics that have a directory of owners; members that own no
     partition follow.
     """
-    from zkconsumer.admin.lag import Source
+    from zkconsumer.admin.lag import OffsetSource
     from zkconsumer.protocol.paths import owners
 
     owned = group.image.listed.get(owners(group.name), ())
     # The original prefers an offset in Kafka to the offset in ZooKeeper.
-    partitions = [replace(one, moved=Source.KAFKA) for one in group.partitions]
+    partitions = [replace(one, moved=OffsetSource.KAFKA) for one in group.partitions]
     rows = [
         (
             one.topic,

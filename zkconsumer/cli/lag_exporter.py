@@ -128,10 +128,10 @@ def clusters_of(
 
 def cluster_name(connection: Connection, settings: ConnectionConfig) -> str:
     """Return the name of the context that gives ZooKeeper's address, or else the address."""
-    from zkconsumer.cli.sources import Source
+    from zkconsumer.cli.sources import SettingSource
 
     found, context = connection.sources.get("zookeeper.connect"), connection.sources.context
-    if found and context and found.source in (Source.CONTEXT, Source.CONFIG_CONTEXT):
+    if found and context and found.source in (SettingSource.CONTEXT, SettingSource.CONFIG_CONTEXT):
         return context
     return settings.zookeeper_connect
 

@@ -28,7 +28,7 @@ _OF_ENVIRONMENT = {"zookeeper.connect": ZOOKEEPER, "group.id": GROUP}
 # ---- precedence ----------------------------------------------------------------------------------
 
 
-class Source(Enum):
+class SettingSource(Enum):
     """Sources of settings in their order of precedence; the first that has a setting wins.
 
     The commands, `context show` and docs/operators.md use this table.
@@ -43,14 +43,14 @@ class Source(Enum):
     CONFIG_CONTEXT = f"the context's file, if neither --config nor {CONFIG} is given"
 
 
-_NAMED_BY = {Source.CONFIG_OPTION: "--config", Source.CONFIG_ENVIRONMENT: CONFIG}
+_NAMED_BY = {SettingSource.CONFIG_OPTION: "--config", SettingSource.CONFIG_ENVIRONMENT: CONFIG}
 
 
 class Found(NamedTuple):
     """A setting with its source and its place: the option, the variable, the file, the context."""
 
     value: str
-    source: Source
+    source: SettingSource
     place: str
 
 
@@ -58,7 +58,7 @@ class Found(NamedTuple):
 class Sources:
     """The properties of each source; the source with the highest precedence comes first."""
 
-    layers: Sequence[tuple[Source, Path | Mapping[str, str]]]
+    layers: Sequence[tuple[SettingSource, Path | Mapping[str, str]]]
     context: str | None = None
     chosen_by: str | None = None
     _read: dict[Path, dict[str, str]] = field(default_factory=dict)
@@ -83,13 +83,13 @@ class Sources:
                 return Found(str(one), source, _NAMED_BY.get(source) or f"context {self.context}")
         return None
 
-    def _place(self, source: Source, one: Path | Mapping[str, str], name: str) -> str:
+    def _place(self, source: SettingSource, one: Path | Mapping[str, str], name: str) -> str:
         if isinstance(one, Path):
             return f"file {one}"
-        if source is Source.CONTEXT:
+        if source is SettingSource.CONTEXT:
             return f"context {self.context}"
         variables = {**_OF_ENVIRONMENT, CREDENTIAL_NAME: CREDENTIAL}
-        options = {Source.OPTION: "--zookeeper", Source.PROPERTY: "--property"}
+        options = {SettingSource.OPTION: "--zookeeper", SettingSource.PROPERTY: "--property"}
         return options.get(source) or variables[name]
 
     def _properties(self, file: Path) -> dict[str, str]:
@@ -124,17 +124,17 @@ def sources_of(
         for name, variable in _OF_ENVIRONMENT.items()
         if os.environ.get(variable)
     }
-    layers: list[tuple[Source, Path | Mapping[str, str]]] = [
-        (Source.OPTION, {} if zookeeper is None else {"zookeeper.connect": zookeeper}),
-        (Source.PROPERTY, dict(map(parse_property, properties or ()))),
-        (Source.ENVIRONMENT, environment),
-        (Source.CONTEXT, {} if found_context is None else found_context.properties),
+    layers: list[tuple[SettingSource, Path | Mapping[str, str]]] = [
+        (SettingSource.OPTION, {} if zookeeper is None else {"zookeeper.connect": zookeeper}),
+        (SettingSource.PROPERTY, dict(map(parse_property, properties or ()))),
+        (SettingSource.ENVIRONMENT, environment),
+        (SettingSource.CONTEXT, {} if found_context is None else found_context.properties),
     ]
-    order = list(Source)
+    order = list(SettingSource)
     files = [
-        (Source.CONFIG_OPTION, config),
-        (Source.CONFIG_ENVIRONMENT, os.environ.get(CONFIG)),
-        (Source.CONFIG_CONTEXT, found_context and found_context.config),
+        (SettingSource.CONFIG_OPTION, config),
+        (SettingSource.CONFIG_ENVIRONMENT, os.environ.get(CONFIG)),
+        (SettingSource.CONFIG_CONTEXT, found_context and found_context.config),
     ]
     layers += [(source, Path(file)) for source, file in files if file][:1]
     layers.sort(key=lambda layer: order.index(layer[0]))

@@ -22,7 +22,7 @@ INT_MAX = 2**31 - 1
 _JAVA_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
-class Kind(Protocol):
+class PropertyType(Protocol):
     """The type of a property."""
 
     @property
@@ -175,7 +175,7 @@ class MillisOrNever:
         return None if value is None else Millis(0).check(value)
 
 
-def in_seconds(kind: Kind) -> str:
+def in_seconds(kind: PropertyType) -> str:
     """Return the values that a time has in Python, in seconds; empty if the kind is no time."""
     match kind:
         case Millis(least):
@@ -254,7 +254,7 @@ class Setting:
     """One row of the table: a property, and the attribute that holds its value."""
 
     name: str
-    kind: Kind
+    kind: PropertyType
     default: Default
     effect: str
     attribute: str = ""
@@ -271,7 +271,7 @@ class Unset:
 
 
 def setting(
-    name: str, kind: Kind, default: Default, effect: str
+    name: str, kind: PropertyType, default: Default, effect: str
 ) -> Any:  # Any: the default of a field of any type, as `dataclasses.field` returns
     """Return a dataclass field; a DerivedDefault is None until the constructor resolves it."""
     metadata = {"setting": Setting(name, kind, default, effect)}

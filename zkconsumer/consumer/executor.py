@@ -19,15 +19,15 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import MatchTopics
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.requests import (
     WATCH_CREATED,
     WATCH_DELETED,
-    Batch,
     Code,
     OffsetRequest,
     Operation,
     Reply,
+    Requests,
     SyncLeader,
 )
 
@@ -63,7 +63,7 @@ class Session(Protocol):
     """The part of `ZooKeeperSession` that the executor uses."""
 
     def is_over(self, session_id: int) -> bool: ...
-    def submit(self, batch: Batch, done: Done) -> None: ...
+    def submit(self, batch: Requests, done: Done) -> None: ...
 
 
 class AskMatcher(Protocol):
@@ -78,7 +78,7 @@ class AskKafka(Protocol):
     def __call__(self, request: OffsetRequest, done: Done) -> None: ...
 
 
-OperationRequests = Batch | OffsetRequest | MatchTopics
+OperationRequests = Requests | OffsetRequest | MatchTopics
 """The requests that an operation sends at one time."""
 
 
@@ -231,7 +231,7 @@ def operation(
     raise TypeError(f"not a command for ZooKeeper: {command!r}")
 
 
-def _sync(me: MemberIdentity, sent_at: float) -> Generator[Batch, Sequence[Reply], Outcome]:
+def _sync(me: MemberIdentity, sent_at: float) -> Generator[Requests, Sequence[Reply], Outcome]:
     (reply,) = yield [SyncLeader(me.path)]
     return Synced(sent_at) if reply.code is Code.OK else Interrupted()
 
@@ -242,7 +242,7 @@ def _unawaited(command: commands.RearmTopic | commands.Diagnose, me: MemberIdent
     return _wait_for_topic(command.topic)
 
 
-def _wait_for_topic(topic: str) -> Generator[Batch, Sequence[Reply], object]:
+def _wait_for_topic(topic: str) -> Generator[Requests, Sequence[Reply], object]:
     there = yield from operations.wait_for_topic(topic)
     if not there:
         return None
@@ -254,28 +254,28 @@ def event_of_watch(fired: WatchFired, settings: Settings, now: float) -> Event |
     at = paths.locate(fired.path)
     deleted = fired.kind == WATCH_DELETED
     match at.kind:
-        case Kind.IDS:
+        case ZnodeKind.IDS:
             return events.Triggered(now=now, trigger=Trigger.MEMBERS)
-        case Kind.MEMBER if at.name == settings.consumer and fired.kind != WATCH_CREATED:
+        case ZnodeKind.MEMBER if at.name == settings.consumer and fired.kind != WATCH_CREATED:
             return events.Triggered(now=now, trigger=Trigger.OWN_MEMBER_NODE)
-        case Kind.MEMBER if fired.kind not in (WATCH_CREATED, WATCH_DELETED):
+        case ZnodeKind.MEMBER if fired.kind not in (WATCH_CREATED, WATCH_DELETED):
             return events.Triggered(now=now, trigger=Trigger.REGISTRATION, subject=at.name)
-        case Kind.TOPIC if deleted:
+        case ZnodeKind.TOPIC if deleted:
             return events.TopicDeleted(now=now, topic=at.name)
-        case Kind.TOPIC:
+        case ZnodeKind.TOPIC:
             return events.Triggered(now=now, trigger=Trigger.TOPIC, subject=at.name)
-        case Kind.TOPICS:
+        case ZnodeKind.TOPICS:
             return events.Triggered(now=now, trigger=Trigger.TOPICS)
-        case Kind.BROKER_IDS:
+        case ZnodeKind.BROKER_IDS:
             return events.Triggered(now=now, trigger=Trigger.BROKERS)
-        case Kind.BROKER:
+        case ZnodeKind.BROKER:
             return events.Triggered(now=now, trigger=Trigger.BROKERS, subject=at.name)
-        case Kind.OWNER if fired.kind != WATCH_CREATED:
+        case ZnodeKind.OWNER if fired.kind != WATCH_CREATED:
             partition = TopicPartition(at.name, at.partition)
             return events.OwnerNodeChanged(now=now, partition=partition)
-        case Kind.OFFSET:
+        case ZnodeKind.OFFSET:
             partition = TopicPartition(at.name, at.partition)
             return events.OffsetNodeChanged(now=now, partition=partition)
-        case Kind.OWNERS_OF:
+        case ZnodeKind.OWNERS_OF:
             return events.OwnersChanged(now=now, topic=at.name)
     return None

@@ -39,7 +39,7 @@ from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Session
 from zkconsumer.protocol.registrations import Registration, validate_registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile, profile
-from zkconsumer.protocol.requests import Batch, Code, Reply
+from zkconsumer.protocol.requests import Code, Reply, Requests
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
@@ -305,8 +305,8 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
 
 
 def _readable(
-    running: Generator[Batch, Sequence[Reply], T],
-) -> Generator[Batch, Sequence[Reply], T]:
+    running: Generator[Requests, Sequence[Reply], T],
+) -> Generator[Requests, Sequence[Reply], T]:
     """Run an operation, and raise AccessDeniedError when ZooKeeper refuses one of its reads."""
     try:
         batch = next(running)

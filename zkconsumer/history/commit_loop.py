@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.columns import Array, Number, compiled, to_batch
-from zkconsumer.history.commits import DIGITS, CommitRuns, PathParts, Rows, Run
+from zkconsumer.history.commits import DIGITS, CommitRun, CommitRuns, PathParts, Rows
 from zkconsumer.history.transactions import RowTuple
 
 FOREIGN: Final = -2
@@ -148,7 +148,7 @@ class CompiledRuns(CommitRuns):
             while not _written(self._state, session, time_ms):
                 self._grow(0)
 
-    def _add(self, run: Run) -> None:
+    def _add(self, run: CommitRun) -> None:
         super()._add(run)
         figures = self._state.runs
         if run.number == figures.shape[1]:
@@ -159,7 +159,7 @@ class CompiledRuns(CommitRuns):
     def learn(self, path: str, place: object) -> None:
         super().learn(path, place)
         number = FOREIGN if place is None else OTHER
-        if isinstance(place, Run):
+        if isinstance(place, CommitRun):
             number = place.number
         text = np.frombuffer(path.encode(), np.uint8)
         while not _inserted(self._state, text, number):
@@ -192,15 +192,15 @@ class CompiledRuns(CommitRuns):
             for number, row in enumerate(found):
                 if row[5] == 0:
                     yield from self.marks(found, number)
-                if isinstance(run := self.places.get(row[6]), Run):
+                if isinstance(run := self.places.get(row[6]), CommitRun):
                     self._load(run)
                 yield row
-                if isinstance(run := self.places.get(row[6]), Run):
+                if isinstance(run := self.places.get(row[6]), CommitRun):
                     self._store(run)
             if is_full:
                 self._grow(0)
 
-    def examine(self, run: Run) -> None:
+    def examine(self, run: CommitRun) -> None:
         super().examine(run)
         self._state.runs[_SESSION, run.number] = -1
 
@@ -221,14 +221,14 @@ class CompiledRuns(CommitRuns):
         for run in self.runs:
             self._load(run)
 
-    def _load(self, run: Run) -> None:
+    def _load(self, run: CommitRun) -> None:
         """Write the figures of a run into its row."""
         row, line = run.row, self._state.runs[:, run.number].tolist()
         if row is not None and line[_COUNT] >= 0:
             row.last, row.last_ms, row.last_zxid = line[_LAST], line[_LAST_MS], line[_LAST_ZXID]
             row.count, row.longest_pause_ms = line[_COUNT], line[_PAUSE]
 
-    def _store(self, run: Run) -> None:
+    def _store(self, run: CommitRun) -> None:
         """Let the loop continue a run from the figures in its row."""
         row, line = run.row, self._state.runs[:, run.number]
         if row is None:
@@ -241,7 +241,7 @@ class CompiledRuns(CommitRuns):
 def load() -> None:
     """Load the loops from numba's cache, or compile them."""
     runs = CompiledRuns(CommitRuns(PathParts(("/a/", "/b/"), "/c/")))
-    runs.learn("/a/0", Run())
+    runs.learn("/a/0", CommitRun())
     runs._grow(0)
     runs.pop_last_write_ms(1)
     for _ in runs.others(_OneCommit()):

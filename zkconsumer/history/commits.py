@@ -22,7 +22,7 @@ _UNKNOWN: Final = object()
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class CommitRun:
     """The present run of a partition.
 
     Attributes:
@@ -73,17 +73,17 @@ class CommitRuns:
 
     def __init__(self, parts: PathParts) -> None:
         self.parts = parts
-        self.runs: list[Run] = []
+        self.runs: list[CommitRun] = []
         self.places: dict[str, object] = {}
         self._last_writes: dict[int, int] = {}
 
     def learn(self, path: str, place: object) -> None:
         """Record the meaning of a path, as in `places`."""
         self.places[path] = place
-        if isinstance(place, Run) and place.number == -1:
+        if isinstance(place, CommitRun) and place.number == -1:
             self._add(place)
 
-    def _add(self, run: Run) -> None:
+    def _add(self, run: CommitRun) -> None:
         """Give a number to a run."""
         run.number = len(self.runs)
         self.runs.append(run)
@@ -114,7 +114,11 @@ class CommitRuns:
                 place = places.get(path, _UNKNOWN)
                 if place is None or (place is _UNKNOWN and one not in path and other not in path):
                     continue
-                if kind == tx.SET_DATA and isinstance(place, Run) and place.session == session:
+                if (
+                    kind == tx.SET_DATA
+                    and isinstance(place, CommitRun)
+                    and place.session == session
+                ):
                     run = None if zxid == marked else place.row
                     if run is not None and data and len(data) <= DIGITS and data.isdigit():
                         offset = int(data)
@@ -137,7 +141,7 @@ class CommitRuns:
             if row[6] and self.parts.mark in row[6]:
                 yield row
 
-    def examine(self, run: Run) -> None:
+    def examine(self, run: CommitRun) -> None:
         """Let `others` yield the next commit of a partition, because its owner has changed."""
         run.session = -1
 

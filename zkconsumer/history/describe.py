@@ -11,7 +11,7 @@ from zkconsumer.errors import HistoryError
 from zkconsumer.history.group_replay import GroupHistory
 from zkconsumer.history.incidents import incidents
 from zkconsumer.history.inputs import History, Problem, Server, zxid_of
-from zkconsumer.history.logs import Batch
+from zkconsumer.history.logs import RowBatch
 from zkconsumer.history.snapshots import read_snapshot
 from zkconsumer.history.tables import Tables
 
@@ -111,7 +111,7 @@ class Description:
             if progress is not None:
                 progress(self._rows)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[RowBatch]:
         """Read the logs to their present end, and yield each batch after it has been applied."""
         for batch in self._history.batches():
             self._fold.apply(batch)

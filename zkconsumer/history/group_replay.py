@@ -13,14 +13,14 @@ from typing import Any, Final, TypeAlias, cast
 
 from zkconsumer.errors import ZkConsumerError, escaped
 from zkconsumer.history import transactions as tx
-from zkconsumer.history.commits import CommitRuns, PathParts, Run
-from zkconsumer.history.logs import Batch
-from zkconsumer.history.rebalances import Group, Now
+from zkconsumer.history.commits import CommitRun, CommitRuns, PathParts
+from zkconsumer.history.logs import RowBatch
+from zkconsumer.history.rebalances import GroupRecord, Now
 from zkconsumer.history.snapshots import Tree
 from zkconsumer.history.tables import Commits, Incident, Session, Tables
 from zkconsumer.history.transactions import RowTuple
 from zkconsumer.protocol.model import TopicPartition, session_text
-from zkconsumer.protocol.paths import CONSUMERS, TOPICS, Kind, ParsedPath, locate_below_chroot
+from zkconsumer.protocol.paths import CONSUMERS, TOPICS, ParsedPath, ZnodeKind, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset
 
 MAX_PATHS: Final = 200_000
@@ -36,10 +36,10 @@ _DELETES: Final = frozenset({tx.DELETE, tx.DELETE_CONTAINER})
 
 
 @dataclass(slots=True, kw_only=True)
-class Partition(Run):
+class Partition(CommitRun):
     """A partition whose offset a group has committed, with its present run."""
 
-    group: Group
+    group: GroupRecord
     tp: TopicPartition
 
 
@@ -55,15 +55,15 @@ class GroupHistory:
         """`groups` are the groups to describe; an empty collection means all groups."""
         self.tables = Tables()
         self._wanted = frozenset(groups)
-        self._groups: dict[tuple[str, str], Group] = {}
+        self._groups: dict[tuple[str, str], GroupRecord] = {}
         self._edited: dict[tuple[str, str], int] = {}  # group -> the zxid of its last edit
         self._topics: dict[str, dict[str, bytes | None]] = {}
         self._sessions: dict[int, Session] = {}
         self._ephemerals: dict[int, dict[str, None]] = {}
-        self._groups_of: dict[int, dict[Group, None]] = {}
+        self._groups_of: dict[int, dict[GroupRecord, None]] = {}
         self._now = Now()
         self._runs = CommitRuns(PARTS)
-        self._partitions: dict[tuple[Group, TopicPartition], Partition] = {}
+        self._partitions: dict[tuple[GroupRecord, TopicPartition], Partition] = {}
         self._is_compiled = False
 
     def __getstate__(self) -> dict[str, Any]:  # Any: the attributes
@@ -85,12 +85,12 @@ class GroupHistory:
                 continue
             chroot, what = place
             self._now.time_ms = znode.mtime
-            if what.kind is Kind.TOPIC:
+            if what.kind is ZnodeKind.TOPIC:
                 self._topics_of(chroot)[what.name] = znode.data
-            elif what.kind is Kind.MEMBER:
+            elif what.kind is ZnodeKind.MEMBER:
                 live = znode.owner > 0
                 self._joined(place, path, znode.owner, znode.data, event="present", ephemeral=live)
-            elif what.kind is Kind.OWNER:
+            elif what.kind is ZnodeKind.OWNER:
                 self._now.zxid = znode.czxid
                 self._claimed(place, path, znode.owner, znode.data)
         for group in self._groups.values():
@@ -99,7 +99,7 @@ class GroupHistory:
         self.tables.incidents.clear()
         self._now.zxid, self._now.time_ms = tree.zxid, 0
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: RowBatch) -> None:
         """Apply the next transactions, in the order of their zxids."""
         now = self._now
         now.file, now.from_ms = batch.file, now.from_ms or batch.time_ms
@@ -141,23 +141,23 @@ class GroupHistory:
         chroot, what = at
         created, deleted = kind in _CREATES, kind in _DELETES
         match what.kind:
-            case Kind.MEMBER if created or kind == tx.SET_DATA:
+            case ZnodeKind.MEMBER if created or kind == tx.SET_DATA:
                 self._joined(at, path, session, data, event="joined", ephemeral=ephemeral)
-            case Kind.MEMBER if deleted:
+            case ZnodeKind.MEMBER if deleted:
                 self._left(at, path, session, event="left")
-            case Kind.OWNER if created:
+            case ZnodeKind.OWNER if created:
                 self._claimed(at, path, session if ephemeral else 0, data)
-            case Kind.OWNER if deleted:
+            case ZnodeKind.OWNER if deleted:
                 self._released(at, path, session, how="released")
-            case Kind.TOPIC if deleted:
+            case ZnodeKind.TOPIC if deleted:
                 self._topic(chroot, what.name, None)
-            case Kind.TOPIC if created or kind == tx.SET_DATA:
+            case ZnodeKind.TOPIC if created or kind == tx.SET_DATA:
                 self._topic(chroot, what.name, data or b"")
-            case Kind.EDITS if created and what.name:
+            case ZnodeKind.EDITS if created and what.name:
                 self._group(chroot, what.group)
                 self._edited[chroot, what.group] = self._now.zxid
 
-    def _elections(self, batch: Batch) -> None:
+    def _elections(self, batch: RowBatch) -> None:
         """Record how long no transaction was written before each new leader began."""
         zxids, epoch, time_ms = batch.zxids, self._now.zxid >> 32, self._now.time_ms
         if zxids[0] >> 32 == epoch == zxids[-1] >> 32:
@@ -202,11 +202,11 @@ class GroupHistory:
         return found
 
     def _meaning(self, chroot: str, place: ParsedPath) -> Place:
-        if place.kind is Kind.OTHER:
+        if place.kind is ZnodeKind.OTHER:
             return None
         if place.group and self._wanted and place.group not in self._wanted:
             return None
-        if place.kind is not Kind.OFFSET:
+        if place.kind is not ZnodeKind.OFFSET:
             return chroot, place
         group, tp = self._group(chroot, place.group), TopicPartition(place.name, place.partition)
         if (group, tp) not in self._partitions:
@@ -216,16 +216,16 @@ class GroupHistory:
     def _topics_of(self, chroot: str) -> dict[str, bytes | None]:
         return self._topics.setdefault(chroot, {})
 
-    def _group(self, chroot: str, name: str) -> Group:
+    def _group(self, chroot: str, name: str) -> GroupRecord:
         key = (chroot, name)
         if key not in self._groups:
             topics = self._topics_of(chroot)
-            self._groups[key] = Group(chroot, name, topics, self._now, self.tables)
+            self._groups[key] = GroupRecord(chroot, name, topics, self._now, self.tables)
         return self._groups[key]
 
     # ---- sessions ------------------------------------------------------------------------------
 
-    def _touch(self, session: int, group: Group) -> Session:
+    def _touch(self, session: int, group: GroupRecord) -> Session:
         """Return a session that a group uses; add its row if it is new."""
         live = self._sessions.get(session)
         if live is None:
@@ -251,10 +251,10 @@ class GroupHistory:
         self._groups_of.pop(session, None)
         places = [(path, self._place(path)) for path in self._ephemerals.pop(session, ())]
         for path, place in places:
-            if isinstance(place, tuple) and place[1].kind is Kind.MEMBER:
+            if isinstance(place, tuple) and place[1].kind is ZnodeKind.MEMBER:
                 self._left(place, path, session, event="expired" if is_expiry else "left")
         for path, place in places:
-            if isinstance(place, tuple) and place[1].kind is Kind.OWNER:
+            if isinstance(place, tuple) and place[1].kind is ZnodeKind.OWNER:
                 how = "expired" if is_expiry else "closed"
                 self._released(place, path, session, how=how)
 
@@ -379,7 +379,7 @@ class GroupHistory:
         )
         self.tables.commits.append(run.row)
 
-    def _examine_next(self, group: Group, tp: TopicPartition) -> None:
+    def _examine_next(self, group: GroupRecord, tp: TopicPartition) -> None:
         """Request an examination of a partition's next commit, because its owner has changed."""
         run = self._partitions.get((group, tp))
         if run is not None:

@@ -29,10 +29,10 @@ from zkconsumer.history.logs import (
     COMPRESSIONS,
     HEADER_BYTES,
     READ_ERRORS,
-    Batch,
     End,
     LogReader,
-    Source,
+    LogSource,
+    RowBatch,
     first_zxid,
     unreadable,
 )
@@ -61,8 +61,8 @@ class Server:
     """The files of one server, oldest first."""
 
     name: str
-    logs: list[Source] = field(default_factory=list)
-    snapshots: list[Source] = field(default_factory=list)
+    logs: list[LogSource] = field(default_factory=list)
+    snapshots: list[LogSource] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Problem:
     what: str
 
 
-def zxid_of(source: Source) -> int:
+def zxid_of(source: LogSource) -> int:
     """Return the zxid in the name of a log or a snapshot; -1 for another name."""
     match = _LOG.fullmatch(source.base) or _SNAPSHOT.fullmatch(source.base)
     return int(match[1], 16) if match else -1
@@ -130,7 +130,7 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
     return servers
 
 
-def _add(servers: dict[str, Server], source: Source) -> None:
+def _add(servers: dict[str, Server], source: LogSource) -> None:
     folder = source.name.rpartition("/")[0] or "."
     server = servers.setdefault(folder, Server(folder))
     files = server.logs if _LOG.fullmatch(source.base) else server.snapshots
@@ -138,7 +138,7 @@ def _add(servers: dict[str, Server], source: Source) -> None:
         files.append(source)
 
 
-def _sources(given: str) -> Iterator[Source]:
+def _sources(given: str) -> Iterator[LogSource]:
     """Yield the logs and snapshots at a path or a URL."""
     for source in _at_url(given) if "://" in given else _at_path(Path(given)):
         if _is_of_server(source.base):
@@ -161,7 +161,7 @@ def _is_of_server(name: str) -> bool:
     return bool(_LOG.fullmatch(name) or _SNAPSHOT.fullmatch(name))
 
 
-def _at_path(path: Path) -> Iterator[Source]:
+def _at_path(path: Path) -> Iterator[LogSource]:
     """Yield the file at a path, or the logs and snapshots below it."""
     if path.is_dir():
         depth = len(path.parts) + MAX_DEPTH
@@ -170,9 +170,9 @@ def _at_path(path: Path) -> Iterator[Source]:
                 folders.clear()
             for name in names:
                 if _is_of_server(name):
-                    yield Source.of_path(Path(folder, name))
+                    yield LogSource.of_path(Path(folder, name))
     elif path.exists():
-        yield Source.of_path(path)
+        yield LogSource.of_path(path)
     else:
         raise _missing(str(path))
 
@@ -185,7 +185,7 @@ def _raise(error: OSError) -> None:
     raise unreadable(str(error.filename), error)
 
 
-def _at_url(url: str) -> Iterator[Source]:
+def _at_url(url: str) -> Iterator[LogSource]:
     """Yield the file at a URL, or the logs and snapshots below it, on any filesystem of fsspec."""
     try:
         from fsspec.core import url_to_fs
@@ -204,7 +204,7 @@ def _at_url(url: str) -> Iterator[Source]:
             path = url.rstrip("/") + name[len(root.rstrip("/")) :]
             # A read changes the time of the last access.
             stamp = str([value for key, value in info.items() if "access" not in key])
-            yield Source(path, partial(files.open, name), info["size"], stamp)
+            yield LogSource(path, partial(files.open, name), info["size"], stamp)
     except FileNotFoundError:
         raise _missing(url) from None
     except (OSError, RuntimeError, ValueError) as error:
@@ -246,7 +246,9 @@ def _zip_members(file: IO[bytes]) -> Members:
                 yield member.filename, archive.open(member)
 
 
-def _in_archive(archived: Source, members: Callable[[IO[bytes]], Members]) -> Iterator[Source]:
+def _in_archive(
+    archived: LogSource, members: Callable[[IO[bytes]], Members]
+) -> Iterator[LogSource]:
     """Yield the files of an archive, which are copied into a temporary directory.
 
     A compressed archive cannot be read from the middle. The directory is removed when the process
@@ -262,7 +264,7 @@ def _in_archive(archived: Source, members: Callable[[IO[bytes]], Members]) -> It
                     copy = folder / f"{next(_numbers)}{Path(base).suffix}"
                     with copy.open("wb") as target:
                         shutil.copyfileobj(content, target)
-                    yield replace(Source.of_path(copy), name=f"{archived.name}:{name}")
+                    yield replace(LogSource.of_path(copy), name=f"{archived.name}:{name}")
     except (*READ_ERRORS, tarfile.TarError, zipfile.BadZipFile, NotImplementedError) as error:
         raise unreadable(archived.name, error) from None
 
@@ -275,7 +277,7 @@ def _temporary() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="zkconsumer-history-")
 
 
-def _uncompressed(log: Source) -> str:
+def _uncompressed(log: LogSource) -> str:
     """Return the name of a log without the ending of its compression."""
     for ending in COMPRESSIONS:
         if log.name.endswith(ending):
@@ -301,9 +303,9 @@ def fast_decoder(servers: Sequence[Server]) -> ColumnDecoder | None:
 class _OpenLog:
     """A log that is being read, with the batch that was read last and not delivered yet."""
 
-    log: Source
-    batches: Iterator[Batch]
-    batch: Batch
+    log: LogSource
+    batches: Iterator[RowBatch]
+    batch: RowBatch
 
     @property
     def last(self) -> int:
@@ -372,7 +374,7 @@ class History:
         self.servers = list(servers)
         return late
 
-    def _has_unread(self, log: Source) -> bool:
+    def _has_unread(self, log: LogSource) -> bool:
         """Return whether the next transaction of a log precedes the last one that was read."""
         known = self._readers.get(log.name)
         if known is None:
@@ -383,12 +385,12 @@ class History:
             return False
         return batch is not None and int(batch.zxids[0]) <= self.last_zxid
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[RowBatch]:
         """Yield the rows in the order of their zxids."""
         streams = [self._of_server(server) for server in self.servers]
         yield from streams[0] if len(streams) == 1 else self._merged(streams)
 
-    def _of_server(self, server: Server) -> Iterator[Batch]:
+    def _of_server(self, server: Server) -> Iterator[RowBatch]:
         """Yield a server's rows after the zxid `last_zxid`, and record gaps, damage and
         contradictions."""
         last = after = self.last_zxid
@@ -400,7 +402,7 @@ class History:
         self._check_ends(logs[:-1])
         self.last_zxid = max(last, self.last_zxid)
 
-    def _check_names(self, logs: list[Source]) -> None:
+    def _check_names(self, logs: list[LogSource]) -> None:
         """Record the logs that belong at another place than their names say."""
         for log, named in zip(logs, sorted(logs, key=zxid_of), strict=True):
             first = self._first(log)
@@ -408,7 +410,7 @@ class History:
                 what = f"the log begins with the transaction 0x{first:x}, unlike its name"
                 self.problems.append(Problem("contradiction", log.name, first, what))
 
-    def _first(self, log: Source) -> int:
+    def _first(self, log: LogSource) -> int:
         """Return the zxid of a log's first transaction, or else the zxid in its name."""
         if log.name not in self._firsts:
             found = first_zxid(log)
@@ -417,12 +419,12 @@ class History:
             self._firsts[log.name] = found
         return self._firsts[log.name]
 
-    def _needed(self, logs: list[Source], after: int) -> list[Source]:
+    def _needed(self, logs: list[LogSource], after: int) -> list[LogSource]:
         """Return the logs that can contain transactions after a zxid."""
         first = max(0, bisect_right(logs, after, key=self._first) - 1)
         return [one for one in logs[:first] if one.name in self.overlapping] + logs[first:]
 
-    def _in_order(self, logs: Iterable[Source], after: int) -> Iterator[Batch]:
+    def _in_order(self, logs: Iterable[LogSource], after: int) -> Iterator[RowBatch]:
         """Yield the rows of a server's logs, which are in the order of their first transactions.
 
         A log is opened when the logs before it have been read up to its first zxid.
@@ -444,7 +446,7 @@ class History:
                 yield from self._merged_logs(opened, bound)
             opened = [one for one in opened if one.advance(bound)]
 
-    def _of_log(self, log: Source, after: int) -> Iterator[Batch]:
+    def _of_log(self, log: LogSource, after: int) -> Iterator[RowBatch]:
         """Yield a log's rows after a zxid. Within each batch the zxids ascend."""
         reader = self._readers.setdefault(log.name, LogReader(log, self._fast))
         try:
@@ -461,14 +463,14 @@ class History:
             at = max(after, self._ends.get(log.name, 0))
             self.problems.append(Problem(kind, error.where, at, error.what))
 
-    def _check_descent(self, log: Source, zxid: int) -> None:
+    def _check_descent(self, log: LogSource, zxid: int) -> None:
         """Record a transaction that is lower than the one before it in the same log."""
         before = self._ends.get(log.name, 0)
         if zxid < before:
             what = f"in this log the transaction 0x{zxid:x} follows the higher 0x{before:x}"
             self.problems.append(Problem("contradiction", log.name, zxid, what))
 
-    def _merged_logs(self, opened: list[_OpenLog], bound: int) -> Iterator[Batch]:
+    def _merged_logs(self, opened: list[_OpenLog], bound: int) -> Iterator[RowBatch]:
         """Yield the rows of overlapping logs up to a zxid, in the order of their zxids.
 
         Equal transactions are duplicates, which are yielded once. Different transactions with one
@@ -486,9 +488,9 @@ class History:
                 what = "these logs of one server have different transactions 0x{:x}"
                 self._record("contradiction", ", ".join(versions.values()), zxid, what)
             for rows_of, file in versions.items():
-                yield Batch(file, list(rows_of))
+                yield RowBatch(file, list(rows_of))
 
-    def _check_order(self, batch: Batch, last: int) -> int:
+    def _check_order(self, batch: RowBatch, last: int) -> int:
         """Record gaps after the zxid `last`; return the highest zxid."""
         zxids = batch.zxids
         if _is_gapless(zxids, last):
@@ -503,7 +505,7 @@ class History:
             last = max(last, zxid)
         return last
 
-    def _check_ends(self, older: Iterable[Source]) -> None:
+    def _check_ends(self, older: Iterable[LogSource]) -> None:
         """Record how logs end that are not a server's last one."""
         for log in older:
             reader = self._readers.get(log.name)
@@ -519,7 +521,7 @@ class History:
 
     # ---- several servers -----------------------------------------------------------------------
 
-    def _merged(self, streams: list[Iterator[Batch]]) -> Iterator[Batch]:
+    def _merged(self, streams: list[Iterator[RowBatch]]) -> Iterator[RowBatch]:
         """Merge the servers' rows; where they differ, use the rows of the majority."""
         ahead: dict[int, list[Row]] = {}
         files: dict[int, str] = {}
@@ -543,7 +545,7 @@ class History:
             if any(rows != first for rows in cut.values()):
                 first = self._agreed(cut, begins)
             if first:
-                yield Batch(files[next(iter(cut))], first)
+                yield RowBatch(files[next(iter(cut))], first)
 
     def _agreed(self, cut: dict[int, list[Row]], begins: dict[int, int]) -> list[Row]:
         """Return the rows of the majority, and record where servers disagree.
@@ -595,7 +597,7 @@ def _is_gapless(zxids: Any, last: int) -> bool:  # Any: a list, or an array of n
     return bool((zxids[1:] - zxids[:-1] <= 1).all())
 
 
-def _ascending(batch: Batch) -> Iterator[Batch]:
+def _ascending(batch: RowBatch) -> Iterator[RowBatch]:
     """Yield a batch in parts within which the zxids ascend; usually, that is the whole batch."""
     zxids = batch.zxids
     if batch.is_compiled:

@@ -56,7 +56,7 @@ REMEDY: Final = (
 
 
 @dataclass(frozen=True)
-class Source:
+class LogSource:
     """A file that can be opened more than once: on disk, in an archive, or in memory.
 
     Attributes:
@@ -72,7 +72,7 @@ class Source:
     stamp: str = ""
 
     @classmethod
-    def of_path(cls, path: Path) -> Source:
+    def of_path(cls, path: Path) -> LogSource:
         """Return a file on disk. Raises HistoryError if it cannot be read."""
         try:
             return cls(str(path), lambda: path.open("rb"), path.stat().st_size)
@@ -108,7 +108,7 @@ def unreadable(name: str, error: Exception) -> HistoryError:
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Rows of one file, as tuples or as Arrow columns; each form is made from the other.
 
     If the batch has columns, these contain the rows, and `_rows` is None.
@@ -162,14 +162,14 @@ class Batch:
             return int(self._rows[at][1])
         return int(self._columns["time_ms"][at].as_py())
 
-    def part(self, first: int, end: int | None = None) -> Batch:
+    def part(self, first: int, end: int | None = None) -> RowBatch:
         """Return the rows from the number `first` on, up to the number `end`."""
         end = len(self) if end is None else end
         if (first, end) == (0, len(self)):
             return self
         if self._rows is not None:
-            return Batch(self.file, self._rows[first:end])
-        return Batch(self.file, None, self._columns.slice(first, end - first))
+            return RowBatch(self.file, self._rows[first:end])
+        return RowBatch(self.file, None, self._columns.slice(first, end - first))
 
     @property
     def columns(self) -> pa.RecordBatch:
@@ -190,7 +190,7 @@ class End(Enum):
     TORN = "within a transaction that is still being written, or was cut off by a crash"
 
 
-def first_zxid(source: Source) -> int | None:
+def first_zxid(source: LogSource) -> int | None:
     """Return the zxid of a log's first transaction; None if there is none, or it is unreadable."""
     begin = HEADER_BYTES + tx.OVERHEAD + 12  # after the session and its number of the request
     try:
@@ -215,7 +215,7 @@ class LogReader:
         end: how the last call of `batches` ended.
     """
 
-    source: Source
+    source: LogSource
     fast: ColumnDecoder | None = None
     offset: int = 0
     until: int = -1
@@ -223,7 +223,7 @@ class LogReader:
     end: End = field(default=End.UNREAD, init=False)
     _paths: dict[bytes, str] = field(default_factory=dict, init=False, repr=False)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[RowBatch]:
         """Yield the rows from `offset` on.
 
         Raises:
@@ -254,7 +254,7 @@ class LogReader:
         self.offset = HEADER_BYTES
         return True
 
-    def _read(self, file: IO[bytes]) -> Iterator[Batch]:
+    def _read(self, file: IO[bytes]) -> Iterator[RowBatch]:
         window = b""
         while True:
             size = max(WINDOW_BYTES, len(window))
@@ -282,13 +282,13 @@ class LogReader:
                 continue
             return
 
-    def _decode(self, window: bytes) -> tuple[list[Batch], int]:
+    def _decode(self, window: bytes) -> tuple[list[RowBatch], int]:
         if self.fast is not None:
             columns, at = self.fast.decode(window, 0)
-            return [Batch(self.source.name, None, one) for one in columns], at
+            return [RowBatch(self.source.name, None, one) for one in columns], at
         rows: list[RowTuple] = []
         at = tx.decode(window, 0, rows, self._paths)
-        return [Batch(self.source.name, rows)] if rows else [], at
+        return [RowBatch(self.source.name, rows)] if rows else [], at
 
     def _judge(self, window: bytes, file: IO[bytes], stop: Stop, where: int, why: str) -> End:
         """Return how the log ends at the beginning of `window`; raise DamagedFileError if the log

@@ -50,7 +50,7 @@ class Now:
         return {"zxid": self.zxid, "time_ms": self.time_ms, "file": self.file}
 
 
-class Group:
+class GroupRecord:
     """The present state of one group. It adds rows to the tables.
 
     Attributes:

@@ -29,7 +29,7 @@ MAX_BARS: Final = 20_000
 
 
 @dataclass(frozen=True)
-class Window:
+class TimeSpan:
     """A span of time in milliseconds since the epoch; None means no bound."""
 
     from_ms: int | None = None
@@ -45,7 +45,7 @@ class Window:
         return not before and not after
 
 
-def within(found: Described, window: Window) -> Described:
+def within(found: Described, window: TimeSpan) -> Described:
     """Return the rows that overlap a window of time."""
     tables = Tables(
         *(
@@ -227,7 +227,7 @@ slider.addEventListener("input", move); move();
 """
 
 
-def page(found: Described, window: Window, charts: Sequence[str] = ()) -> str:
+def page(found: Described, window: TimeSpan, charts: Sequence[str] = ()) -> str:
     """Return a page with the report, a lane for each partition, and a time slider.
 
     The page is self-contained: it loads no script, style sheet or picture.

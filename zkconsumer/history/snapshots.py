@@ -18,7 +18,7 @@ from zlib import adler32
 from zkconsumer.errors import DamagedFileError, HistoryError
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.inputs import Server, zxid_of
-from zkconsumer.history.logs import READ_ERRORS, Source, unreadable
+from zkconsumer.history.logs import READ_ERRORS, LogSource, unreadable
 from zkconsumer.history.transactions import Row
 
 MAGIC: Final = b"ZKSN"
@@ -235,7 +235,7 @@ class _Bytes:
         return DamagedFileError(what, file=self._name, offset=self.offset, remedy=REMEDY)
 
 
-def read_snapshot(source: Source) -> Tree:
+def read_snapshot(source: LogSource) -> Tree:
     """Return the tree in a snapshot.
 
     Raises:
@@ -298,7 +298,7 @@ def _check_seal(data: _Bytes) -> None:
         raise data.damage("the checksum of the snapshot is wrong")
 
 
-def _opened(source: Source) -> IO[bytes]:
+def _opened(source: LogSource) -> IO[bytes]:
     if source.name.endswith(".snappy"):
         return cast(IO[bytes], io.BufferedReader(_Snappy(source)))
     return source.open()
@@ -307,7 +307,7 @@ def _opened(source: Source) -> IO[bytes]:
 class _Snappy(io.RawIOBase):
     """Decompresses a stream of snappy-java's `SnappyOutputStream`: a header and blocks."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: LogSource) -> None:
         self._name, self._file, self._left = source.name, source.open(), b""
         try:
             import pyarrow

@@ -34,7 +34,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import assign
 from zkconsumer.protocol.java.text import utf16_key
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.registrations import decode_registration
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import JvmMember
@@ -189,9 +189,9 @@ class ZooKeeperCamera(Camera[World], RequestCounter):
         new = change.new
         tree[change.path] = None if new is None else [_text(new.data), new.stat.owner]
         at = paths.locate(change.path)
-        if at.kind is Kind.OFFSET:
+        if at.kind is ZnodeKind.OFFSET:
             self._touched.add(TopicPartition(at.name, at.partition))
-        elif at.kind is Kind.OWNER:
+        elif at.kind is ZnodeKind.OWNER:
             tp = TopicPartition(at.name, at.partition)
             self._touched.add(tp)
             if new is None:

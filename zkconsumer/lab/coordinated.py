@@ -32,7 +32,7 @@ from zkconsumer.lab.worlds import (
     WorldSpec,
 )
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.group_events import Settings as BrokerSettings
+from zkconsumer.later.group_events import BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder, short

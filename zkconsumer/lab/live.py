@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from zkconsumer.admin.api import Admin
 from zkconsumer.admin.findings import Finding
-from zkconsumer.admin.lag import PartitionLag, Status, Window
+from zkconsumer.admin.lag import CommitWindow, PartitionLag, Status
 from zkconsumer.admin.lag_history import LagHistory
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError, escaped_and_cut
@@ -73,7 +73,7 @@ class Flow(NamedTuple):
     text: str
 
 
-def flow_of(one: PartitionLag, window: Window, now_s: float) -> Flow | None:
+def flow_of(one: PartitionLag, window: CommitWindow, now_s: float) -> Flow | None:
     """Return the flow of a partition whose last reading is in its window; None if it is unknown."""
     if isinstance(one.log, str) or not isinstance(one.lag, int):
         return None

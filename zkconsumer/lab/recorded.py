@@ -18,7 +18,7 @@ from zkconsumer.lab.stage import NOBODY, STRANGER
 from zkconsumer.lab.worlds import MAX_MOVES
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
-from zkconsumer.protocol.paths import Kind, consumer_of
+from zkconsumer.protocol.paths import ZnodeKind, consumer_of
 
 if TYPE_CHECKING:
     from zkconsumer.history.tables import Tables
@@ -191,7 +191,7 @@ class _FrameBuilder:
             TopicPartition(at.name, at.partition)
             for entry in entries
             for _, path, _ in entry.get("writes", ())
-            if (at := paths.locate(path)).kind in (Kind.OWNER, Kind.OFFSET)
+            if (at := paths.locate(path)).kind in (ZnodeKind.OWNER, ZnodeKind.OFFSET)
         }
         self._index = {tp: number for number, tp in enumerate(sorted(found))}
         self._rows: list[list[Json]] = [[NOBODY, None, None, None] for _ in self._index]
@@ -230,11 +230,11 @@ class _FrameBuilder:
     def _write(self, frame: JsonObject, who: int, sign: str, path: str, data: str) -> None:
         at = paths.locate(path)
         frame["z"][path] = None if sign == "-" else [data, 1 + who if who >= 0 else 0]
-        if at.kind not in (Kind.OWNER, Kind.OFFSET):
+        if at.kind not in (ZnodeKind.OWNER, ZnodeKind.OFFSET):
             return
         number = self._index[TopicPartition(at.name, at.partition)]
         row = self._rows[number]
-        if at.kind is Kind.OFFSET:
+        if at.kind is ZnodeKind.OFFSET:
             row[1] = None if sign == "-" else data
         else:
             before = row[0]

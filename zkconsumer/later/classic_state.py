@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from zkconsumer.later.group_events import Reply, Settings
+from zkconsumer.later.group_events import BrokerSettings, Reply
 from zkconsumer.later.group_phases import Phase
 from zkconsumer.protocol.java.hash_map import StringMap
 from zkconsumer.protocol.later.consumer_protocol import decode_subscription
@@ -229,7 +229,7 @@ class HandlerContext(NamedTuple):
     """A handler's input besides the group: the time, the broker's settings, and the topics."""
 
     now_s: float
-    settings: Settings
+    settings: BrokerSettings
     topics: Mapping[str, Topic]
 
 

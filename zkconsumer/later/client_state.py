@@ -193,7 +193,7 @@ COOPERATIVE_ASSIGNORS = frozenset({"cooperative-sticky"})
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ClientSettings:
     """The consumer's properties; durations in seconds.
 
     Attributes:
@@ -241,7 +241,7 @@ class CommonState:
         error: why the member has failed.
     """
 
-    settings: Settings
+    settings: ClientSettings
     client: ClientState = field(default_factory=ClientState)
     member: str = ""
     owned: frozenset[TopicPartition] = frozenset()

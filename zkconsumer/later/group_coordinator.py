@@ -29,13 +29,13 @@ from zkconsumer.later.classic_state import (
 )
 from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
 from zkconsumer.later.group_events import (
+    BrokerSettings,
     Elected,
     Event,
     Loaded,
     Received,
     Reply,
     Resigned,
-    Settings,
     Tick,
     TopicsChanged,
 )
@@ -112,7 +112,7 @@ class Partition:
 class GroupCoordinator:
     """The state of a broker's group coordinator."""
 
-    settings: Settings = field(default_factory=Settings)
+    settings: BrokerSettings = field(default_factory=BrokerSettings)
     topics: Mapping[str, Topic] = field(default_factory=dict)
     partitions: Mapping[int, Partition] = field(default_factory=dict)
 
@@ -183,7 +183,7 @@ def _received(state: GroupCoordinator, received: Received, context: HandlerConte
     return _with(state, place, partition), replies
 
 
-def _early_error(request: Request, settings: Settings) -> Error:
+def _early_error(request: Request, settings: BrokerSettings) -> Error:
     """Return the error of a request that the coordinator refuses for any group."""
     if isinstance(request, ConsumerGroupHeartbeat):
         return Error.NONE if request.group.strip() else Error.INVALID_REQUEST

@@ -85,7 +85,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BrokerSettings:
     """The broker's settings of group coordination, with the defaults of Kafka 3.9.
 
     Attributes:

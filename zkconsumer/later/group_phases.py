@@ -39,7 +39,7 @@ class Cause(Enum):
     RESIGNED = "coordinator moves"
 
 
-Row = phase_table.Row[Phase, Cause]
+Row = phase_table.PhaseChange[Phase, Cause]
 """Legal phase changes of a classic group."""
 
 

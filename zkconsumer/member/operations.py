@@ -46,7 +46,7 @@ from zkconsumer.protocol.model import (
     ThreadId,
     TopicPartition,
 )
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.registrations import (
     Pattern,
     Registration,
@@ -55,11 +55,11 @@ from zkconsumer.protocol.registrations import (
 )
 from zkconsumer.protocol.releases import DEFAULT, Profile
 from zkconsumer.protocol.requests import (
-    Batch,
     Code,
     FetchOffsets,
     OffsetRequest,
     Reply,
+    Requests,
     StoreOffsets,
 )
 
@@ -106,7 +106,7 @@ class MemberIdentity:
 
 
 Replies = Sequence[Reply]
-Running = Generator[Batch, Replies, Outcome]
+Running = Generator[Requests, Replies, Outcome]
 """An operation; it returns its outcome."""
 
 REASONS = {
@@ -200,7 +200,7 @@ def list_owners(member: MemberIdentity, topics: Sequence[str]) -> Running:
         if reply.code is Code.OK
         for name in reply.value
     ]
-    present = (TopicPartition(one.name, one.partition) for one in at if one.kind is Kind.OWNER)
+    present = (TopicPartition(one.name, one.partition) for one in at if one.kind is ZnodeKind.OWNER)
     return OwnersListed(frozenset(present))
 
 
@@ -223,7 +223,7 @@ def nudge(member: MemberIdentity, wall_ms: int) -> Running:
     return Registered(0) if reply.code is Code.OK else Denied(member.path, reason(reply))
 
 
-def wait_for_topic(topic: str) -> Generator[Batch, Replies, bool]:
+def wait_for_topic(topic: str) -> Generator[Requests, Replies, bool]:
     """Watch for a deleted topic to be created again; return whether it already exists."""
     (reply,) = yield [rq.Exists(paths.topic(topic), watch=True)]
     return reply.value is not None
@@ -245,7 +245,7 @@ def read_owners(
     partitions: Mapping[TopicPartition, ThreadId],
     read: Callable[[str], rq.Get] = get_watched,
 ) -> Generator[
-    Batch, Replies, tuple[dict[TopicPartition, Ownership], dict[TopicPartition, Blocker | None]]
+    Requests, Replies, tuple[dict[TopicPartition, Ownership], dict[TopicPartition, Blocker | None]]
 ]:
     """Return two mappings: the partitions that this session owns for the given threads, and the
     other partitions.
@@ -331,14 +331,14 @@ def release(
 
 def read_offsets(
     group: str, partitions: Sequence[TopicPartition]
-) -> Generator[Batch, Replies, dict[TopicPartition, StoredOffset]]:
+) -> Generator[Requests, Replies, dict[TopicPartition, StoredOffset]]:
     """Read the group's offset znodes."""
     return (yield from _read_offsets(group, partitions, rq.Get))
 
 
 def _read_offsets(
     group: str, partitions: Sequence[TopicPartition], read: Callable[[str], rq.Get]
-) -> Generator[Batch, Replies, dict[TopicPartition, StoredOffset]]:
+) -> Generator[Requests, Replies, dict[TopicPartition, StoredOffset]]:
     replies = yield [read(paths.offset(group, tp)) for tp in partitions]
     return {
         tp: _stored(reply, paths.offset(group, tp))
@@ -348,7 +348,7 @@ def _read_offsets(
 
 def _read_and_watch_offsets(
     group: str, partitions: Sequence[TopicPartition]
-) -> Generator[Batch, Replies, dict[TopicPartition, StoredOffset]]:
+) -> Generator[Requests, Replies, dict[TopicPartition, StoredOffset]]:
     """Read the group's offset znodes; watch those that cannot be read."""
     found = yield from read_offsets(group, partitions)
     if unread := [tp for tp, one in found.items() if one.error]:
@@ -374,7 +374,7 @@ def _stored(reply: Reply, path: str) -> StoredOffset:
 
 def transact(
     member: MemberIdentity, writes: Mapping[TopicPartition, rq.Write]
-) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
+) -> Generator[Requests, Replies, tuple[TopicPartition | None, Reply] | None]:
     """Execute all of `writes` or none.
 
     Returns None after success. Otherwise returns the reply and the partition whose write failed.
@@ -410,7 +410,7 @@ def chunks(
         yield piece
 
 
-def create_parents(parent: str, topics: Iterable[str]) -> Batch:
+def create_parents(parent: str, topics: Iterable[str]) -> Requests:
     """Return the requests that create the persistent parents of owner or offset znodes."""
     below = [f"{parent}/{topic}" for topic in topics]
     return [rq.Create(parent), *(rq.Create(path) for path in below)]
@@ -471,7 +471,7 @@ def claim(
 
 def _claim(
     work: _Claim, ask: frozenset[TopicPartition], all_or_nothing: bool
-) -> Generator[Batch, Replies, Outcome]:
+) -> Generator[Requests, Replies, Outcome]:
     held = yield from _list(work)
     held -= yield from _identify(work, held & ask)
     held.intersection_update(work.missing())
@@ -492,7 +492,7 @@ def _claim(
     return Claimed(claimed, blocked, work.denied, watched, work.others)
 
 
-def _list(work: _Claim) -> Generator[Batch, Replies, set[TopicPartition]]:
+def _list(work: _Claim) -> Generator[Requests, Replies, set[TopicPartition]]:
     """Return the missing partitions that have an owner znode, and watch for a change."""
     topics = sorted({tp.topic for tp in work.missing()})
     group = work.member.group
@@ -538,7 +538,7 @@ def _deny(work: _Claim, topic: str, why: str) -> None:
     work.denied |= {tp: why for tp in work.missing() if tp.topic == topic}
 
 
-def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Replies, None]:
+def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Requests, Replies, None]:
     """Create the owner znodes of free partitions; a failed create does not end the claim."""
     creates = {
         tp: rq.Create(
@@ -570,7 +570,7 @@ def _create(work: _Claim, free: Iterable[TopicPartition]) -> Generator[Batch, Re
 
 def _create_all(
     work: _Claim, chunk: Mapping[TopicPartition, rq.Write]
-) -> Generator[Batch, Replies, tuple[TopicPartition | None, Reply] | None]:
+) -> Generator[Requests, Replies, tuple[TopicPartition | None, Reply] | None]:
     """Execute all of `chunk` or none, as `transact` does, and record the epoch of the new znodes.
 
     All znodes that one transaction creates have the same czxid, so it is enough to read and watch
@@ -593,7 +593,7 @@ def _create_all(
 
 def _identify(
     work: _Claim, asked: set[TopicPartition]
-) -> Generator[Batch, Replies, set[TopicPartition]]:
+) -> Generator[Requests, Replies, set[TopicPartition]]:
     """Read the owners of the `asked` partitions, and return the partitions that are now free.
 
     - The owner is this session, for the same thread: an earlier claim succeeded, and its reply was
@@ -618,14 +618,14 @@ def _identify(
     return {tp for tp, who in others.items() if who is None}
 
 
-def _read_other_owners(work: _Claim, topics: Collection[str]) -> Generator[Batch, Replies, None]:
+def _read_other_owners(work: _Claim, topics: Collection[str]) -> Generator[Requests, Replies, None]:
     """Read the owners of all partitions of these topics, unless there are too many."""
     found = (
         paths.locate(f"{paths.owners_of(work.member.group, topic)}/{name}")
         for topic in sorted(topics)
         for name in sorted(work.names.get(topic, ()))
     )
-    wanted = [TopicPartition(at.name, at.partition) for at in found if at.kind is Kind.OWNER]
+    wanted = [TopicPartition(at.name, at.partition) for at in found if at.kind is ZnodeKind.OWNER]
     if len(wanted) > MAX_OWNERS:
         return
     replies = yield [rq.Get(paths.owner(work.member.group, tp)) for tp in wanted]
@@ -634,7 +634,7 @@ def _read_other_owners(work: _Claim, topics: Collection[str]) -> Generator[Batch
             work.others[tp] = thread
 
 
-def _move(work: _Claim, tp: TopicPartition) -> Generator[Batch, Replies, None]:
+def _move(work: _Claim, tp: TopicPartition) -> Generator[Requests, Replies, None]:
     path = paths.owner(work.member.group, tp)
     data = payloads.encode_owner(work.threads[tp])
     writes = (work.member.check, rq.Delete(path), rq.Create(path, data, ephemeral=True))
@@ -645,7 +645,7 @@ def _move(work: _Claim, tp: TopicPartition) -> Generator[Batch, Replies, None]:
         work.denied[tp] = reason(reply)
 
 
-def _roll_back(work: _Claim) -> Generator[Batch, Replies, None]:
+def _roll_back(work: _Claim) -> Generator[Requests, Replies, None]:
     """Delete the owner znodes of an eager claim that failed in part.
 
     Znodes that another member has claimed meanwhile are left alone. If ZooKeeper refuses to delete
@@ -662,7 +662,7 @@ def _roll_back(work: _Claim) -> Generator[Batch, Replies, None]:
 # ---- committing ----------------------------------------------------------------------------------
 
 
-RunningCommit = Generator[Batch | OffsetRequest, Replies, Outcome]
+RunningCommit = Generator[Requests | OffsetRequest, Replies, Outcome]
 
 _FOREIGN = frozenset({Code.BAD_VERSION, Code.NODE_EXISTS, Code.NO_NODE})
 """Another client wrote, created or deleted an offset znode after this member read it."""
@@ -709,7 +709,7 @@ def commit(member: MemberIdentity, plan: CommitPlan) -> RunningCommit:
     )
 
 
-def _fence(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
+def _fence(member: MemberIdentity, plan: CommitPlan) -> Generator[Requests, Replies, Outcome]:
     """Check the member's id znode before a commit to Kafka alone."""
     (reply,) = yield [rq.Multi((member.check,))]
     if reply.code is Code.NO_NODE:
@@ -719,7 +719,9 @@ def _fence(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies
     return Committed({}, {}, frozenset(), {})
 
 
-def _transactions(member: MemberIdentity, plan: CommitPlan) -> Generator[Batch, Replies, Outcome]:
+def _transactions(
+    member: MemberIdentity, plan: CommitPlan
+) -> Generator[Requests, Replies, Outcome]:
     """Write the offsets to ZooKeeper; stop if another client's write makes a transaction fail."""
     versions: dict[TopicPartition, int] = {}
     denied: dict[TopicPartition, str] = {}
@@ -769,7 +771,7 @@ def _version_after(write: rq.Write) -> int:
 def _read_back(
     member: MemberIdentity, plan: CommitPlan, partitions: list[TopicPartition]
 ) -> Generator[
-    Batch, Replies, tuple[Mapping[TopicPartition, StoredOffset], frozenset[TopicPartition]]
+    Requests, Replies, tuple[Mapping[TopicPartition, StoredOffset], frozenset[TopicPartition]]
 ]:
     """Return the offsets with unexpected versions, and the partitions whose offset an operator's
     tool has marked as edited."""
@@ -782,7 +784,7 @@ def _read_back(
 
 def read_edited(
     group: str, partitions: Collection[TopicPartition]
-) -> Generator[Batch, Replies, frozenset[TopicPartition]]:
+) -> Generator[Requests, Replies, frozenset[TopicPartition]]:
     """Return the partitions whose offset was last written by an operator's tool."""
     replies = yield [rq.Exists(paths.offset(group, tp)) for tp in partitions]
     marks = yield from _read_marks(group)
@@ -791,7 +793,7 @@ def read_edited(
     return payloads.marked(mzxids, marks)
 
 
-def _read_marks(group: str) -> Generator[Batch, Replies, list[rq.Stat]]:
+def _read_marks(group: str) -> Generator[Requests, Replies, list[rq.Stat]]:
     """Return the marks of operators' edits."""
     (listing,) = yield [rq.Children(paths.edits(group))]
     names = listing.value if listing.code is Code.OK else ()

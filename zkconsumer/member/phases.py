@@ -90,7 +90,7 @@ case. A member in production does not check: an error would end the member becau
 change that the table lacks."""
 
 
-Row = phase_table.Row[Phase, Cause]
+Row = phase_table.PhaseChange[Phase, Cause]
 """Legal phase changes of a member."""
 
 

@@ -16,12 +16,12 @@ from zkconsumer.protocol.filters import MatchTopics
 from zkconsumer.protocol.group_assignment import GroupInput, Subscriptions, filter_of
 from zkconsumer.protocol.group_snapshot import GroupView, Known, Topic, needed_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import decode_owner
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile
-from zkconsumer.protocol.requests import Batch, Code, Reply
+from zkconsumer.protocol.requests import Code, Reply, Requests
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -33,7 +33,7 @@ Brokers = tuple[tuple[payloads.Broker, ...], dict[str, str]]
 
 def read_view(
     member: MemberIdentity, known: Known | None = None
-) -> Generator[Batch | MatchTopics, Replies, Outcome]:
+) -> Generator[Requests | MatchTopics, Replies, Outcome]:
     """Read the group, and watch everything that the assignment depends on.
 
     Independent requests are sent in one batch, because a slow member blocks the JVM members: they
@@ -84,12 +84,12 @@ def read_view(
     return ViewRead(replace(view, topics=topics, malformed_topics=bad), ids.value)
 
 
-def _ask(request: rq.Request) -> Generator[Batch, Replies, Reply]:
+def _ask(request: rq.Request) -> Generator[Requests, Replies, Reply]:
     (reply,) = yield [request]
     return reply
 
 
-def _own_node(member: MemberIdentity, known: Known | None) -> Generator[Batch, Replies, bool]:
+def _own_node(member: MemberIdentity, known: Known | None) -> Generator[Requests, Replies, bool]:
     """Return whether the member's id znode belongs to this session, and watch it.
 
     If `known` has a listing whose watch has not fired, the id znode has not changed since.
@@ -100,7 +100,7 @@ def _own_node(member: MemberIdentity, known: Known | None) -> Generator[Batch, R
     return own.value is not None and own.value.owner == member.session
 
 
-def _list_brokers(known: Known | None) -> Generator[Batch, Replies, Reply | None]:
+def _list_brokers(known: Known | None) -> Generator[Requests, Replies, Reply | None]:
     """List the brokers with a watch; None if the watch of an earlier listing has not fired.
 
     As in the JVM, the death of a broker causes no rebalance. The watch only makes the next
@@ -113,21 +113,21 @@ def _list_brokers(known: Known | None) -> Generator[Batch, Replies, Reply | None
 
 @overload
 def together(
-    one: Generator[Batch, Replies, A], two: Generator[Batch, Replies, B], /
-) -> Generator[Batch, Replies, tuple[A, B]]: ...
+    one: Generator[Requests, Replies, A], two: Generator[Requests, Replies, B], /
+) -> Generator[Requests, Replies, tuple[A, B]]: ...
 @overload
 def together(
-    one: Generator[Batch, Replies, A],
-    two: Generator[Batch, Replies, B],
-    three: Generator[Batch, Replies, C],
+    one: Generator[Requests, Replies, A],
+    two: Generator[Requests, Replies, B],
+    three: Generator[Requests, Replies, C],
     /,
-) -> Generator[Batch, Replies, tuple[A, B, C]]: ...
+) -> Generator[Requests, Replies, tuple[A, B, C]]: ...
 def together(
-    *running: Generator[Batch, Replies, object],
-) -> Generator[Batch, Replies, tuple[object, ...]]:
+    *running: Generator[Requests, Replies, object],
+) -> Generator[Requests, Replies, tuple[object, ...]]:
     """Run generators together, with their requests in common batches; return their results."""
     results: list[object] = [None] * len(running)
-    batches: dict[int, Batch] = {}
+    batches: dict[int, Requests] = {}
 
     def resume(number: int, replies: Replies | None) -> None:
         try:
@@ -153,7 +153,7 @@ Registrations = tuple[dict[str, Registration], dict[str, str]]
 
 def _read_members(
     member: MemberIdentity, consumers: Sequence[str], known: Known | None
-) -> Generator[Batch, Replies, Denied | Registrations]:
+) -> Generator[Requests, Replies, Denied | Registrations]:
     """Return the registrations; those that were readable before are not read again."""
     before = known.view.members if known else {}
     members = {one: before[one] for one in consumers if one in before}
@@ -166,7 +166,7 @@ def _read_members(
 
 def _read_registrations(
     member: MemberIdentity, requests: Sequence[rq.Get]
-) -> Generator[Batch, Replies, Denied | Registrations]:
+) -> Generator[Requests, Replies, Denied | Registrations]:
     members: dict[str, Registration] = {}
     malformed: dict[str, str] = {}
     replies = (yield requests) if requests else ()
@@ -187,7 +187,7 @@ def _read_registrations(
 
 def _expand_and_watch(
     member: MemberIdentity, view: GroupView
-) -> Generator[Batch | MatchTopics, Replies, Denied | GroupView]:
+) -> Generator[Requests | MatchTopics, Replies, Denied | GroupView]:
     """Return the view with the topics of each pattern, and watch the malformed registrations.
 
     A malformed registration is read again with a watch. So the member does not overlook a payload
@@ -242,7 +242,7 @@ def _expand(
     )
 
 
-def _list_topics() -> Generator[Batch, Replies, list[str]]:
+def _list_topics() -> Generator[Requests, Replies, list[str]]:
     """Return all topics, sorted. A watch reports topics that are created later."""
     for _ in range(2):  # try twice: the list may be created before the watch is armed
         (listing,) = yield [rq.Children(paths.TOPICS, watch=True)]
@@ -254,7 +254,7 @@ def _list_topics() -> Generator[Batch, Replies, list[str]]:
     return []
 
 
-def _read_cluster(ids: Reply | None, known: Known | None) -> Generator[Batch, Replies, Brokers]:
+def _read_cluster(ids: Reply | None, known: Known | None) -> Generator[Requests, Replies, Brokers]:
     """Return the brokers; if no listed broker exists, list the brokers again with a watch."""
     if ids is None and known is not None:
         return known.view.brokers, dict(known.view.malformed_brokers)
@@ -264,7 +264,7 @@ def _read_cluster(ids: Reply | None, known: Known | None) -> Generator[Batch, Re
     return (yield from _read_and_watch_brokers((yield from _watch_brokers())))
 
 
-def _read_and_watch_brokers(ids: Sequence[str]) -> Generator[Batch, Replies, Brokers]:
+def _read_and_watch_brokers(ids: Sequence[str]) -> Generator[Requests, Replies, Brokers]:
     """Return the brokers; watch those whose registration cannot be read."""
     found = yield from read_brokers(ids)
     malformed = [number for number, one in found.items() if isinstance(one, MalformedZnodeError)]
@@ -276,7 +276,7 @@ def _read_and_watch_brokers(ids: Sequence[str]) -> Generator[Batch, Replies, Bro
     return tuple(payloads.readable_brokers(dict(sorted(found.items())))), why
 
 
-def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
+def _watch_brokers() -> Generator[Requests, Replies, Sequence[str]]:
     """List the brokers with a watch, even if the list's znode does not exist yet."""
     listing, _ = yield [
         rq.Children(paths.BROKER_IDS, watch=True),
@@ -285,7 +285,7 @@ def _watch_brokers() -> Generator[Batch, Replies, Sequence[str]]:
     return listing.value if listing.code is Code.OK else ()
 
 
-def read_registered_brokers() -> Generator[Batch, Replies, tuple[payloads.Broker, ...]]:
+def read_registered_brokers() -> Generator[Requests, Replies, tuple[payloads.Broker, ...]]:
     """Read the brokers that are registered now, without watches.
 
     A member reads them also outside of a rebalance, because the death of a broker causes none.
@@ -296,7 +296,7 @@ def read_registered_brokers() -> Generator[Batch, Replies, tuple[payloads.Broker
 
 def read_brokers(
     ids: Sequence[str], *, watch: bool = False
-) -> Generator[Batch, Replies, dict[str, payloads.Broker | MalformedZnodeError]]:
+) -> Generator[Requests, Replies, dict[str, payloads.Broker | MalformedZnodeError]]:
     """Return the listed brokers whose registration exists, or the error of each malformed one.
 
     The JVM also reads the brokers' registrations at every rebalance.
@@ -314,7 +314,7 @@ def read_brokers(
 
 def _read_topics(
     names: Sequence[str], profile: Profile, known: Known | None
-) -> Generator[Batch, Replies, tuple[dict[str, Topic], dict[str, str]]]:
+) -> Generator[Requests, Replies, tuple[dict[str, Topic], dict[str, str]]]:
     topics: dict[str, Topic] = {}
     bad: dict[str, str] = {}
     if known is not None:
@@ -353,7 +353,7 @@ def _read_topics(
 Diagnosis = Callable[[float], Event] | None
 
 
-def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
+def diagnose(member: MemberIdentity) -> Generator[Requests, Replies, Diagnosis]:
     """Find members whose owner znodes show that they follow other rules; return None if there are
     none.
 
@@ -369,7 +369,7 @@ def diagnose(member: MemberIdentity) -> Generator[Batch, Replies, Diagnosis]:
 
 def read_raw_group(
     group: str, strategy: Strategy, *, exclude_internal: bool
-) -> Generator[Batch, Replies, tuple[GroupInput, dict[TopicPartition, ThreadId]]]:
+) -> Generator[Requests, Replies, tuple[GroupInput, dict[TopicPartition, ThreadId]]]:
     """Read the payloads from which members compute the assignment, and the owner znodes.
 
     Sets no watch. The read is not atomic: a znode is left out if it is deleted after its listing,
@@ -390,12 +390,12 @@ def read_raw_group(
     return found, owners
 
 
-def _list(path: str) -> Generator[Batch, Replies, Sequence[str]]:
+def _list(path: str) -> Generator[Requests, Replies, Sequence[str]]:
     (listing,) = yield [rq.Children(path)]
     return sorted(listing.value) if listing.code is Code.OK else ()
 
 
-def _read(names: Sequence[str]) -> Generator[Batch, Replies, dict[str, bytes | None]]:
+def _read(names: Sequence[str]) -> Generator[Requests, Replies, dict[str, bytes | None]]:
     """Return the payloads of the znodes that exist and that this client may read."""
     replies = yield [rq.Get(path) for path in names]
     return {
@@ -407,7 +407,7 @@ def _read(names: Sequence[str]) -> Generator[Batch, Replies, dict[str, bytes | N
 
 def _read_owners(
     group: str, topics: Sequence[str]
-) -> Generator[Batch, Replies, dict[TopicPartition, ThreadId]]:
+) -> Generator[Requests, Replies, dict[TopicPartition, ThreadId]]:
     listings = yield [rq.Children(paths.owners_of(group, topic)) for topic in topics]
     nodes = [
         f"{paths.owners_of(group, topic)}/{name}"
@@ -418,7 +418,7 @@ def _read_owners(
     owners: dict[TopicPartition, ThreadId] = {}
     for path, data in (yield from _read(nodes)).items():
         at = paths.locate(path)
-        if at.kind is Kind.OWNER:
+        if at.kind is ZnodeKind.OWNER:
             try:
                 owners[TopicPartition(at.name, at.partition)] = decode_owner(data, where=path)
             except MalformedZnodeError:

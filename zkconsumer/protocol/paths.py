@@ -187,7 +187,7 @@ def partition_state(name: str, partition: int) -> str:
 # ---- parsing paths ------------------------------------------------------------------------------
 
 
-class Kind(Enum):
+class ZnodeKind(Enum):
     """The kinds of paths; each comment names the fields of `ParsedPath` besides the group."""
 
     IDS = auto()
@@ -208,30 +208,30 @@ class Kind(Enum):
 class ParsedPath:
     """The meaning of a path; a field that does not apply is empty, or -1 for the partition."""
 
-    kind: Kind
+    kind: ZnodeKind
     group: str = ""
     name: str = ""
     partition: int = -1
 
 
-_OTHER = ParsedPath(Kind.OTHER)
+_OTHER = ParsedPath(ZnodeKind.OTHER)
 # (element below the group, number of elements below that one) -> kind
 _IN_GROUP = {
-    ("ids", 0): Kind.IDS,
-    ("ids", 1): Kind.MEMBER,
-    ("owners", 1): Kind.OWNERS_OF,
-    ("owners", 2): Kind.OWNER,
-    ("offsets", 1): Kind.OFFSETS_OF,
-    ("offsets", 2): Kind.OFFSET,
-    ("edits", 0): Kind.EDITS,
+    ("ids", 0): ZnodeKind.IDS,
+    ("ids", 1): ZnodeKind.MEMBER,
+    ("owners", 1): ZnodeKind.OWNERS_OF,
+    ("owners", 2): ZnodeKind.OWNER,
+    ("offsets", 1): ZnodeKind.OFFSETS_OF,
+    ("offsets", 2): ZnodeKind.OFFSET,
+    ("edits", 0): ZnodeKind.EDITS,
 }
 GROUP_PARTS: Final = frozenset({"ids", "owners", "offsets", "edits"})
 """The children of a group's znode in the layout of the consumers and of zkconsumer's tools."""
 _IN_BROKERS = {
-    ("ids", 0): Kind.BROKER_IDS,
-    ("ids", 1): Kind.BROKER,
-    ("topics", 0): Kind.TOPICS,
-    ("topics", 1): Kind.TOPIC,
+    ("ids", 0): ZnodeKind.BROKER_IDS,
+    ("ids", 1): ZnodeKind.BROKER,
+    ("topics", 0): ZnodeKind.TOPICS,
+    ("topics", 1): ZnodeKind.TOPIC,
 }
 
 
@@ -247,14 +247,14 @@ def locate(path: str) -> ParsedPath:
     """
     match path.split("/"):
         case ["", "consumers", group, directory, *below]:
-            kind = _IN_GROUP.get((directory, len(below)), Kind.OTHER)
+            kind = _IN_GROUP.get((directory, len(below)), ZnodeKind.OTHER)
         case ["", "brokers", directory, *below]:
-            group, kind = "", _IN_BROKERS.get((directory, len(below)), Kind.OTHER)
+            group, kind = "", _IN_BROKERS.get((directory, len(below)), ZnodeKind.OTHER)
         case _:
             return _OTHER
-    if kind is Kind.OTHER:
+    if kind is ZnodeKind.OTHER:
         return _OTHER
-    if kind not in (Kind.OWNER, Kind.OFFSET):
+    if kind not in (ZnodeKind.OWNER, ZnodeKind.OFFSET):
         return ParsedPath(kind, group, below[0] if below else "")
     name, number = below
     if not is_partition(number):
@@ -278,8 +278,8 @@ def locate_below_chroot(path: str) -> tuple[str, ParsedPath]:
         return "", _OTHER
     chroot, rest = match.groups()
     found = locate(rest)
-    if found.kind is Kind.OTHER and (above := locate(parent(rest))).kind is Kind.EDITS:
-        found = ParsedPath(Kind.EDITS, above.group, rest.rpartition("/")[2])
+    if found.kind is ZnodeKind.OTHER and (above := locate(parent(rest))).kind is ZnodeKind.EDITS:
+        found = ParsedPath(ZnodeKind.EDITS, above.group, rest.rpartition("/")[2])
     return chroot, found
 
 

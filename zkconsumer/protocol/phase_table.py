@@ -18,7 +18,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True)
-class Row(Generic[P, C]):
+class PhaseChange(Generic[P, C]):
     """Legal phase changes; `when` says in which situation they happen."""
 
     before: frozenset[P]
@@ -38,7 +38,9 @@ class PhaseTable(Generic[P, C]):
         changes: (phase, cause) -> the phases that may follow.
     """
 
-    def __init__(self, rows: Sequence[Row[P, C]], *, source: str, name: Callable[[C], str]) -> None:
+    def __init__(
+        self, rows: Sequence[PhaseChange[P, C]], *, source: str, name: Callable[[C], str]
+    ) -> None:
         """Create the table; `source` is its module, and `name` returns the name of a cause."""
         self.changes: dict[tuple[P, C], frozenset[P]] = {}
         for row in rows:

@@ -170,7 +170,7 @@ class Rights:
 
 
 Request = Get | Exists | Children | Listing | Create | Multi | SyncLeader
-Batch = Sequence[Request]
+Requests = Sequence[Request]
 """Requests that are sent together (pipelined) and answered in order."""
 
 Asked = TypeVar("Asked")
@@ -246,4 +246,4 @@ def payload_size(write: Write) -> int:
     return len(write.path.encode()) + len(data or b"") + 64
 
 
-Operation = Generator[Batch | OffsetRequest, Sequence[Reply], Result]
+Operation = Generator[Requests | OffsetRequest, Sequence[Reply], Result]

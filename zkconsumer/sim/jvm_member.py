@@ -55,7 +55,7 @@ from zkconsumer.protocol import paths, payloads, registrations
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import assign
 from zkconsumer.protocol.model import Session, ThreadId, TopicPartition
-from zkconsumer.protocol.paths import Kind, consumer_of
+from zkconsumer.protocol.paths import ZnodeKind, consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result
@@ -554,11 +554,11 @@ class JvmMember:
     def _fired(self, fired: WatchFired) -> None:
         at = paths.locate(fired.path)
         match at.kind:
-            case Kind.IDS:
+            case ZnodeKind.IDS:
                 self._events.append(self.connector.ids_changed)
-            case Kind.TOPIC:
+            case ZnodeKind.TOPIC:
                 self._events.append(partial(self.connector.topic_changed, at.name))
-            case Kind.BROKER_IDS:
+            case ZnodeKind.BROKER_IDS:
                 self._events.append(self.connector.brokers_changed)
 
     def _pump(self) -> None:

@@ -13,7 +13,7 @@ from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import MixedWorld
 from zkconsumer.sim.kernel.world import Delivered
@@ -190,14 +190,14 @@ class SplitBrainCounter(Watcher):
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
         writes = request.writes if isinstance(request, rq.Multi) else (request,)
         claims = [one for one in writes if isinstance(one, rq.Create) and one.ephemeral]
-        is_claim = any(paths.locate(one.path).kind is Kind.OWNER for one in claims)
+        is_claim = any(paths.locate(one.path).kind is ZnodeKind.OWNER for one in claims)
         self.refused += is_claim and reply is not None and reply.code.name == "NODE_EXISTS"
 
     def acted(self, world: World, action: Action) -> None:
         history = world.zookeeper.history
         for change in history[self.seen :]:
             at = paths.locate(change.path)
-            if at.kind is Kind.OFFSET and change.new is not None:
+            if at.kind is ZnodeKind.OFFSET and change.new is not None:
                 tp = TopicPartition(at.name, at.partition)
                 value = payloads.decode_offset(change.new.data, where="")
                 self.moved_back += value < self.stored.get(tp, 0)

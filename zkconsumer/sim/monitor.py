@@ -31,7 +31,7 @@ from zkconsumer.protocol.model import (
     Storage,
     TopicPartition,
 )
-from zkconsumer.protocol.paths import Kind, consumer_of
+from zkconsumer.protocol.paths import ZnodeKind, consumer_of
 from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
 from zkconsumer.sim.plan import FAULTS, Action, Do, Link
@@ -679,14 +679,14 @@ class Monitor(Watcher):
         tp = TopicPartition(at.name, at.partition)
         if who < 0 and isinstance(write, rq.Create | rq.SetData | rq.Delete):
             self._by_hand(world, at.kind, tp, entry)
-        if at.kind is Kind.OFFSET:
+        if at.kind is ZnodeKind.OFFSET:
             if isinstance(write, rq.SetData | rq.Create):
                 self._offset_written(world, who, tp, write.data)
             elif isinstance(write, rq.Delete):
                 self.lowered.add(tp)
                 self.excused.add(tp)
                 self.stored.pop(tp, None)
-        elif at.kind is not Kind.OWNER or who < 0:
+        elif at.kind is not ZnodeKind.OWNER or who < 0:
             return
         elif isinstance(write, rq.Delete):
             self._released(world, who, tp, entry)
@@ -695,19 +695,21 @@ class Monitor(Watcher):
             if not thread.startswith(f"{world.members[who].name}-") or not write.ephemeral:
                 raise InvariantViolation("I1", f"{who} claims {tp} as {thread}")
 
-    def _by_hand(self, world: ObservedWorld, kind: Kind, tp: TopicPartition, entry: Change) -> None:
+    def _by_hand(
+        self, world: ObservedWorld, kind: ZnodeKind, tp: TopicPartition, entry: Change
+    ) -> None:
         """Record a write of a client that is not a member."""
         sessions = {link.session for link in world.links}
         is_members = entry.old is not None and entry.old.stat.owner in sessions
         self.unmarked = {tp: at for tp, at in self.unmarked.items() if at == entry.zxid}
-        if kind is Kind.OWNER and is_members:
+        if kind is ZnodeKind.OWNER and is_members:
             self.by_hand.add(tp)
-        elif kind is Kind.MEMBER and is_members:
+        elif kind is ZnodeKind.MEMBER and is_members:
             self.by_hand.update(world.log_end)
-        elif kind is Kind.OFFSET:
+        elif kind is ZnodeKind.OFFSET:
             self.edited.pop(tp, None)  # the present value is not a marked edit
             self.unmarked[tp] = entry.zxid
-        elif paths.locate(parent_of(entry.path)).kind is Kind.EDITS:
+        elif paths.locate(parent_of(entry.path)).kind is ZnodeKind.EDITS:
             self.edited.update({tp: self.stored.get(tp, 0) for tp in self.unmarked})
 
     def _released(self, world: ObservedWorld, who: int, tp: TopicPartition, entry: Change) -> None:

@@ -25,7 +25,7 @@ from zkconsumer.consumer.executor import Done, Resume, WatchFired
 from zkconsumer.consumer.loop import SessionChanged
 from zkconsumer.member.events import ClientDied
 from zkconsumer.protocol.model import Session
-from zkconsumer.protocol.requests import Batch, Code, OffsetRequest, Reply, Request
+from zkconsumer.protocol.requests import Code, OffsetRequest, Reply, Request, Requests
 
 BROKEN = Reply(Code.BROKEN, "ConnectionLoss")
 CALLBACKS = (Resume, WatchFired)
@@ -84,7 +84,7 @@ class SimSession:
         """Return whether another session has replaced this one."""
         return self.session_id != session_id
 
-    def submit(self, batch: Batch, done: Done) -> None:
+    def submit(self, batch: Requests, done: Done) -> None:
         """Queue a batch; without a connection, the session sends it on its next connection."""
         ticket = done.ticket
         if not batch:

@@ -20,13 +20,13 @@ from zkconsumer.admin import apply as applying
 from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.apply import Live
 from zkconsumer.admin.group_changes import plan_undo
-from zkconsumer.admin.plan import Change, Content, Plan, State
+from zkconsumer.admin.plan import Change, Content, Plan, ZnodeState
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import RefusedError, RemedyOperation, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.requests import Code, Node, Reply
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Plan as WorldPlan
@@ -129,7 +129,7 @@ class Tool:
             if node is None or not (node.data or b"").isdigit():
                 continue
             half = int(node.data or b"0") // 2 if tp.partition % 2 else 0
-            before = State(node.data, node.stat.version, node.stat.mzxid)
+            before = ZnodeState(node.data, node.stat.version, node.stat.mzxid)
             changes.append(
                 Change(paths.offset(self._world.GROUP, tp), before, Content(b"%d" % half))
             )
@@ -304,5 +304,5 @@ class Tool:
                 raise InvariantViolation("I16", f"{path} is written twice for one plan")
             if not planned[path].is_due(before.get(path)):
                 raise InvariantViolation("I16", f"{path} is written in an unplanned state")
-            if paths.locate(path).kind is Kind.OFFSET and not marks:
+            if paths.locate(path).kind is ZnodeKind.OFFSET and not marks:
                 raise InvariantViolation("I16", f"{path} is written without a mark")

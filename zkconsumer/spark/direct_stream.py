@@ -41,7 +41,7 @@ from zkconsumer.spark.cluster_logs import (
 )
 from zkconsumer.spark.offset_mirror import BackgroundMirror, OffsetMirror
 from zkconsumer.spark.offset_ranges import (
-    Batch,
+    MicroBatch,
     OffsetRange,
     Offsets,
     StreamOffset,
@@ -78,7 +78,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._has_begun = False
         # `_last` ends at the last answer of `latestOffset`. `_without_news` is the last `start` for
         # which there were no new messages.
-        self._last = Batch({})
+        self._last = MicroBatch({})
         self._without_news: StreamOffset | None = None
         # With Trigger.AvailableNow: the run reads up to these offsets.
         self._targets: Offsets | None = None
@@ -129,7 +129,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         Spark 4.0 and 4.1 pass no arguments; then no batch is known to be finished.
         """
         self._begin()
-        batch = self._last if start is None else Batch(start)
+        batch = self._last if start is None else MicroBatch(start)
         if start is None:
             most = self._options.max_per_trigger
         else:
@@ -141,7 +141,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             self._pause.hold()
             return start
         end = self._next(batch, most)
-        self._last = batch if end is start else Batch(end)
+        self._last = batch if end is start else MicroBatch(end)
         self._cluster.is_idle = end is start
         self._without_news = start if end is start else None
         if end is not start:
@@ -160,7 +160,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         self._begin()
         # With Spark 4.0 and 4.1 only this call says where a restarted query continues.
-        batch = Batch(end)
+        batch = MicroBatch(end)
         if not self._last.offset:
             self._last = batch
         ranges = [one for one in batch.ranges.values() if one.size]
@@ -180,7 +180,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         return made
 
     def commit(self, end: StreamOffset) -> None:
-        self._mirror_finished(Batch(end))
+        self._mirror_finished(MicroBatch(end))
 
     def stop(self) -> None:
         if self._mirror is not None:
@@ -203,7 +203,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
 
     # ---- The next batch --------------------------------------------------------------------------
 
-    def _next(self, batch: Batch, limit: int | None) -> StreamOffset:
+    def _next(self, batch: MicroBatch, limit: int | None) -> StreamOffset:
         start, before = batch.offset, batch.ends
         topics = self._cluster.topics()
         if topics is None:
@@ -334,7 +334,7 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             self._warned.add(line)
             _log.warning("%s", line)
 
-    def _mirror_finished(self, batch: Batch) -> None:
+    def _mirror_finished(self, batch: MicroBatch) -> None:
         """Write the offsets of a finished batch to the group."""
         if self._mirror is not None and batch.offset:
             self._mirror.follow(batch.ends)

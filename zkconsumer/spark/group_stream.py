@@ -52,7 +52,7 @@ from zkconsumer.spark.cluster_logs import (
     known_logs,
 )
 from zkconsumer.spark.offset_ranges import (
-    Batch,
+    MicroBatch,
     OffsetRange,
     Offsets,
     StreamOffset,
@@ -209,7 +209,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         Spark 4.0 and 4.1 pass no arguments; then the batch that ends at the last answer is
         finished.
         """
-        batch = Batch(self._end if start is None else start)
+        batch = MicroBatch(self._end if start is None else start)
         if self._group is None and start and not self._starts.checkpoint:
             self._starts.checkpoint = batch.ranges
         if self._must_warm_up(limit):
@@ -270,7 +270,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     @errors_as_text()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         self._begin()
-        ranges = [one for one in Batch(end).ranges.values() if one.size]
+        ranges = [one for one in MicroBatch(end).ranges.values() if one.size]
         if self._group is None:
             self._end, self._is_warm = end, True
             if not ranges:
@@ -368,7 +368,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         """
         return self._group is None and not self._is_warm and isinstance(limit, ReadMaxRows)
 
-    def _warm_up(self, batch: Batch) -> StreamOffset:
+    def _warm_up(self, batch: MicroBatch) -> StreamOffset:
         """Connect to the brokers, and return the end of an empty batch.
 
         On a new driver the first batch takes seconds, because Spark compiles plans and starts
@@ -392,7 +392,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
     def _brokers(self) -> Brokers:
         return (self._group and self._group.brokers()) or brokers_of(self._options.config)
 
-    def _finish(self, group: Membership, batch: Batch) -> None:
+    def _finish(self, group: Membership, batch: MicroBatch) -> None:
         """Finish this batch. Drop all other planned batches, since Spark never runs them."""
         group.finish(batch.ends)
         group.cancel()
@@ -483,7 +483,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
 
     # ---- The next batch --------------------------------------------------------------------------
 
-    def _next(self, group: Membership, batch: Batch, limit: int | None) -> StreamOffset:
+    def _next(self, group: Membership, batch: MicroBatch, limit: int | None) -> StreamOffset:
         """Return the end of the batch after `batch`; without new messages, that of `batch`."""
         start = batch.offset
         self._check_topics(group, batch.ranges)

@@ -50,7 +50,7 @@ from pyspark.sql.types import (
 from zkconsumer.errors import BadFileError, ConfigError, DamagedFileError
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
-from zkconsumer.history.logs import Batch, LogReader, Source
+from zkconsumer.history.logs import LogReader, LogSource, RowBatch
 from zkconsumer.history.tables import TABLES, Event, as_dict, columns_of
 from zkconsumer.history.transactions import CREATE, CREATE2, CREATE_SESSION, CREATE_TTL, KINDS
 from zkconsumer.spark.pickling import Pickled
@@ -241,7 +241,7 @@ def _decoder() -> ColumnDecoder | None:
     return ColumnDecoder() if can_compile() else None
 
 
-def _opened(name: str, paths: Sequence[str]) -> Source:
+def _opened(name: str, paths: Sequence[str]) -> LogSource:
     """Return a log by its name; a log in an archive is unpacked again on the executor."""
     for given in ([name], paths):
         with suppress(BadFileError):
@@ -255,7 +255,7 @@ def _opened(name: str, paths: Sequence[str]) -> Source:
     )
 
 
-def _transactions(part: LogPart, source: Source) -> Iterator[pa.RecordBatch]:
+def _transactions(part: LogPart, source: LogSource) -> Iterator[pa.RecordBatch]:
     """Yield a log's rows. If the log is damaged, the last row has the error in the column
     `damage`."""
     reader = LogReader(source, _decoder(), part.begin, part.end)
@@ -271,7 +271,7 @@ def _transactions(part: LogPart, source: Source) -> Iterator[pa.RecordBatch]:
     skip_imports_in_collections()
 
 
-def transaction_batch(batch: Batch) -> pa.RecordBatch:
+def transaction_batch(batch: RowBatch) -> pa.RecordBatch:
     """Return decoded rows as rows of the table `transactions`, column by column."""
     rows = batch.columns
     schema = to_arrow_schema(schema_of("transactions"), timezone="UTC")
@@ -397,7 +397,7 @@ def decode_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in files:
         for path, content in zip(batch.column(0), batch.column(1), strict=True):
             data = content.as_buffer().to_pybytes()
-            source = Source(path.as_py(), partial(io.BytesIO, data), len(data))
+            source = LogSource(path.as_py(), partial(io.BytesIO, data), len(data))
             yield from _transactions(LogPart(source.name), source)
 
 

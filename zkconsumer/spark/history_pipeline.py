@@ -38,7 +38,7 @@ from zkconsumer.file_lock import try_lock
 from zkconsumer.history.columns import ColumnDecoder, can_compile
 from zkconsumer.history.describe import STATE_FORMAT, Description
 from zkconsumer.history.inputs import find_servers, zxid_of
-from zkconsumer.history.logs import Batch, LogReader
+from zkconsumer.history.logs import LogReader, RowBatch
 from zkconsumer.history.tables import TABLES
 from zkconsumer.spark.history import schema_of, table_batches, transaction_batch
 from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
@@ -53,7 +53,7 @@ Spans: TypeAlias = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Run:
+class PipelineRun:
     """One committed run: its last transaction, the transactions' file, and the state after it."""
 
     number: int
@@ -78,7 +78,7 @@ class Manifest:
     groups: list[str]
     state_format: int = STATE_FORMAT
     number: int = 0
-    runs: list[Run] = field(default_factory=list)
+    runs: list[PipelineRun] = field(default_factory=list)
     tables: dict[str, str] = field(default_factory=dict)
     scanned: dict[str, int] = field(default_factory=dict)
 
@@ -185,7 +185,7 @@ def manifest_of(folder: Path, groups: Sequence[str] = ()) -> Manifest:
     except FileNotFoundError:
         return Manifest(sorted(groups))
     runs = [
-        Run(**{**one, "covered": [(first, last) for first, last in one["covered"]]})
+        PipelineRun(**{**one, "covered": [(first, last) for first, last in one["covered"]]})
         for one in content.pop("runs")
     ]
     return Manifest(runs=runs, **content)
@@ -267,7 +267,7 @@ class Task:
         description = self._description(kept)
         transactions, spans, count = self._read(description, f"transactions-{number}")
         state = self._write(f"state-{number}", "pickle", description.state())
-        one = Run(number, description.last_zxid, spans, transactions, state)
+        one = PipelineRun(number, description.last_zxid, spans, transactions, state)
         tables = self._tables(description, number)
         runs = _with_few_states([*kept, one])
         replaced_runs = len(known.runs) - len(kept)
@@ -275,7 +275,7 @@ class Task:
         manifest = Manifest(known.groups, known.state_format, number, runs, tables, scanned)
         return manifest, ended
 
-    def _check_logs(self, replaced: Sequence[Run], first_new: int) -> None:
+    def _check_logs(self, replaced: Sequence[PipelineRun], first_new: int) -> None:
         """Raise HistoryError if logs that must be read again have been deleted."""
         needed = min((span[0] for one in replaced for span in one.covered), default=None)
         first = min((zxid_of(log) for one in self._servers for log in one.logs), default=0)
@@ -309,7 +309,7 @@ class Task:
             found += _differing_zxids(_joined(spans), covered)
         return min(found, default=None), scanned
 
-    def _contradictions(self, batch: Batch) -> Iterator[int]:
+    def _contradictions(self, batch: RowBatch) -> Iterator[int]:
         """Yield the zxid of the first new row that a committed run has with another content."""
         rows = transaction_batch(batch).drop_columns(["file", "damage"])
         for one in self._known.runs:
@@ -328,7 +328,7 @@ class Task:
             here = here.filter(pc.is_in(here["zxid"], committed["zxid"].combine_chunks()))
             yield from _first_difference(here, committed)
 
-    def _description(self, kept: Sequence[Run]) -> Description:
+    def _description(self, kept: Sequence[PipelineRun]) -> Description:
         if not kept:
             return Description(self._servers, self._groups)
         state = (self._folder / str(kept[-1].state)).read_bytes()
@@ -377,7 +377,7 @@ def _first_difference(here: pa.RecordBatch, committed: pa.Table) -> list[int]:
     return [min(row["zxid"] for row in (one, other) if row)]
 
 
-def _with_few_states(runs: list[Run]) -> list[Run]:
+def _with_few_states(runs: list[PipelineRun]) -> list[PipelineRun]:
     """Drop the saved states of all but the last `STATES` runs."""
     old = len(runs) - STATES
     return [replace(one, state=None) if n < old else one for n, one in enumerate(runs)]
@@ -396,7 +396,7 @@ def _schema(table: str) -> pa.Schema:
 # ---- zxids --------------------------------------------------------------------------------------
 
 
-def _spans(batch: Batch) -> Spans:
+def _spans(batch: RowBatch) -> Spans:
     """Return the contiguous zxid ranges of a batch."""
     zxids = batch.zxids
     if batch.is_compiled:  # then `zxids` is an array

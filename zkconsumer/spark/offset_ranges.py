@@ -103,7 +103,7 @@ def _parsed(numbers: Iterable[int]) -> tuple[int, int, int | None]:
     return start, end, more[1] if len(more) > 1 else None
 
 
-class Batch:
+class MicroBatch:
     """A batch as Spark's checkpoint has it; its ranges are parsed once, when they are needed.
 
     The ranges raise SparkSourceError, as `from_offset` does.

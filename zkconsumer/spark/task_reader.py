@@ -218,7 +218,7 @@ def warm_up(tp: TopicPartition, settings: ReadSettings) -> None:
 
 def _reader_for(
     settings: ReadSettings, ranges: Sequence[OffsetRange], columns: Sequence[str]
-) -> Reader:
+) -> RangeReader:
     """Return the reader of a task; it reuses the consumer of an earlier task if there is one."""
     if not _reads_columns(settings):
         return CACHE.take(MessageReader, _sized(settings, ranges))
@@ -246,7 +246,7 @@ def _packages_of(extra: str) -> Iterator[None]:
         ) from error
 
 
-class Reader(ABC):
+class RangeReader(ABC):
     """Reads the ranges of one task after another, with one consumer.
 
     Attributes:
@@ -470,7 +470,7 @@ def log_once(text: str) -> None:
     log.warning("%s", text)
 
 
-class MessageReader(Reader):
+class MessageReader(RangeReader):
     """Reads ranges through librdkafka."""
 
     def _open(self) -> None:
@@ -534,7 +534,7 @@ class MessageReader(Reader):
             at = until
 
 
-class ColumnReader(Reader):
+class ColumnReader(RangeReader):
     """Reads ranges with the columnar reader, which requests nothing after the end of a range."""
 
     def _open(self) -> None:
@@ -654,7 +654,7 @@ def _with_fetches(client: Settings, size: int) -> Settings:
 
 # ---- What a worker process keeps for its next tasks ----------------------------------------------
 
-_Key = tuple[type[Reader], frozenset[tuple[str, Value]]]
+_Key = tuple[type[RangeReader], frozenset[tuple[str, Value]]]
 
 
 class ReaderCache:
@@ -672,12 +672,12 @@ class ReaderCache:
         self._lock = threading.Lock()
         # The readers without a task, each with the time of its last use; the most recently used one
         # is last.
-        self._kept: dict[_Key, tuple[Reader, float]] = {}
+        self._kept: dict[_Key, tuple[RangeReader, float]] = {}
         # Topic -> the estimated size in bytes of a message's key and value.
         self._bytes: dict[str, float] = {}
         self._is_closing = False  # whether a thread closes unused readers
 
-    def take(self, kind: type[Reader], settings: Settings) -> Reader:
+    def take(self, kind: type[RangeReader], settings: Settings) -> RangeReader:
         """Return a reader for one task; a new one takes 10 to 50 ms to connect.
 
         Raises SparkSourceError if a package is missing.
@@ -690,7 +690,7 @@ class ReaderCache:
         with _packages_of("spark,fast"):
             return kind(settings)
 
-    def keep(self, reader: Reader) -> None:
+    def keep(self, reader: RangeReader) -> None:
         """Keep a reader without partitions, at most `KEPT_CONSUMERS` of them."""
         key = type(reader), frozenset(reader.settings.items())
         with self._lock:
@@ -706,7 +706,7 @@ class ReaderCache:
         if must_start:
             threading.Thread(target=self._close_unused, name="idle", daemon=True).start()
 
-    def settings(self, kind: type[Reader]) -> list[Settings]:
+    def settings(self, kind: type[RangeReader]) -> list[Settings]:
         """Return the settings of the readers of this kind that are kept."""
         with self._lock:
             return [one.settings for one, _ in self._kept.values() if isinstance(one, kind)]

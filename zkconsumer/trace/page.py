@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from zkconsumer.errors import escaped_and_cut
 from zkconsumer.protocol.model import JsonObject, TopicPartition
-from zkconsumer.protocol.paths import Kind, consumer_of, locate
+from zkconsumer.protocol.paths import ZnodeKind, consumer_of, locate
 from zkconsumer.trace.story import story
 
 Entry = JsonObject
@@ -116,7 +116,7 @@ class _Chart:
         for entry in self._entries:
             for sign, path, data in entry.get("writes", ()):
                 at = locate(path)
-                if at.kind is not Kind.OWNER:
+                if at.kind is not ZnodeKind.OWNER:
                     continue
                 tp = TopicPartition(at.name, at.partition)
                 if tp in since:

@@ -29,11 +29,10 @@ from zkconsumer.errors import MalformedZnodeError, ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_znodes import read_group_znodes
 from zkconsumer.protocol.model import JsonObject, Session, TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import OwnerZnode, decode_offset, owner_znode
 from zkconsumer.protocol.registrations import Registration, decode_registration
 from zkconsumer.protocol.requests import (
-    Batch,
     Code,
     Exists,
     Get,
@@ -41,6 +40,7 @@ from zkconsumer.protocol.requests import (
     Listing,
     Node,
     Reply,
+    Requests,
     denied,
 )
 from zkconsumer.zk.session import ZooKeeperSession
@@ -108,14 +108,14 @@ class Change:
     after: Value | None
 
 
-_LISTS = {Kind.OWNERS_OF, Kind.OFFSETS_OF}
+_LISTS = {ZnodeKind.OWNERS_OF, ZnodeKind.OFFSETS_OF}
 _LEAVES = {
-    Kind.MEMBER: ChangeKind.MEMBER,
-    Kind.OWNER: ChangeKind.OWNER,
-    Kind.OFFSET: ChangeKind.OFFSET,
+    ZnodeKind.MEMBER: ChangeKind.MEMBER,
+    ZnodeKind.OWNER: ChangeKind.OWNER,
+    ZnodeKind.OFFSET: ChangeKind.OFFSET,
 }
 # Owner znodes are only created and deleted, never changed. Both change the list above them.
-_WATCHED_LEAVES = {Kind.MEMBER, Kind.OFFSET}
+_WATCHED_LEAVES = {ZnodeKind.MEMBER, ZnodeKind.OFFSET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +239,13 @@ def _order(path: str) -> tuple[int, str, int]:
     return at.kind.value, at.name, at.partition
 
 
-def _decode(kind: Kind, path: str, node: Node) -> Value:
+def _decode(kind: ZnodeKind, path: str, node: Node) -> Value:
     data, stat = node.data, node.stat
     try:
         match kind:
-            case Kind.MEMBER:
+            case ZnodeKind.MEMBER:
                 return decode_registration(data, where=path)
-            case Kind.OFFSET:
+            case ZnodeKind.OFFSET:
                 return decode_offset(data, where=path)
             case _:
                 return owner_znode(data, session=stat.owner, czxid=stat.czxid, where=path)
@@ -267,7 +267,7 @@ def _snapshot(nodes: Mapping[str, Node]) -> GroupSnapshot:
                 owners[TopicPartition(at.name, at.partition)] = owner
             case Registration() as registration:
                 members[at.name] = registration
-            case value if at.kind is Kind.MEMBER:
+            case value if at.kind is ZnodeKind.MEMBER:
                 members[at.name] = str(value)
             case value:
                 offsets[TopicPartition(at.name, at.partition)] = value
@@ -426,7 +426,7 @@ class Observer:
                 raise _ConnectionLost(str(reply.value))
         return replies
 
-    def _run(self, operation: Generator[Batch, Sequence[Reply], T]) -> T:
+    def _run(self, operation: Generator[Requests, Sequence[Reply], T]) -> T:
         try:
             return self._session.run(operation, limit_s=_REPLY_S)
         except ZooKeeperUnreachableError as error:
@@ -438,7 +438,7 @@ class Observer:
             ) from error
 
 
-def _one(request: _Read) -> Generator[Batch, Sequence[Reply], Reply]:
+def _one(request: _Read) -> Generator[Requests, Sequence[Reply], Reply]:
     """Raise AccessDeniedError if this client may not read the znode."""
     (reply,) = yield [request]
     if reply.code is Code.NO_AUTH:

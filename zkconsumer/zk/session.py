@@ -30,7 +30,7 @@ from zkconsumer.errors import (
     ZooKeeperUnreachableError,
 )
 from zkconsumer.protocol.model import Session
-from zkconsumer.protocol.requests import Batch, Code, Reply, run_operation
+from zkconsumer.protocol.requests import Code, Reply, Requests, run_operation
 from zkconsumer.zk import kazoo_transport
 from zkconsumer.zk.attempts import Address, Attempts, Fault
 from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
@@ -397,7 +397,7 @@ class ZooKeeperSession:
         """Return whether this session is over, even before `on_state` reports it."""
         return kazoo_transport.session_id(self._client) != session_id
 
-    def run(self, operation: Generator[Batch, Sequence[Reply], T], *, limit_s: float) -> T:
+    def run(self, operation: Generator[Requests, Sequence[Reply], T], *, limit_s: float) -> T:
         """Run an operation to its end on the caller's thread; return its result.
 
         The call waits at most `limit_s` seconds for the replies to each batch. The session's own
@@ -407,7 +407,7 @@ class ZooKeeperSession:
         """
         return run_operation(operation, lambda batch: self._replies(batch, limit_s))
 
-    def _replies(self, batch: Batch, limit_s: float) -> Sequence[Reply]:
+    def _replies(self, batch: Requests, limit_s: float) -> Sequence[Reply]:
         answer: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
         self.submit(batch, answer.put)
         try:

@@ -16,11 +16,10 @@ from zkconsumer.member.state import State
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.kernel.search import Decisions, Result
-from zkconsumer.sim.kernel.world import all_of
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import run, world_of
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import Watcher, Watchers, World
 from zkconsumer.sim.znodes import Change, End
 
 BEGIN_MS = 1_700_000_000_000
@@ -147,7 +146,7 @@ def simulated(seed: int) -> tuple[LogOfWorld, Result]:
     watcher = LogOfWorld()
 
     def make(plan: Plan, monitor: Monitor) -> World:
-        return world_of(plan, all_of(watcher, monitor))
+        return world_of(plan, Watchers(watcher, monitor))
 
     result = run(Decisions(random.Random(seed)), make=make)
     assert watcher.world is not None

@@ -22,7 +22,7 @@ from zkconsumer.member.events import Event
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import AssignmentFailure, GroupInput, assign_each_member
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.paths import Kind, locate, locate_below_chroot
+from zkconsumer.protocol.paths import ZnodeKind, locate, locate_below_chroot
 from zkconsumer.protocol.releases import DEFAULT, Profile, profile
 from zkconsumer.sim.znodes import Change, End
 
@@ -163,15 +163,15 @@ class Truth:
             if isinstance(change.write, End) and not change.path:
                 ended = "expired" if change.write is End.EXPIRED else "closed"
                 self.ends[change.session] = ended, moment.zxid
-            elif at.kind is Kind.TOPIC:
+            elif at.kind is ZnodeKind.TOPIC:
                 self._now = replace(self._now, topics=_with(before.topics, at.name, change))
             elif at.group != self._group:
                 continue
-            elif at.kind is Kind.MEMBER:
+            elif at.kind is ZnodeKind.MEMBER:
                 self._member(moment, change, at.name)
-            elif at.kind is Kind.OWNER:
+            elif at.kind is ZnodeKind.OWNER:
                 self._owner(moment, change, TopicPartition(at.name, at.partition))
-            elif at.kind is Kind.OFFSET:
+            elif at.kind is ZnodeKind.OFFSET:
                 self._offset(moment, change, TopicPartition(at.name, at.partition), edited=edited)
             # A transaction of several changes causes one state for each change.
             if self._now is not before:
@@ -401,7 +401,7 @@ def _with(before: Mapping[str, bytes | None], name: str, change: Change) -> dict
 def _is_mark(change: Change, group: str) -> bool:
     at = locate_below_chroot(change.path)[1]
     is_new = change.old is None and change.new is not None
-    return at.kind is Kind.EDITS and at.group == group and bool(at.name) and is_new
+    return at.kind is ZnodeKind.EDITS and at.group == group and bool(at.name) and is_new
 
 
 def _event(change: Change, session: int) -> str:

@@ -454,7 +454,7 @@ class Machine:
 
     def begin(self, config: Mapping[str, Any], group: str) -> None:
         """Start with an empty log, as leader of the group's partition."""
-        settings = group_events.Settings(
+        settings = group_events.BrokerSettings(
             initial_delay_s=config.get("group.initial.rebalance.delay.ms", 3000) / 1000,
             max_size=config.get("group.max.size", config.get("group.consumer.max.size", 2**31 - 1)),
         )

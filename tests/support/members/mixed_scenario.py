@@ -249,12 +249,12 @@ class Scenario:
         consumers = {
             one.session: where.name.removeprefix(f"{group.name}_")
             for one, node, where in written
-            if node is not None and where.kind is paths.Kind.MEMBER
+            if node is not None and where.kind is paths.ZnodeKind.MEMBER
         }
         offsets: dict[TopicPartition, int] = {}
         moves = []
         for one, node, where in written:
-            if node is not None and where.kind is paths.Kind.OFFSET:
+            if node is not None and where.kind is paths.ZnodeKind.OFFSET:
                 tp, value = TopicPartition(where.name, where.partition), int(node.data)
                 if value < offsets.get(tp, 0):
                     who = consumers.get(one.session, hex(one.session))

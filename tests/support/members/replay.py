@@ -36,7 +36,7 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Link
@@ -232,7 +232,7 @@ class Server:
             self.sessions.add(written.session)
         elif not change.path:
             self.sessions.discard(written.session)
-        elif (at := paths.locate(change.path)).kind is Kind.OWNER:
+        elif (at := paths.locate(change.path)).kind is ZnodeKind.OWNER:
             tp = TopicPartition(at.name, at.partition)
             if change.new is None:
                 self.owners.pop(tp, None)

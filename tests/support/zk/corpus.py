@@ -29,7 +29,7 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.security import make_acl, make_digest_acl
 
-from zkconsumer.history.logs import LogReader, Source
+from zkconsumer.history.logs import LogReader, LogSource
 from zkconsumer.history.transactions import CLOSE_SESSION
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES, jars
 from zkconsumer.sandbox.process import until
@@ -137,7 +137,7 @@ def abandoned_session(port: int) -> int:
 def _is_over(directory: Path, session: int) -> bool:
     """Return whether the newest log contains the end of a session."""
     newest = max(directory.glob("log.*"), key=lambda path: int(path.suffix[1:], 16))
-    batches = LogReader(Source.of_path(newest)).batches()
+    batches = LogReader(LogSource.of_path(newest)).batches()
     rows = [row for batch in batches for row in batch.rows]
     return any(row.kind == CLOSE_SESSION and row.session == session for row in rows)
 

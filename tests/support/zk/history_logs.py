@@ -9,7 +9,7 @@ from pathlib import Path
 from zlib import adler32
 
 from zkconsumer.history import transactions as tx
-from zkconsumer.history.logs import Batch
+from zkconsumer.history.logs import RowBatch
 
 HEADER = b"ZKLG" + struct.pack(">iq", 2, 0)
 OPEN = struct.pack(">iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
@@ -104,5 +104,5 @@ def every_kind() -> LogWriter:
     return log
 
 
-def rows_of(batches: Iterable[Batch]) -> list[tx.Row]:
+def rows_of(batches: Iterable[RowBatch]) -> list[tx.Row]:
     return [row for batch in batches for row in batch.rows]

@@ -16,7 +16,7 @@ from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC, NO_MEMBERS, PERS
 from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition, session_text
-from zkconsumer.protocol.paths import Kind
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.release_detection import ambiguity, is_escaped_twice
 
 FOREIGN_OWNERS, FOREIGN_OFFSETS, FOREIGN_TOPIC = (
@@ -68,14 +68,14 @@ def _topic(examined: ExaminedGroup, parent: str, name: str) -> Finding:
     )
 
 
-def _nodes(examined: ExaminedGroup, topic: str, odd: list[str], kind: Kind) -> Finding:
+def _nodes(examined: ExaminedGroup, topic: str, odd: list[str], kind: ZnodeKind) -> Finding:
     names = [path.rpartition("/")[2] for path in odd]
     listed = ", ".join(map(quoted, names[:3])) + (" ..." if len(names) > 3 else "")
     fixes = tuple(fix for path in odd for fix in examined.fixes_of_tree(path))
     sessions = () if fixes else _sessions_below(examined, odd)
     remedy = "delete them" if fixes else _stop_of(sessions)
     advice = examined.fix_advice if fixes else None
-    if kind is Kind.OFFSETS_OF:
+    if kind is ZnodeKind.OFFSETS_OF:
         return Finding(
             Severity.WARNING,
             FOREIGN_OFFSETS,

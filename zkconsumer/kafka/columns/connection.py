@@ -22,7 +22,7 @@ from zkconsumer.config.kafka_properties import is_true
 from zkconsumer.errors import BrokerAccessError, ConfigError
 from zkconsumer.kafka.client_settings import Settings, mechanism_of, mechanism_without_columns
 from zkconsumer.kafka.columns import requests
-from zkconsumer.kafka.columns.requests import MalformedError, Reader, Versions
+from zkconsumer.kafka.columns.requests import FieldReader, MalformedError, Versions
 from zkconsumer.kafka.tls import TRUST_REMEDY, tls_context, trust_shown
 
 if TYPE_CHECKING:
@@ -173,13 +173,13 @@ class Connection:
 
     # ---- blocking --------------------------------------------------------------------------------
 
-    def ask(self, api: int, body: bytes, timeout_s: float) -> Reader:
+    def ask(self, api: int, body: bytes, timeout_s: float) -> FieldReader:
         """Send a request and return its response. Raises OSError and MalformedError."""
         self._number += 1
         version = self.versions.get(api, 0)
         request = requests.frame(api, version, self._number, self._client_id, body)
         response = self._exchanged(request, time.monotonic() + timeout_s)
-        return Reader(response, 4)
+        return FieldReader(response, 4)
 
     def ask_raw(self, data: bytes, timeout_s: float) -> bytes:
         """Send a token without headers and return the reply, as SASL does in 0.10.

@@ -54,9 +54,9 @@ from zkconsumer.kafka.columns.requests import (
     Aborted,
     FetchedPartition,
     FetchLimits,
+    FieldReader,
     Isolation,
     Metadata,
-    Reader,
 )
 from zkconsumer.kafka.fetcher import (
     LOOKUP_S,
@@ -542,7 +542,7 @@ class ColumnFetcher:
                 return
             self.fetched_bytes += response.size
             version = connection.versions[requests.FETCH]
-            reader = Reader(memoryview(response).cast("B"), 4)
+            reader = FieldReader(memoryview(response).cast("B"), 4)
             throttled_ms, code, session, found = requests.fetched(version, reader)
         except LOST as error:
             self._lose(node, error)

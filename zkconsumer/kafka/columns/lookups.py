@@ -116,7 +116,9 @@ def _fetch_request(limits: FetchLimits, request: SessionRequest, version: int) -
     return requests.fetch_request(version, limits, request)
 
 
-def _fetched(version: int, response: requests.Reader) -> list[tuple[TopicPartition, memoryview]]:
+def _fetched(
+    version: int, response: requests.FieldReader
+) -> list[tuple[TopicPartition, memoryview]]:
     """Return the record sets of a response, without partitions that have an error."""
     parts = requests.fetched(version, response).partitions
     data = response.data
@@ -197,7 +199,7 @@ class Lookup:
         self,
         api: int,
         write: Callable[[int], bytes],
-        read: Callable[[int, requests.Reader], T],
+        read: Callable[[int, requests.FieldReader], T],
         timeout_s: float,
     ) -> T:
         """Return the response of the first broker that answers.
@@ -376,7 +378,7 @@ class Lookup:
         address: tuple[str, int],
         api: int,
         write: Callable[[int], bytes],
-        read: Callable[[int, requests.Reader], T],
+        read: Callable[[int, requests.FieldReader], T],
         timeout_s: float,
     ) -> T:
         """Send a request over the kept connection; if it is missing or lost, connect again."""

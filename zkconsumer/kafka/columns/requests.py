@@ -77,7 +77,7 @@ class MalformedError(Exception):
     """A response does not have the format of its version."""
 
 
-class Reader:
+class FieldReader:
     """Reads the fields of a response in their order. Raises MalformedError."""
 
     def __init__(self, data: memoryview, at: int = 0) -> None:
@@ -160,7 +160,7 @@ def _by_topic(items: Iterable[tuple[TopicPartition, bytes]]) -> bytes:
 # ---- ApiVersions ---------------------------------------------------------------------------------
 
 
-def common_versions(response: Reader) -> Versions:
+def common_versions(response: FieldReader) -> Versions:
     """Return, for each request, the highest version that the broker and this module support."""
     response.int16()  # an error is impossible in version 0
 
@@ -203,7 +203,7 @@ def metadata_request(version: int, topics: Sequence[str] | None) -> bytes:
     return (everything if topics is None else array([text(one) for one in topics])) + b"\0"
 
 
-def metadata(version: int, response: Reader) -> Metadata:
+def metadata(version: int, response: FieldReader) -> Metadata:
     if version >= 3:
         response.int32()  # throttle time
 
@@ -263,7 +263,7 @@ def offsets_request(
     return head + _by_topic((tp, rest) for tp in sorted(tps))
 
 
-def offsets(version: int, response: Reader) -> dict[TopicPartition, tuple[int, int]]:
+def offsets(version: int, response: FieldReader) -> dict[TopicPartition, tuple[int, int]]:
     """Return error and offset of each partition."""
     if version >= 2:
         response.int32()  # throttle time
@@ -290,7 +290,7 @@ def coordinator_request(group: str) -> bytes:
     return text(group)
 
 
-def coordinator(version: int, response: Reader) -> tuple[int, tuple[str, int]]:
+def coordinator(version: int, response: FieldReader) -> tuple[int, tuple[str, int]]:
     """Return the error, and the address of the broker that stores the offsets of the group."""
     error, _ = response.int16(), response.int32()
     return error, (response.text(), response.int32())
@@ -308,7 +308,7 @@ class FetchedOffset(NamedTuple):
     metadata: str
 
 
-def committed(version: int, response: Reader) -> dict[TopicPartition, FetchedOffset]:
+def committed(version: int, response: FieldReader) -> dict[TopicPartition, FetchedOffset]:
     """Return the group's offset for each partition."""
 
     def partition() -> tuple[int, FetchedOffset]:
@@ -391,7 +391,7 @@ def fetch_request(version: int, limits: FetchLimits, request: SessionRequest) ->
     return body + (text("") if version >= 11 else b"")  # rack
 
 
-def fetched(version: int, response: Reader) -> FetchResponse:
+def fetched(version: int, response: FieldReader) -> FetchResponse:
     throttled_ms = response.int32() if version >= 1 else 0
     error = session = 0
     if version >= 7:

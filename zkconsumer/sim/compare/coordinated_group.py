@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from zkconsumer.later.client_state import Settings
-from zkconsumer.later.group_events import Settings as BrokerSettings
+from zkconsumer.later.client_state import ClientSettings
+from zkconsumer.later.group_events import BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.sim.compare import wire_sizes
 from zkconsumer.sim.compare.meter import Meter
@@ -22,7 +22,7 @@ class Protocol:
     messages: str  # "classic" or "consumer"
     assignors: tuple[str, ...] = ()
 
-    def settings(self, one: Settings, session_s: float) -> Settings:
+    def settings(self, one: ClientSettings, session_s: float) -> ClientSettings:
         """Return the properties of a member with the protocol's assignors and a session timeout."""
         return replace(one, assignors=self.assignors or one.assignors, session_s=session_s)
 

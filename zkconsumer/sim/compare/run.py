@@ -145,7 +145,7 @@ PROTOCOLS = (*ZOOKEEPER_GROUPS, *COORDINATED_GROUPS)
 """The names of the protocols."""
 
 
-class Group(Protocol):
+class ComparedGroup(Protocol):
     """A simulated group of any protocol."""
 
     meter: Meter
@@ -162,7 +162,7 @@ class Group(Protocol):
 
 def new_group(
     protocol: str, members: int, partitions: int, *, session_s: float | None = None
-) -> Group:
+) -> ComparedGroup:
     """Return a group whose members have not joined yet.
 
     Args:
@@ -296,7 +296,7 @@ class _Run:
         self._group.order("thaw", step.member)
 
 
-def pass_time(group: Group, seconds: float) -> None:
+def pass_time(group: ComparedGroup, seconds: float) -> None:
     """Let time pass, and append a message to each partition every second."""
     end = group.now + seconds
     while group.now < end:
@@ -306,7 +306,7 @@ def pass_time(group: Group, seconds: float) -> None:
             group.produce()
 
 
-def settle(group: Group) -> None:
+def settle(group: ComparedGroup) -> None:
     """Let time pass until the group has settled."""
     deadline = group.now + LIMIT_S
     pass_time(group, CHECK_INTERVAL_S)

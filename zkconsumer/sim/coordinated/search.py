@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from zkconsumer.later.client_state import Settings
+from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Move, Plan, Watcher, Watchers, World
 from zkconsumer.sim.kernel.search import (
@@ -92,7 +92,7 @@ def _plan(decide: Decide, name: str) -> Plan:
     poll_s = one_of((20.0, 60.0, 300.0), decide)
     auto = one_of((None, 1.0, 5.0), decide)
 
-    def settings(one: Settings, who: int) -> Settings:
+    def settings(one: ClientSettings, who: int) -> ClientSettings:
         return replace(
             one,
             assignors=assignors,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from zkconsumer.later.client_state import Settings
+from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.recorder import Recorder
 from zkconsumer.sim.coordinated.search import end_faults, random_delay, run_faults
@@ -107,7 +107,7 @@ class CoordinatedStory(Story[Director]):
 def plan_for(protocol: str, properties: dict[str, Value], **plan: Value) -> Plan:
     """Return a plan whose members have the protocol's assignors and these properties."""
 
-    def settings(one: Settings, who: int) -> Settings:
+    def settings(one: ClientSettings, who: int) -> ClientSettings:
         changed = {name: of(who) if callable(of) else of for name, of in properties.items()}
         return replace(one, assignors=ASSIGNORS[protocol] or one.assignors, **changed)
 

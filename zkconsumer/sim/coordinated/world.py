@@ -22,7 +22,7 @@ from zkconsumer.later import classic_member, consumer_member, group_coordinator
 from zkconsumer.later import group_events as ge
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import State as ClassicState
-from zkconsumer.later.client_state import Settings
+from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
 from zkconsumer.later.consumer_member import State as ConsumerState
 from zkconsumer.later.group_phases import Phase as GroupPhase
@@ -96,8 +96,8 @@ class Plan:
     partitions: int = 4
     messages: int = 2
     brokers: int = 3
-    settings: Callable[[Settings, int], Settings] = lambda one, who: one
-    broker_settings: ge.Settings = field(default_factory=ge.Settings)
+    settings: Callable[[ClientSettings, int], ClientSettings] = lambda one, who: one
+    broker_settings: ge.BrokerSettings = field(default_factory=ge.BrokerSettings)
     delay: Delay = no_delay
 
 
@@ -376,7 +376,7 @@ class World:
     # ---- parts -----------------------------------------------------------------------------------
 
     def _new_member(self, who: int) -> Member:
-        settings = self.plan.settings(Settings(GROUP, f"{GROUP}_{who}", (TOPIC,)), who)
+        settings = self.plan.settings(ClientSettings(GROUP, f"{GROUP}_{who}", (TOPIC,)), who)
         name = f"{GROUP}_{who}"
         if self.plan.protocol == "consumer":
             return Member(name, ConsumerState(settings), consumer_member)

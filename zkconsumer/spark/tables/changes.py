@@ -28,7 +28,7 @@ Key = tuple[str, str, int]
 """A group, a topic and a partition number."""
 
 
-class State(NamedTuple):
+class ZnodeReading(NamedTuple):
     """A znode as read: the owner's thread or the offset. The value is None if it cannot be read;
     `fault` says why.
     """
@@ -41,7 +41,7 @@ class State(NamedTuple):
     fault: str = ""
 
 
-Reading = Mapping[Key, State]
+Reading = Mapping[Key, ZnodeReading]
 
 NO_READING: Final[JsonObject] = {}
 """The offset before the first batch; it contains no reading."""
@@ -52,9 +52,9 @@ _CHANGE_NAMES: Final = {
 }
 
 
-def states_of(images: Iterable[GroupImage]) -> dict[Key, State]:
+def states_of(images: Iterable[GroupImage]) -> dict[Key, ZnodeReading]:
     """Return the owners and offsets of these groups, as far as the images contain them."""
-    found: dict[Key, State] = {}
+    found: dict[Key, ZnodeReading] = {}
     for image in images:
         for tp, owner in image.owners.items():
             stat = image.nodes[paths.owner(image.name, tp)].stat
@@ -65,8 +65,8 @@ def states_of(images: Iterable[GroupImage]) -> dict[Key, State]:
     return found
 
 
-def _state(value: str | int | None, stat: Stat, fault: str) -> State:
-    return State(value, stat.czxid, stat.mzxid, stat.version, stat.mtime_ms, fault)
+def _state(value: str | int | None, stat: Stat, fault: str) -> ZnodeReading:
+    return ZnodeReading(value, stat.czxid, stat.mzxid, stat.version, stat.mtime_ms, fault)
 
 
 def to_offset(table: Table, reading: Reading, *, read_ms: int, is_first: bool) -> JsonObject:
@@ -79,7 +79,7 @@ def to_offset(table: Table, reading: Reading, *, read_ms: int, is_first: bool) -
     return found | {"first": True} if is_first else found
 
 
-def from_offset(table: Table, offset: Mapping[str, Json]) -> dict[Key, State]:
+def from_offset(table: Table, offset: Mapping[str, Json]) -> dict[Key, ZnodeReading]:
     """Return the reading of an offset. Raises SparkSourceError if another source wrote it."""
     if not offset:
         return {}
@@ -93,7 +93,8 @@ def from_offset(table: Table, offset: Mapping[str, Json]) -> dict[Key, State]:
             )
         rows = json.loads(zlib.decompress(base64.b64decode(offset["state"])))
         return {
-            (group, topic, partition): State(*state) for group, topic, partition, *state in rows
+            (group, topic, partition): ZnodeReading(*state)
+            for group, topic, partition, *state in rows
         }
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise SparkSourceError(
@@ -133,7 +134,7 @@ def _row(key: Key, change: str, at: datetime) -> JsonObject:
     return {"time": at, "group": group, "topic": topic, "partition": partition, "change": change}
 
 
-def _merged(old: State | None, new: State) -> int | None:
+def _merged(old: ZnodeReading | None, new: ZnodeReading) -> int | None:
     """Return the number of writes between two states of a znode, or None if the znode was created
     in between.
     """

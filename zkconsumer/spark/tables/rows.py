@@ -138,7 +138,7 @@ def instant(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-class Reader:
+class RowReader:
     """Reads rows of one table. `columns` are those that the query uses.
 
     One client asks the brokers about all groups. Brokers that do not answer are asked once.

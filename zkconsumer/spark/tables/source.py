@@ -44,9 +44,9 @@ from zkconsumer.spark.process_lifecycle import end_on_sigterm, errors_as_text, l
 from zkconsumer.spark.read_only import ReadOnlySource
 from zkconsumer.spark.schema import columns_of
 from zkconsumer.spark.tables import changes
-from zkconsumer.spark.tables.changes import Key, State
+from zkconsumer.spark.tables.changes import Key, ZnodeReading
 from zkconsumer.spark.tables.options import GroupsOptions, Table, parse
-from zkconsumer.spark.tables.rows import COLUMNS, Reader, Row, schema_of
+from zkconsumer.spark.tables.rows import COLUMNS, Row, RowReader, schema_of
 from zkconsumer.zk.client import ZooKeeperClient
 
 _log = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ class TableReader(Pickled, DataSourceReader):
         with (
             errors_as_text(),
             ZooKeeperClient(self._options.config) as connection,
-            closing(Reader(connection, self._options, self._schema.names)) as reader,
+            closing(RowReader(connection, self._options, self._schema.names)) as reader,
         ):
             for groups, topics in chunks(partition.slices):
                 yield from record_batches(reader.rows(groups, topics), self._schema)
@@ -311,7 +311,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._options, self._schema = options, schema
         self._connection: ZooKeeperClient | None = None
         self._due_s = 0.0
-        self._target: dict[Key, State] | None = None
+        self._target: dict[Key, ZnodeReading] | None = None
         self._denied: set[str] = set()
         self._warned: set[str] = set()
 
@@ -347,7 +347,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
             is_first=self._options.from_now and not start,
         )
 
-    def _read(self) -> dict[Key, State]:
+    def _read(self) -> dict[Key, ZnodeReading]:
         if self._connection is None:
             self._set_up_process()
             connection = ZooKeeperClient(self._options.config)
