@@ -45,6 +45,7 @@ from zkconsumer.member.state import NEVER, Settings, State
 from zkconsumer.protocol.model import Ownership, Position, Purpose, Session, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.requests import OffsetRequest, Reply, Request
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Rare
 from zkconsumer.sim.session import SimSession
 
@@ -542,10 +543,17 @@ class SimMember:
     def post(self, item: object) -> None:
         """Put an item into the inbox; in an aimed world, its thread may be preempted before.
 
+        A release may be answered only after the users have finished (I9). Outside of STOPPING, the
+        answer comes too late and has no effect.
+
         Only one thread at a time is preempted, because the next such item may come from the same
         thread. If another thread posts an item, the preempted one continues. In a world that
         prefers failures of commits, a preempted listener does not continue when the user posts.
         """
+        if isinstance(item, events.ReleaseReady) and self.state.phase is Phase.STOPPING:
+            answered = {(tp, mine.epoch) for tp, mine in item.partitions.items()}
+            if held := answered & self.held:
+                raise InvariantViolation("I9", f"{self.name} releases {held}, which its users hold")
         is_of_user = isinstance(item, USER_THREAD_ITEMS)
         keeps_listener = self.rare is Rare.COMMIT and is_of_user and not self.delays_user
         if not self._may_be_preempted(item) or (self.unposted is not None and keeps_listener):

@@ -335,10 +335,12 @@ class Monitor(Watcher):
         period (I9).
         """
         member = world.members[who]
-        if before.phase is not Phase.STOPPING or member.state.phase is Phase.STOPPING:
+        if before.phase is not Phase.STOPPING:
             return
-        revoked = {(tp, before.owned[tp].epoch) for tp in before.revoking & before.serving}
-        if held := revoked & member.held:
+        done = before.revoking & before.serving
+        if member.state.phase is Phase.STOPPING:
+            done &= member.state.finished
+        if held := member.held & {(tp, before.owned[tp].epoch) for tp in done}:
             raise InvariantViolation("I9", f"{who} gives up {held}, which its users hold")
 
     def _commanded(self, who: int, before: State, commands: Iterable[cmd.Command]) -> None:
