@@ -10,12 +10,11 @@ from zkconsumer.admin.offset_plans import (
     Kind,
     OffsetFacts,
     Reset,
-    parse_duration,
-    parse_instant,
     parse_offset,
     resolve,
     shown_instant,
 )
+from zkconsumer.admin.times import parse_duration, parse_instant
 from zkconsumer.errors import ConfigError, RefusedError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol.model import TopicPartition

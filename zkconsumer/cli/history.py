@@ -160,7 +160,7 @@ def show(
 
 
 def _window(from_: str | None, to: str | None) -> TimeSpan:
-    from zkconsumer.admin.offset_plans import parse_instant
+    from zkconsumer.admin.times import parse_instant
     from zkconsumer.history.report import TimeSpan
 
     return TimeSpan(

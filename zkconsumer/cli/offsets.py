@@ -455,7 +455,7 @@ def reset(
 def _reset_of(given: Mapping[str, Json]) -> Reset:
     """Return the reset that the options describe. Raises ConfigError unless they describe exactly
     one."""
-    from zkconsumer.admin import offset_plans
+    from zkconsumer.admin import offset_plans, times
 
     named = {name: value for name, value in given.items() if value is not None}
     if len(named) != 1:
@@ -470,11 +470,9 @@ def _reset_of(given: Mapping[str, Json]) -> Reset:
         case offset_plans.Kind.OFFSET:
             return offset_plans.Reset(kind, offset_plans.parse_offset(value, where="--to-offset"))
         case offset_plans.Kind.DATETIME:
-            return offset_plans.Reset(
-                kind, offset_plans.parse_instant(value, where="--to-datetime")
-            )
+            return offset_plans.Reset(kind, times.parse_instant(value, where="--to-datetime"))
         case offset_plans.Kind.DURATION:
-            ago_s = offset_plans.parse_duration(value, where="--by-duration")
+            ago_s = times.parse_duration(value, where="--by-duration")
             return offset_plans.Reset(kind, max(0, round((time.time() - ago_s) * 1000)))
         case offset_plans.Kind.SHIFT:
             return offset_plans.Reset(kind, value)

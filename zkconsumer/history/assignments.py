@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
+from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
     AssignmentFailure,
@@ -19,6 +21,7 @@ from zkconsumer.protocol.group_assignment import (
     assign_each_member,
 )
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Pattern, read_registration
 from zkconsumer.protocol.release_detection import Rules, nearest
 from zkconsumer.protocol.releases import DEFAULT, Profile, profile
 
@@ -81,12 +84,19 @@ class Assignments:
         return topic in self._topics
 
     def names(self, topic: str) -> bool:
-        """Return whether a registration contains the name of a topic in quotes."""
+        """Return whether a readable registration without a pattern subscribes to a topic."""
         if topic not in self._named:
-            name = f'"{topic}"'.encode()
-            found = any(name in (one.payload or b"") for one in self._members.values())
+            found = any(topic in _topics(one.payload) for one in self._members.values())
             self._named[topic] = found
         return self._named[topic]
+
+    def names_partitions(self) -> bool:
+        """Return whether `names` is true for a topic that certainly has partitions."""
+        return any(
+            b":[" in (self._topics.get(topic) or b"")
+            for one in self._members.values()
+            for topic in _topics(one.payload)
+        )
 
     def wanted(self) -> Threads | None:
         """Return the assignment by the last known rules; None if a member cannot compute it."""
@@ -106,6 +116,8 @@ class Assignments:
         if self.rules is not None and self._wanted == threads:
             self._exclude(threads)
             return self.rules
+        if self._wanted is None or self._wanted.keys() != threads.keys():
+            return None
         state = self._registered(), frozenset(threads.items())
         if state in self._unexplained:
             return None
@@ -160,6 +172,18 @@ class Assignments:
     def _registered(self) -> frozenset[tuple[str, bytes | None]]:
         """Return the consumer ids with their registrations."""
         return frozenset((one, found.payload) for one, found in self._members.items())
+
+
+@lru_cache(maxsize=1024)
+def _topics(payload: bytes | None) -> frozenset[str]:
+    """Return the topics of a registration; none if it is unreadable or has a pattern."""
+    try:
+        registration = read_registration(payload, where="")
+    except MalformedZnodeError:
+        return frozenset()
+    if registration.pattern is not Pattern.STATIC:
+        return frozenset()
+    return frozenset(topic for topic, streams in registration.subscription.items() if streams > 0)
 
 
 def _merged(parts: Mapping[str, MemberAssignment | AssignmentFailure]) -> Threads | None:

@@ -69,6 +69,7 @@ class GroupRecord:
         self.assignments = Assignments(self.members, topics)
         self._now, self._tables = now, tables
         self._threads: dict[TopicPartition, str] = {}
+        self._held: dict[str, int] = {}  # consumer id -> number of partitions that it owns
         self._lost_ms: dict[TopicPartition, int] = {}
         self._rebalance: Rebalance | None = None
         # The owners, at the beginning of the rebalance, of the partitions that changed since then.
@@ -139,6 +140,8 @@ class GroupRecord:
         self._tables.ownership.append(owner)
         old = self.owners.get(tp)
         self._before.setdefault(tp, None if old is None else old.consumer)
+        self._hold(old, -1)
+        self._hold(owner, 1)
         self.owners[tp], self._threads[tp] = owner, owner.thread
         self.owned_before.setdefault(tp, set()).add(session)
         rebalance = self._rebalance
@@ -155,6 +158,7 @@ class GroupRecord:
         self._reopen("owner znodes were deleted")
         owner = self.owners.pop(tp)
         del self._threads[tp]
+        self._hold(owner, -1)
         self._before.setdefault(tp, owner.consumer)
         owner.ended, owner.ended_ms, owner.ended_zxid = how, now.time_ms, now.zxid
         self._lost_ms[tp] = now.time_ms
@@ -164,6 +168,13 @@ class GroupRecord:
             if rebalance.first_release_ms is None:
                 rebalance.first_release_ms = now.time_ms
         self._check()
+
+    def _hold(self, owner: Ownership | None, change: int) -> None:
+        """Count the partitions that a consumer owns."""
+        if owner is not None:
+            self._held[owner.consumer] = count = self._held.get(owner.consumer, 0) + change
+            if not count:
+                del self._held[owner.consumer]
 
     def refused(self, session: int) -> None:
         """Count a refused write of a session, if it belongs to a rebalance."""
@@ -208,11 +219,8 @@ class GroupRecord:
         if not self.members and not self.owners:
             rebalance.settled_ms, rebalance.why = self._now.time_ms, "no member is left"
             return
-        # If a member certainly subscribes to a partition without an owner, the group has not
-        # settled, and the assignment need not be computed.
-        topic = next((tp.topic for tp in self._lost_ms if self.assignments.exists(tp.topic)), None)
-        if topic is not None and self.assignments.names(topic):
-            return
+        if self._is_partition_free() or self._has_stranger():
+            return  # the group has not settled, and the assignment need not be computed
         wanted = self.assignments.wanted()
         if wanted is None:
             consumers = {owner.consumer for owner in self.owners.values()}
@@ -220,12 +228,25 @@ class GroupRecord:
                 rebalance.settled_ms = self._now.time_ms
                 rebalance.why = "every partition has an owner; the topics' znodes are unknown"
             return
-        if len(self.owners) != len(wanted) or self.owners.keys() != wanted.keys():
-            return
         rules = self.assignments.explaining(self._threads)
         if rules is not None:
             rebalance.settled_ms = self._now.time_ms
             rebalance.why = f"the owners follow {rules}"
+
+    def _is_partition_free(self) -> bool:
+        """Return whether a member certainly subscribes to a partition that has no owner."""
+        assignments = self.assignments
+        if not self.owners:
+            return assignments.names_partitions()
+        topic = next((tp.topic for tp in self._lost_ms if assignments.exists(tp.topic)), None)
+        return topic is not None and assignments.names(topic)
+
+    def _has_stranger(self) -> bool:
+        """Return whether a partition's owner is certainly not registered."""
+        members = self.members
+        return not self._held.keys() <= members.keys() and any(
+            one not in members and consumer_of(one) not in members for one in self._held
+        )
 
     def _end(self) -> None:
         """Complete the row of a rebalance."""
