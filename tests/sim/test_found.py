@@ -162,6 +162,8 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
         ),
         pytest.param(15010904, id="a user commits lower offsets to Kafka while the member leaves"),
         pytest.param(7230105, id="a member gives up while its user holds messages"),
+        pytest.param(15023751, id="a paused partition is served again after a refused release"),
+        pytest.param(15004818, id="a paused partition gets the same token after a loss of data"),
         pytest.param(15018059, id="a user answers the release of an earlier ownership"),
         pytest.param(15009572, id="nudges beside an idle peer, while users are preempted"),
     ],

@@ -132,6 +132,8 @@ class StreamMember(ReportingMember):
 
     Attributes:
         users: one user for each stream.
+        paused: the partitions that the users have paused and not resumed. A pause may outlast a
+            withdrawal: the partition may be granted again under the same fencing token.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class StreamMember(ReportingMember):
     ) -> None:
         self._log, self._reset = log, reset
         self.users: list[User] = []
+        self.paused: set[TopicPartition] = set()
         self._turns = 0
         self.has_given_up = False
         self._asked: list[Future[None]] = []
@@ -197,10 +200,6 @@ class StreamMember(ReportingMember):
     def held(self) -> set[tuple[TopicPartition, int]]:
         return {(tp, epoch) for user in self.users for tp, (epoch, _) in user.held.items()}
 
-    @property
-    def paused(self) -> frozenset[TopicPartition]:
-        return frozenset(tp for user in self.users for tp in user.stream.paused)
-
     def busy_user(self, now: float) -> User | None:
         """Return the next user, in turn, whose call would finish, receive or change something."""
         count = len(self.users)
@@ -247,12 +246,14 @@ class StreamMember(ReportingMember):
     def pause(self, tp: TopicPartition, now: float) -> None:
         self.turn_at = now
         self.feeds[tp].pause([tp])
+        self.paused.add(tp)
 
     def resume(self, now: float) -> None:
         """Resume every paused partition."""
         self.turn_at = now
         for user in self.users:
-            user.stream.resume(user.stream.paused)
+            user.stream.resume(self.paused)
+        self.paused.clear()
 
     def seek(self, tp: TopicPartition, offset: int, now: float) -> None:
         """Continue at `offset`. The unfinished message may then be redelivered."""
