@@ -496,6 +496,12 @@ SINGLE_TESTS = (
         "Takes 6 s. tests/brokers/test_tools.py::test_moving_by_time also uses old brokers.",
         "tests/cli/test_offsets.py::test_by_time_on_old_brokers",
     ),
+    Rule(
+        Lane.ALL,
+        "tests/admin/test_restore.py::test_each_moment_is_restored",
+        "Takes 4 s. The normal lane restores 8 moments, and this case 40.",
+        only=("[40]",),
+    ),
     *_later(
         "Takes 17 s, because a topic with transactions is exported. "
         "tests/admin/test_transaction_markers.py and tests/kafka/columns read the same markers.",

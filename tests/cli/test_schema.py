@@ -136,8 +136,8 @@ def test_output(scene: Scene) -> None:
     # tests/lab/test_site.py checks the schema of `lab-build`.
     tested_below |= {"lab-build", "lab-frames"}
     others = {"consume", "migrate", "offsets", "plan", "trace", "demo"}
-    # test_compare.py, test_history.py and tests/sandbox check these schemas.
-    elsewhere = ("compare", "history", "sandbox")
+    # test_compare.py, test_history.py, test_restore.py and tests/sandbox check these schemas.
+    elsewhere = ("compare", "history", "offsets-restore", "sandbox")
     others |= {name for name in schemas() if name.startswith(elsewhere)}
     assert set(schemas()) - set(COMMANDS) == others | tested_below
     fits("assign-assignor", json.loads(run("assign", "g", "--assignor", "sticky", "-o", "json")))

@@ -15,6 +15,7 @@ No plan changes an ephemeral znode, since such a znode belongs to a live session
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from zkconsumer.admin.apply import KafkaStore, read_rights
@@ -42,25 +43,38 @@ reduces the damage of a mistyped command."""
 Targets = Mapping[str, Mapping[TopicPartition, int | None]]
 """Group -> partition -> its new offset; None deletes the offset."""
 
+Rights = Mapping[str, tuple[Right, ...]]
+"""Path -> access control list."""
+
 
 def plan_offsets(
-    connection: ZooKeeperClient, kind: str, targets: Targets, *, notes: Iterable[str] = ()
+    connection: ZooKeeperClient,
+    kind: str,
+    targets: Targets,
+    *,
+    notes: Iterable[str] = (),
+    rights: Rights = MappingProxyType({}),
 ) -> Plan:
     """Plan to set or delete offsets in ZooKeeper; missing groups and parents are created.
 
-    `kind` is the kind of the plan. The caller has validated the names. Raises what
-    `ZooKeeperClient.read` raises.
+    `kind` is the kind of the plan. The caller has validated the names. `rights` is path -> access
+    control list, for znodes that the plan may create; others get that of `zookeeper.acl`. Raises
+    what `ZooKeeperClient.read` raises.
     """
     images = read_groups(connection, targets, directories=(OFFSETS,))
+    deleted = (
+        paths.offset(group, tp) for group, of in targets.items() for tp in of if of[tp] is None
+    )
+    known = read_rights(connection, deleted)
     changes: list[Change] = []
     for group, wanted in targets.items():
         image = images.get(group) or GroupImage(group, {})
-        changes += _offset_changes(image, wanted)
+        changes += _offset_changes(image, wanted, {**rights, **known})
     return Plan.of(kind, connection.config.zookeeper_chroot, changes, notes=notes)
 
 
 def _offset_changes(
-    image: GroupImage, wanted: Mapping[TopicPartition, int | None]
+    image: GroupImage, wanted: Mapping[TopicPartition, int | None], rights: Rights
 ) -> Iterable[Change]:
     group = image.name
     there = {*image.nodes, *image.listed}
@@ -68,9 +82,8 @@ def _offset_changes(
     for tp, offset in wanted.items():
         path = paths.offset(group, tp)
         node = image.nodes.get(path)
-        before = node and state_of(node)
         if offset is None:
-            yield Change(path, before, None)
+            yield Change(path, node and state_of(node, rights.get(path)), None)
             continue
         if tp.topic not in complete:
             complete.add(tp.topic)
@@ -78,8 +91,9 @@ def _offset_changes(
             for parent in parents:
                 if parent not in there:
                     there.add(parent)
-                    yield Change(parent, None, Content(b""))
-        yield Change(path, before, Content(encode_offset(offset)))
+                    yield Change(parent, None, Content(b"", rights.get(parent)))
+        acl = rights.get(path) if node is None else None
+        yield Change(path, node and state_of(node), Content(encode_offset(offset), acl))
 
 
 def plan_delete_offsets(

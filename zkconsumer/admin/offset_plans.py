@@ -117,7 +117,7 @@ def resolve(
         if isinstance(target, str):
             faults.append(f"{tp}: {target}")
             continue
-        targets[tp], note = _clamped(target, known.log)
+        targets[tp], note = clamped_to_log(target, known.log)
         if note:
             notes.append(f"{tp}: {note}")
     if faults:
@@ -156,7 +156,8 @@ def _end(known: OffsetFacts) -> int | str:
     return known.log if isinstance(known.log, str) else known.log.end
 
 
-def _clamped(offset: int, log: LogRange | str) -> tuple[int, str]:
+def clamped_to_log(offset: int, log: LogRange | str) -> tuple[int, str]:
+    """Return an offset moved to the nearest end of its log, and why; "" if it stays."""
     if isinstance(log, str):
         return max(0, offset), f"not checked against the log: {log}"
     if offset < log.start:

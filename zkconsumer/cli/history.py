@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -175,6 +176,14 @@ def _described(data_dirs: Sequence[Path], groups: Sequence[str] | None) -> Descr
     from zkconsumer.history.inputs import find_servers
 
     description = Description(find_servers(data_dirs), groups or ())
+    with reading() as progress:
+        description.read(progress)
+    return description.result()
+
+
+@contextmanager
+def reading() -> Iterator[Callable[[int], None]]:
+    """Yield a function that shows the number of operations that have been read, on a terminal."""
     begin = time.monotonic()
     shown = False
 
@@ -184,10 +193,11 @@ def _described(data_dirs: Sequence[Path], groups: Sequence[str] | None) -> Descr
             shown = True
             sys.stderr.write(f"\rread {rows:,} operations")
 
-    description.read(progress)
-    if shown:
-        sys.stderr.write("\r\x1b[K")
-    return description.result()
+    try:
+        yield progress
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
 
 
 def _following(

@@ -1,4 +1,4 @@
-"""`zkconsumer offsets`: show, set, reset, delete, copy, export and import committed offsets."""
+"""`zkconsumer offsets`: show, set, reset, delete, copy, export, import and restore offsets."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from zkconsumer.cli.options import (
     topics_of,
 )
 from zkconsumer.cli.output import Align, Column, Progress, say, say_all
+from zkconsumer.cli.restore import restore
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import Json, JsonObject, Storage
 from zkconsumer.protocol.paths import validate_group, validate_group_znode
@@ -235,7 +236,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Show, set, reset, delete, copy, export and import the committed offsets of groups.",
+    help="Show, set, reset, delete, copy, export, import and restore the committed offsets of"
+    " groups.",
 )
 
 Earliest = Annotated[
@@ -304,6 +306,7 @@ TopicRegex = Annotated[
 app.command("get")(get)
 app.command("export")(export)
 app.command("import")(import_)
+app.command("restore")(restore)
 
 
 @app.command("set")

@@ -101,6 +101,7 @@ def _tables() -> dict[str, Schema]:
         members,
         migrate,
         offsets,
+        restore,
         simulate,
         topics,
     )
@@ -117,6 +118,7 @@ def _tables() -> dict[str, Schema]:
         "topics-list": rows(topics.LIST_COLUMNS),
         "topics-show": rows(topics.SHOW_COLUMNS),
         "offsets-get": rows(offsets.COLUMNS),
+        "offsets-restore": rows(restore.COLUMNS),
         "verify": rows(doctor.VERIFY_COLUMNS),
         "doctor": rows(doctor.COLUMNS),
         "migrate": rows(migrate.COLUMNS),

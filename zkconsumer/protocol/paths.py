@@ -365,3 +365,13 @@ def consumer_of(thread: str) -> str:
 def thread_ids(consumer: str, count: int) -> tuple[str, ...]:
     """Return the thread ids of a consumer for a topic with `count` streams, ordered by number."""
     return tuple(thread_id(consumer, number) for number in range(count))
+
+
+_GENERATED = re.compile(r"(.+)-\d{13}-[0-9a-f]{1,8}")
+
+
+def host_of(group: str, consumer_id: str) -> str:
+    """Return the name of the host in a generated consumer id (`default_suffix`); "" if the id was
+    chosen by the user."""
+    match = _GENERATED.fullmatch(consumer_id.removeprefix(f"{group}_"))
+    return match[1] if match else ""

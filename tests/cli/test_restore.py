@@ -1,0 +1,52 @@
+"""The command `offsets restore`: its rows, and its answers to wrong input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli.conftest import Run
+from jsonschema import Draft202012Validator
+from kazoo.client import KazooClient
+
+from zkconsumer.cli.schema import schemas
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import ZooKeeperServer
+
+PATH = paths.offset("restored", TopicPartition("orders", 0))
+
+
+def test_the_command(call: Run, zookeeper: ZooKeeperServer, client: KazooClient) -> None:
+    """The rows fit the schema and say who wrote the offset; without --execute nothing changes."""
+    client.create(PATH, b"7", makepath=True)
+    zxid = client.exists(PATH).mzxid
+    client.set(PATH, b"2")
+    words = ("offsets", "restore", "restored", "-z", zookeeper.connect, "--timeout", "0.3")
+    words += ("--data-dir", str(zookeeper.directory / "data"))
+    code, out, err = call(*words, "--before-zxid", hex(zxid + 1), "-o", "json")
+    assert code == 0, err
+    (row,) = json.loads(out)
+    Draft202012Validator(schemas()["offsets-restore"]).validate([row])
+    assert (row["now"], row["then"], row["action"], row["skipped"]) == (2, 7, "set", 5)
+    assert (row["zxid"], row["session"]) == (hex(zxid), hex(client.client_id[0]))
+    assert "topic orders does not exist" in err
+    assert client.get(PATH)[0] == b"2"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "0 moments or edits are given"),
+        (("--at", "03:00", "--undo-tool"), "2 moments or edits are given"),
+        (("--before-zxid", "100000001"), "is not a hexadecimal number"),
+        (("--undo-session", "0xxyz"), "is not a hexadecimal number"),
+        (("--at", "soon"), "is not a date and time"),
+    ],
+)
+def test_wrong_input(call: Run, words: tuple[str, ...], text: str) -> None:
+    """A wrong moment ends the command with code 2 before it reads anything."""
+    given = ("offsets", "restore", "g", "-z", "127.0.0.1:1", "--data-dir", "/nowhere")
+    code, _, err = call(*given, *words)
+    assert code == 2
+    assert text in err

@@ -1,0 +1,295 @@
+"""Plans that restore the offsets of groups in ZooKeeper from its own logs.
+
+    past = read_past(find_servers([data_dir]), Point(Choice.TIME, at_ms))
+    with ZooKeeperClient(config) as connection:
+        found = plan_restore(connection, past, limit_s=6.0)
+        apply(connection, found.plan, backup_dir=Path("."))
+
+`history.offsets` finds the offsets in the logs; this module compares them with the present ones,
+and with the brokers' logs. The connection may be to another ensemble than the one that wrote the
+logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+
+from zkconsumer.admin.group_changes import plan_offsets
+from zkconsumer.admin.groups import (
+    GroupImage,
+    OffsetNode,
+    Selection,
+    read_groups,
+    registered_brokers,
+    selected,
+)
+from zkconsumer.admin.offset_plans import at_most, clamped_to_log
+from zkconsumer.admin.plan import Plan
+from zkconsumer.errors import ConfigError, MalformedZnodeError, RefusedError
+from zkconsumer.history.offsets import Past, PastOffsets, Written
+from zkconsumer.history.report import time_text
+from zkconsumer.kafka.logs import LogRange, log_ends
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_znodes import OFFSETS
+from zkconsumer.protocol.model import TopicPartition, session_text
+from zkconsumer.protocol.payloads import stored_offset
+from zkconsumer.zk.client import ZooKeeperClient
+
+
+class Action(Enum):
+    """What the plan does with one partition."""
+
+    CREATE = "create"  # the znode does not exist now
+    SET = "set"
+    DELETE = "delete"  # the edit that is undone created the offset
+    SAME = "same"  # the present offset is that of the moment
+    LEFT = "left"  # the partition is not restored; the reason says why
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """One partition: its offset then and now, and what the plan does with it.
+
+    Attributes:
+        then: the offset in effect then; None if there was none, or it is unknown.
+        now: the present offset; None if there is none. A string says why it is unreadable.
+        new: the offset that the plan stores; None if it stores none.
+        again, skipped: the number of messages that the move lets members read again, or skip; None
+            if there is no present offset.
+        written: the write that stored `then`.
+        reason: why the partition is not restored, or what is unusual about the offset.
+    """
+
+    group: str
+    partition: TopicPartition
+    then: int | None
+    now: int | str | None
+    action: Action
+    new: int | None = None
+    written: Written | None = None
+    reason: str = ""
+
+    @property
+    def again(self) -> int | None:
+        return None if self._forward is None else max(0, -self._forward)
+
+    @property
+    def skipped(self) -> int | None:
+        return None if self._forward is None else max(0, self._forward)
+
+    @property
+    def _forward(self) -> int | None:
+        if self.action is Action.SAME:
+            return 0
+        if self.new is None or not isinstance(self.now, int):
+            return None
+        return self.new - self.now
+
+    @property
+    def host(self) -> str:
+        """The host that wrote `then`, from the consumer id; "" if it is unknown."""
+        return paths.host_of(self.group, self.written.consumer) if self.written else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """A planned restoration: `plan` has the changes, and `partitions` describes each partition."""
+
+    partitions: tuple[Restored, ...]
+    plan: Plan
+
+
+def plan_restore(
+    connection: ZooKeeperClient,
+    past: PastOffsets,
+    *,
+    limit_s: float,
+    topics: Selection | None = None,
+) -> Restoration:
+    """Plan to restore offsets as they were. Writes nothing.
+
+    An offset outside of its log is moved to the nearest end of the log, with a reason. A partition
+    without an offset at that moment keeps its present one.
+
+    Args:
+        past: the offsets to restore.
+        limit_s: seconds per request to the brokers.
+        topics: the partitions to restore; None means all.
+
+    Raises:
+        ConfigError: there was no offset of these topics.
+        RefusedError: ZooKeeper has written offsets after the end of the logs, and the logs end
+            before the moment.
+    """
+    view = _Present(connection, past, topics, limit_s)
+    rows = tuple(sorted(view.rows(), key=lambda one: (one.group, one.partition)))
+    if not rows:
+        raise ConfigError(
+            "these groups had no offset of these topics then",
+            where=", ".join(sorted(past.offsets)[:5]),
+            remedy="`zkconsumer history show commits` lists the commits in the logs",
+        )
+    targets: dict[str, dict[TopicPartition, int | None]] = {}
+    for one in rows:
+        if one.action not in (Action.SAME, Action.LEFT):
+            targets.setdefault(one.group, {})[one.partition] = one.new
+    plan = plan_offsets(
+        connection, "offsets restore", targets, notes=view.notes(rows), rights=past.rights
+    )
+    return Restoration(rows, plan)
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+class _Present:
+    """The present state of the groups, beside the state then."""
+
+    def __init__(
+        self,
+        connection: ZooKeeperClient,
+        past: PastOffsets,
+        topics: Selection | None,
+        limit_s: float,
+    ) -> None:
+        self._connection, self._past = connection, past
+        self._topics, self._limit_s = topics, limit_s
+        self._images = read_groups(connection, past.offsets, directories=(OFFSETS,))
+        self._then: dict[tuple[str, TopicPartition], Past] = {
+            (group, tp): of[tp] for group, of in past.offsets.items() for tp in selected(of, topics)
+        }
+        names = {tp.topic for _, tp in self._then}
+        stats = connection.stats(map(paths.topic, names))
+        self._topic_czxids = {paths.locate(path).name: stat.czxid for path, stat in stats.items()}
+        partitions = {tp for _, tp in self._then if tp.topic in self._topic_czxids}
+        self._logs: Mapping[TopicPartition, LogRange | str] = {}
+        if partitions:
+            self._logs = log_ends(registered_brokers(connection), partitions, limit_s=limit_s)
+
+    @cached_property
+    def is_other_ensemble(self) -> bool:
+        """Whether the logs are not those of the ensemble that is connected.
+
+        Brokers create the znodes above the topics once. If the logs do not contain their creation,
+        the ensemble counts as the same.
+        """
+        wanted = [
+            path
+            for path in (paths.BROKERS, paths.BROKER_IDS, paths.TOPICS)
+            if path in self._past.created
+        ]
+        stats = self._connection.stats(wanted)
+        return any(stat.czxid != self._past.created[path] for path, stat in stats.items())
+
+    def rows(self) -> Iterator[Restored]:
+        """Yield each partition. Raises RefusedError."""
+        if self._past.ends and not self.is_other_ensemble:
+            self._refuse_later_writes()
+        for (group, tp), past in self._then.items():
+            yield self._row(group, tp, past)
+        if self._past.is_edit:
+            return
+        for group, image in self._images.items():
+            for tp in selected(image.offsets, self._topics):
+                if (group, tp) not in self._then:
+                    why = "no offset was committed then; the present one is kept"
+                    now = _value(image.offsets[tp])
+                    yield Restored(group, tp, None, now, Action.LEFT, reason=why)
+
+    def _refuse_later_writes(self) -> None:
+        """Refuse a moment after the end of the logs if offsets have been written since."""
+        end = time_text(self._past.until_ms)
+        for group, image in self._images.items():
+            for tp in selected(image.offsets, self._topics):
+                stat = image.nodes[paths.offset(group, tp)].stat
+                if stat.mzxid > self._past.zxid:
+                    raise RefusedError(
+                        f"the logs end at {end}, and ZooKeeper has written offsets since, so the"
+                        " offsets of a later moment are unknown",
+                        where=f"group {group}, {tp}: {time_text(stat.mtime_ms)}",
+                        remedy=f"choose a moment up to {end}, or add later logs (--data-dir)",
+                    )
+
+    def _row(self, group: str, tp: TopicPartition, past: Past) -> Restored:
+        image = self._images.get(group) or GroupImage(group, {})
+        node = image.offsets.get(tp)
+        now = None if node is None else _value(node)
+        row = Restored(group, tp, None, now, Action.LEFT)
+        if past is None:  # the edit created it
+            action = Action.SAME if node is None else Action.DELETE
+            return replace(row, action=action, reason="the edit created this offset")
+        if isinstance(past, str):
+            return replace(row, reason=f"unknown: {past}")
+        row = replace(row, written=past)
+        try:
+            then = stored_offset(past.data, where="")
+        except MalformedZnodeError as error:
+            return replace(row, reason=f"the payload then was malformed: {error.what}")
+        if then is None:
+            return replace(row, reason="no offset was committed then; the present one is kept")
+        row = replace(row, then=then)
+        if self._is_created_again(tp, past):
+            why = "the topic was deleted and created again since, so its messages are others"
+            return replace(row, reason=why)
+        log = self._logs.get(tp, "the topic does not exist")
+        new, why = clamped_to_log(then, log)
+        if isinstance(log, LogRange) and then < log.start:
+            why = f"{log.start - then} messages from {then} on are gone; set to {log.start}"
+        action = Action.CREATE if node is None else Action.SAME if new == now else Action.SET
+        return replace(row, action=action, new=new, reason=why)
+
+    def _is_created_again(self, tp: TopicPartition, past: Written) -> bool:
+        """Return whether the topic is another one than at the moment."""
+        moment = past.zxid if self._past.is_edit else self._past.zxid
+        czxid = self._topic_czxids.get(tp.topic)
+        return czxid is not None and czxid > moment and not self.is_other_ensemble
+
+    def notes(self, rows: Collection[Restored]) -> Iterator[str]:
+        """Yield what the operator should know about the whole plan."""
+        past = self._past
+        at = "an unknown time" if past.time_ms is None else time_text(past.time_ms)
+        if past.is_edit:
+            who = f"plan {past.plan}" if past.plan else f"session {session_text(past.session or 0)}"
+            yield f"undoes the edit of {who}, last at {at} (transaction 0x{past.zxid:x})"
+            since = sum(map(self._is_written_since, rows))
+            if since:
+                yield f"{since} of the offsets have been written since the edit"
+        else:
+            yield f"restores the offsets after transaction 0x{past.zxid:x} of {at}"
+        if past.ends:
+            yield f"the logs end at {time_text(past.until_ms)}, before the moment"
+        if self.is_other_ensemble:
+            yield "the logs are those of another ensemble than the one that is changed"
+        yield from self._note_on_root()
+        missing = {one.partition.topic for one in rows} - self._topic_czxids.keys()
+        yield from at_most([f"topic {name} does not exist" for name in sorted(missing)], _NOTES)
+        yield from at_most([f"{p.kind}: {p.where}: {p.what}" for p in past.problems], _NOTES)
+        unknown = sum(one.reason.startswith("unknown:") for one in rows)
+        if unknown:
+            yield f"the offsets of {unknown} partitions are unknown, and are not restored"
+
+    def _note_on_root(self) -> Iterator[str]:
+        """Yield a note if `/consumers` is missing and had an access control list of its own."""
+        rights = self._past.rights.get(paths.CONSUMERS, ())
+        is_open = all(one.identity == "world:anyone" and one.permissions == 31 for one in rights)
+        if not is_open and not self._connection.stats([paths.CONSUMERS]):
+            had = ", ".join(f"{one.identity} {one.permissions}" for one in rights)
+            yield f"{paths.CONSUMERS} is created with the rights of zookeeper.acl; it had {had}"
+
+    def _is_written_since(self, row: Restored) -> bool:
+        image = self._images.get(row.group) or GroupImage(row.group, {})
+        node = image.nodes.get(paths.offset(row.group, row.partition))
+        return node is not None and node.stat.mzxid > self._past.zxid
+
+
+_NOTES = 20  # the maximum number of notes of one kind
+
+
+def _value(node: OffsetNode) -> int | str | None:
+    """Return the present offset; None if there is none, a string if it is unreadable."""
+    if node.value is None:
+        return node.fault or None
+    return None if node.value < 0 else node.value
