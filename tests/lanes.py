@@ -170,6 +170,16 @@ LONG_TESTS = (
         ("[transactions-", "[state-", "[tables-"),
     ),
     *_normal(
+        "Reads Kafka's own definitions of messages from a jar, which may have to be downloaded.",
+        "tests/testing/test_messages.py::test_every_version_has_kafkas_fields",
+    ),
+    *_normal(
+        "Takes 3 to 6 s: zkconsumer imports numba for old brokers; a new consumer learns of a "
+        "rebalance from a heartbeat.",
+        "tests/testing/test_cluster.py::test_every_release_serves_both_clients",
+        "tests/testing/test_cluster.py::test_groups_of_the_new_consumer",
+    ),
+    *_normal(
         "Takes 20 s in a new checkout. `scripts/check` runs it alone.",
         "tests/static/test_checks.py::test_nothing_is_found[mypy]",
     ),

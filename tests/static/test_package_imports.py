@@ -43,7 +43,7 @@ PERMITTED: dict[str, set[str]] = {
         *("config", "zk", "admin", "sandbox", "history"),
     },
     "history": {"errors", "protocol"},
-    "testing": {"errors", "protocol", "sim"},
+    "testing": {"errors", "protocol", "kafka", "zk", "later", "admin", "sim", "sandbox"},
     "demo": {"errors", "protocol", "zk", "sandbox", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),

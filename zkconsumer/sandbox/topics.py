@@ -42,6 +42,15 @@ LEADERS_LIMIT_S = 30.0
 DELIVERY_LIMIT_S = 30.0
 
 
+_PRODUCER: Settings = {
+    "partitioner": "murmur2_random",
+    "linger.ms": 1,
+    "delivery.timeout.ms": round(DELIVERY_LIMIT_S * 1000),
+    "topic.metadata.refresh.interval.ms": 1000,
+    "log_level": 0,
+}
+
+
 class PartitionPlacement(NamedTuple):
     """The broker ids of a partition's replicas, and its leader (None if it has none yet)."""
 
@@ -299,6 +308,7 @@ def produce(
     *,
     key: str | bytes | None = None,
     partition: int | None = None,
+    timestamp_ms: int | None = None,
 ) -> list[Placed]:
     """Produce messages and wait until all are in the log.
 
@@ -309,6 +319,7 @@ def produce(
         key: the key of every message; it determines the partition as in the Java producer (murmur2
             hash).
         partition: the partition of all messages; None: the key determines it.
+        timestamp_ms: the timestamp of all messages, in ms since 1970; None: the current time.
 
     Returns:
         Partition and offset of each message, in the given order.
@@ -320,7 +331,9 @@ def produce(
     if isinstance(messages, int):
         messages = map(str, range(messages))
     keyed = ((key, message) for message in messages)
-    return produce_keyed(zookeeper_connect, name, keyed, partition=partition)
+    return produce_keyed(
+        zookeeper_connect, name, keyed, partition=partition, timestamp_ms=timestamp_ms
+    )
 
 
 def produce_keyed(
@@ -329,6 +342,7 @@ def produce_keyed(
     messages: Iterable[tuple[str | bytes | None, str | bytes | None]],
     *,
     partition: int | None = None,
+    timestamp_ms: int | None = None,
 ) -> list[Placed]:
     """Produce pairs of key and value as `produce` does, each message with its own key."""
     from confluent_kafka import KafkaException, Producer
@@ -342,19 +356,11 @@ def produce_keyed(
         raise SandboxError(
             f"topic {name} has no partition {partition}", remedy=f"it has {partitions} partitions"
         )
-    producer = Producer(
-        {
-            **cluster,
-            "partitioner": "murmur2_random",
-            "linger.ms": 1,
-            "delivery.timeout.ms": round(DELIVERY_LIMIT_S * 1000),
-            "topic.metadata.refresh.interval.ms": 1000,
-            "log_level": 0,
-        }
-    )
+    producer = Producer({**cluster, **_PRODUCER})
     placed: list[Placed | None] = []
     failures: list[str] = []
-    target = {} if partition is None else {"partition": partition}
+    given = {"partition": partition, "timestamp": timestamp_ms}
+    target = {name: number for name, number in given.items() if number is not None}
 
     def deliver(number: int) -> Callable[[KafkaError | None, Message], None]:
         def delivered(error: KafkaError | None, message: Message) -> None:

@@ -1,0 +1,55 @@
+"""A request at a fake broker that waits for its response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from zkconsumer.testing.broker_versions import BrokerProfile
+from zkconsumer.testing.clock import Clock
+from zkconsumer.testing.controller import Controller
+from zkconsumer.testing.messages import Api
+from zkconsumer.testing.server import Engine
+from zkconsumer.testing.wire import Message
+
+
+@dataclass(eq=False)
+class Call:
+    """A request that a broker has received.
+
+    Attributes:
+        api: the kind of request.
+        version: the version of the request and of its response.
+        client: the client's `client.id`.
+        request: the request's content.
+        answer: sends the response; None ends the call without a response.
+    """
+
+    api: Api
+    version: int
+    client: str
+    request: Message
+    answer: Callable[[Message | None], object]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the parts of one broker share; `id` is the broker's id."""
+
+    id: int
+    profile: BrokerProfile
+    controller: Controller
+    clock: Clock
+    engine: Engine
+
+    @property
+    def now_ms(self) -> int:
+        """The time in ms since 1970."""
+        return round(self.clock.now() * 1000)
+
+
+Handler: TypeAlias = Callable[[Any, Call], Message | None]  # Any: the request's own class
+"""Returns the response, or None if the handler calls `Call.answer` itself, now or later."""
+
+Handlers: TypeAlias = Mapping[int, Handler]

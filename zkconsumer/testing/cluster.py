@@ -1,0 +1,398 @@
+"""A fake Kafka cluster in the test's own process: ZooKeeper and brokers on loopback ports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from confluent_kafka import Message
+
+from zkconsumer.errors import FakeServerError
+from zkconsumer.protocol.later.placement import murmur2
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.testing.broker import FakeBroker
+from zkconsumer.testing.broker_calls import Site
+from zkconsumer.testing.broker_groups import offsets_partition
+from zkconsumer.testing.broker_transactions import Transactions
+from zkconsumer.testing.broker_versions import broker_profile
+from zkconsumer.testing.clock import Clock
+from zkconsumer.testing.cluster_metadata import OFFSETS_TOPIC, Partition
+from zkconsumer.testing.controller import Controller
+from zkconsumer.testing.errors import KafkaFault
+from zkconsumer.testing.logs import Logs, message_of
+from zkconsumer.testing.record_sets import CODECS, Headers, Record, UnsupportedCodecError
+from zkconsumer.testing.server import Engine
+from zkconsumer.testing.zookeeper import DEFAULT_RELEASE, FakeZooKeeper
+
+Result = TypeVar("Result")
+Content = str | bytes | None
+
+DEFAULT_BROKER: Final = "3.9.1"
+
+BATCH_BYTES: Final = 16_384
+"""The size, in bytes, at which `produce` begins another batch: the JVM producer's `batch.size`."""
+
+
+def _octets(content: Content) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _in_batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yield records in batches of about `BATCH_BYTES`."""
+    batch: list[Record] = []
+    size = 0
+    for one in records:
+        added = len(one.key or b"") + len(one.value or b"")
+        if batch and size + added > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += added
+    if batch:
+        yield batch
+
+
+class FakeCluster:
+    """A fake ZooKeeper and fake brokers; as a context manager it runs in the block.
+
+    A group of zkconsumer, of the JVM's old consumer or of another client connects to
+    `zookeeper_connect`; every client of Kafka connects to `bootstrap`. The methods may be called on
+    any thread while the cluster runs.
+
+    Attributes:
+        zookeeper: the ZooKeeper server, with its own faults.
+        brokers: the brokers, with ids 0, 1, ..., each with its own faults.
+        clock: the time of all servers; `advance` puts it forward.
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        release: str = DEFAULT_BROKER,
+        zookeeper_release: str = DEFAULT_RELEASE,
+        clock: Clock | None = None,
+        tick_time_s: float = 0.1,
+    ) -> None:
+        """
+        Args:
+            brokers: the number of brokers.
+            release: the brokers' release, one of `broker_versions.RELEASES`.
+            zookeeper_release: ZooKeeper's release.
+            clock: the time; by default the machine's. With a `StoppedClock`, the time is the
+                test's own: sessions expire, and timestamps change, only by `advance`.
+            tick_time_s: the unit in which ZooKeeper sessions expire, in seconds.
+
+        Raises:
+            ConfigError: there are no fake brokers of this release.
+            FakeServerError: there is no fake ZooKeeper of this release, or no broker is wanted.
+        """
+        if brokers < 1:
+            raise FakeServerError(f"{brokers} brokers are no cluster", remedy="use 1 or more")
+        self.release = release
+        self.clock = clock or Clock()
+        self._engine = Engine("fake cluster")
+        self.zookeeper = FakeZooKeeper(
+            release=zookeeper_release,
+            clock=self.clock,
+            engine=self._engine,
+            tick_time_s=tick_time_s,
+        )
+        profile = broker_profile(release)
+        self._controller = Controller(self.zookeeper, profile, self.clock, self._engine)
+        self._metadata = self._controller.metadata
+        transactions = Transactions()
+        self.brokers = tuple(
+            FakeBroker(
+                Site(number, profile, self._controller, self.clock, self._engine), transactions
+            )
+            for number in range(brokers)
+        )
+        self._metadata.listen(self._move_groups)
+        self._turn = count()
+        self._is_running = False
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """ZooKeeper's `host:port`."""
+        return self.zookeeper.connect
+
+    @property
+    def broker(self) -> FakeBroker:
+        """The first broker."""
+        return self.brokers[0]
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers' `host:port`, separated by commas."""
+        return ",".join(one.bootstrap for one in self.brokers)
+
+    def start(self) -> None:
+        """Start all servers; a running cluster does nothing."""
+        if self._is_running:
+            return
+        self._engine.start()
+        self._is_running = True
+        try:
+            self.zookeeper.start()
+            self._call(self._controller.start)
+            for one in self.brokers:
+                one.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop all servers; another call does nothing. The data stay until the object goes."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        for one in self.brokers:
+            one.stop()
+        self._call(self._controller.stop)
+        self._call(self._end_timers)
+        self.zookeeper.stop()
+        self._engine.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def advance(self, seconds: float) -> None:
+        """Put the time of all servers forward, and let them do at once what has become due."""
+        self.clock.advance(seconds)
+
+    # ---- topics ---------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replicas: int = 1,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """Create a topic; its leaders are known when the call returns.
+
+        Args:
+            config: settings of the topic. `message.format.version`, `message.timestamp.type`,
+                `compression.type` and `max.message.bytes` have an effect.
+
+        Raises:
+            FakeServerError: the topic exists, its name is not legal, or there are too few brokers.
+        """
+        self._do(lambda: self._controller.create_topic(name, partitions, replicas, config))
+
+    def add_partitions(self, name: str, *, partitions: int) -> None:
+        """Raise a topic's number of partitions to `partitions`.
+
+        Raises:
+            FakeServerError: there is no such topic, or it has as many partitions already.
+        """
+        self._do(lambda: self._controller.add_partitions(name, partitions))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its messages.
+
+        Raises:
+            FakeServerError: there is no such topic.
+        """
+        self._do(lambda: self._controller.delete_topic(name))
+
+    def topics(self) -> dict[str, int]:
+        """Return the number of partitions of each topic, by name."""
+        topics = self._metadata.topics
+        return self._call(lambda: {name: len(one.partitions) for name, one in topics.items()})
+
+    # ---- leaders --------------------------------------------------------------------------------
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """Return the broker id of a partition's leader; None if no replica is alive.
+
+        Raises:
+            FakeServerError: there is no such partition.
+        """
+        found = self._do(lambda: self._partition(topic, partition).leader)
+        return found if found >= 0 else None
+
+    def move_leader(self, topic: str, partition: int, to: int) -> None:
+        """Let another broker lead a partition, as after a reassignment.
+
+        Raises:
+            FakeServerError: there is no such partition, or the broker is not alive.
+        """
+        tp = TopicPartition(topic, partition)
+        self._do(lambda: self._controller.move_leader(tp, to))
+
+    # ---- messages -------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        name: str,
+        messages: int | Iterable[Content],
+        *,
+        key: Content = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+        codec: str = "none",
+    ) -> list[tuple[int, int]]:
+        """Append messages without a client.
+
+        Args:
+            messages: the values in order; a number n means the n values `0`, `1`, ... `n-1`.
+            key: the key of every message. It determines the partition as in the Java producer
+                (murmur2 hash); messages without a key go to the partitions in turn.
+            partition: the partition of all messages.
+            timestamp_ms: the timestamp of all messages in ms since 1970; None: the cluster's time.
+            headers: the headers of every message; only message format v2 stores them.
+            codec: the compression of each batch: none, gzip, snappy, lz4 or zstd.
+
+        Returns:
+            Partition and offset of each message, in the given order.
+
+        Raises:
+            FakeServerError: there is no such topic or partition, or no such codec.
+        """
+        values = map(str, range(messages)) if isinstance(messages, int) else messages
+        stamp = round(self.clock.now() * 1000) if timestamp_ms is None else timestamp_ms
+        records = [Record(0, _octets(key), _octets(one), stamp, headers) for one in values]
+        return self._do(lambda: self._append(name, records, partition, codec))
+
+    def produce_keyed(
+        self, name: str, messages: Iterable[tuple[Content, Content]]
+    ) -> list[tuple[int, int]]:
+        """Append pairs of key and value as `produce` does, each message with its own key."""
+        stamp = round(self.clock.now() * 1000)
+        records = [Record(0, _octets(key), _octets(value), stamp) for key, value in messages]
+        return self._do(lambda: self._append(name, records, None, "none"))
+
+    def _append(
+        self, name: str, records: list[Record], partition: int | None, codec: str
+    ) -> list[tuple[int, int]]:
+        if codec not in CODECS:
+            raise FakeServerError(
+                f"there is no codec {codec!r}", remedy=f"use one of {', '.join(CODECS)}"
+            )
+        places = [self._place(name, one) if partition is None else partition for one in records]
+        batches: dict[int, list[Record]] = {}
+        found = []
+        for place, record in zip(places, records, strict=True):
+            batch = batches.setdefault(place, [])
+            found.append((place, self._partition(name, place).log.end + len(batch)))
+            batch.append(record)
+        try:
+            for place, batch in batches.items():
+                log = self._partition(name, place).log
+                for part in _in_batches(batch):
+                    log.append_records(part, codec=CODECS[codec])
+        except UnsupportedCodecError as error:
+            raise FakeServerError(str(error)) from error
+        self._metadata.changed()
+        return found
+
+    def _place(self, name: str, record: Record) -> int:
+        self._partition(name, 0)
+        partitions = len(self._metadata.topics[name].partitions)
+        number = next(self._turn) if record.key is None else murmur2(record.key) & 0x7FFFFFFF
+        return number % partitions
+
+    def messages(self, topic: str) -> list[Message]:
+        """Return the messages of all partitions of a topic now, also those of aborted transactions.
+
+        Raises:
+            FakeServerError: there is no such topic.
+        """
+
+        def read() -> list[Message]:
+            self._partition(topic, 0)
+            return [
+                message_of(TopicPartition(topic, number), entry, record)
+                for number, one in sorted(self._metadata.topics[topic].partitions.items())
+                for entry, record in one.log.records()
+            ]
+
+        return self._do(read)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete the messages before an offset, as retention does.
+
+        Raises:
+            FakeServerError: there is no such partition.
+        """
+
+        def cut() -> None:
+            self._partition(topic, partition).log.cut(before)
+            self._metadata.changed()
+
+        self._do(cut)
+
+    def log_range(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset of a log, and the offset of the next message.
+
+        Raises:
+            FakeServerError: there is no such partition.
+        """
+
+        def read() -> tuple[int, int]:
+            log = self._partition(topic, partition).log
+            return log.start, log.end
+
+        return self._do(read)
+
+    @property
+    def logs(self) -> Logs:
+        """The logs, for the simulator's fetcher; only while no client changes them."""
+        return Logs({tp: one.log for tp, one in self._metadata.all_partitions()})
+
+    # ---- groups ---------------------------------------------------------------------------------
+
+    def offsets_in_kafka(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that a group has committed to Kafka."""
+
+        def read() -> Mapping[TopicPartition, OffsetAndMetadata]:
+            if OFFSETS_TOPIC not in self._metadata.topics:
+                return {}
+            leader = self._metadata.partition(offsets_partition(group)).leader
+            return self.brokers[leader].groups.offsets(group) if leader >= 0 else {}
+
+        return self._do(read)
+
+    def _move_groups(self) -> None:
+        for one in self.brokers:
+            one.groups.resign()
+        for one in self.brokers:
+            one.groups.load()
+
+    # ---- on the servers' thread -----------------------------------------------------------------
+
+    def _partition(self, topic: str, partition: int) -> Partition:
+        return self._metadata.partition(TopicPartition(topic, partition))
+
+    def _end_timers(self) -> None:
+        for one in self.brokers:
+            one.groups.end_timer()
+
+    def _call(self, function: Callable[[], Result]) -> Result:
+        return self._engine.call(function)
+
+    def _do(self, function: Callable[[], Result]) -> Result:
+        """Run a function on the servers' thread; raise a refusal as FakeServerError."""
+        if not self._is_running:
+            raise FakeServerError("the fake cluster does not run", remedy="call start()")
+        try:
+            return self._call(function)
+        except KafkaFault as fault:
+            raise FakeServerError(fault.why) from fault

@@ -1,0 +1,108 @@
+"""ZooKeeper and a Kafka broker in ZooKeeper mode as containers, by testcontainers' conventions.
+
+    with ZooKeeperContainer() as zookeeper, LegacyKafkaContainer(zookeeper) as kafka:
+        print(zookeeper.get_connection_string(), kafka.get_bootstrap_server())
+
+The images are the official ones, pinned by digest, as in docker/compose.yaml. 3.9 is the last
+release with ZooKeeper. Older releases have no official image, and run in the sandbox.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.network import Network
+from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+from zkconsumer.sandbox.ports import free_port
+
+RELEASE: Final = "3.9.1"
+"""The release of the broker."""
+
+ZOOKEEPER_IMAGE: Final = (
+    "zookeeper:3.9.5@sha256:f258365d4882440a55dbedf8ee379152ed0be8006cc3641b81e6c1c1745c976b"
+)
+KAFKA_IMAGE: Final = (
+    "apache/kafka:3.9.1@sha256:4ceccc577f03f51f6af8dbfda55194d0d892f4fa7913ffbded567ce3895622ed"
+)
+
+START_LIMIT_S: Final = 120
+"""How long a server may take to start, in seconds."""
+
+_CLIENT_PORT: Final = 2181
+_ALIAS: Final = "zookeeper"  # the host name of ZooKeeper for the broker
+
+
+class ZooKeeperContainer(DockerContainer):
+    """A ZooKeeper server in a container, in a network of its own for its brokers.
+
+    Attributes:
+        network: the network, which exists while the container runs.
+    """
+
+    def __init__(self, image: str = ZOOKEEPER_IMAGE) -> None:
+        """`image` is another image with the same settings as the official one."""
+        super().__init__(image)
+        self.network = Network()
+        self.with_exposed_ports(_CLIENT_PORT)
+        # The tick permits session timeouts from 1 s on, so that dead members are noticed quickly.
+        self.with_env("ZOO_TICK_TIME", "500")
+        self.with_env("ZOO_MAX_CLIENT_CNXNS", "0")
+        self.with_env("ZOO_ADMINSERVER_ENABLED", "false")
+        self.with_env("ZOO_4LW_COMMANDS_WHITELIST", "srvr,ruok,mntr,cons")
+        started = LogMessageWaitStrategy("PrepRequestProcessor.*started")
+        self.waiting_for(started.with_startup_timeout(START_LIMIT_S))
+
+    def get_connection_string(self) -> str:
+        """Return the value of `zookeeper.connect` for clients on this machine."""
+        return f"{self.get_container_host_ip()}:{self.get_exposed_port(_CLIENT_PORT)}"
+
+    def start(self) -> Self:
+        """Create the network, and start the server in it."""
+        self.network.create()
+        self.with_network(self.network).with_network_aliases(_ALIAS)
+        try:
+            super().start()
+        except BaseException:
+            self.network.remove()
+            raise
+        return self
+
+    def stop(self, force: bool = True, delete_volume: bool = True) -> None:
+        """Stop the server, and remove the network."""
+        super().stop(force, delete_volume)
+        self.network.remove()
+
+
+class LegacyKafkaContainer(DockerContainer):
+    """A broker in ZooKeeper mode in a container; its ZooKeeper runs already."""
+
+    def __init__(self, zookeeper: ZooKeeperContainer, image: str = KAFKA_IMAGE) -> None:
+        """`image` is another image with Kafka in /opt/kafka."""
+        # The image's own entry point formats the storage of KRaft mode.
+        start = ["/opt/kafka/bin/kafka-server-start.sh", "/opt/kafka/config/server.properties"]
+        super().__init__(image, entrypoint=start)
+        # Members connect to the address that the broker registers, so the port is the same inside
+        # and outside.
+        self._port = free_port()
+        self.with_bind_ports(self._port, self._port)
+        self.with_network(zookeeper.network)
+        settings = {
+            "zookeeper.connect": f"{_ALIAS}:{_CLIENT_PORT}",
+            "listeners": f"PLAINTEXT://0.0.0.0:{self._port}",
+            "advertised.listeners": f"PLAINTEXT://{zookeeper.get_container_host_ip()}:{self._port}",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": "4",
+        }
+        words = [
+            word for name, value in settings.items() for word in ("--override", f"{name}={value}")
+        ]
+        self.with_command(words)
+        started = LogMessageWaitStrategy(r"\[KafkaServer id=\d+\] started")
+        self.waiting_for(started.with_startup_timeout(START_LIMIT_S))
+
+    def get_bootstrap_server(self) -> str:
+        """Return the value of `bootstrap.servers` for clients on this machine."""
+        return f"{self.get_container_host_ip()}:{self._port}"

@@ -1,0 +1,228 @@
+"""What a test asks about a group: whether it has settled, who owns what, and what was delivered.
+
+The functions read ZooKeeper at any connect string, so they serve fake and real servers alike.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Protocol, Self
+
+from zkconsumer.admin.api import Admin
+from zkconsumer.errors import UnknownGroupError
+from zkconsumer.protocol.model import Storage, TopicPartition
+from zkconsumer.protocol.payloads import OwnerZnode
+from zkconsumer.zk.observer import ChangeKind, GroupPart, Observer
+
+SETTLE_LIMIT_S: Final = 60.0
+"""How long `wait_until_settled` waits by default, in seconds: ten times the session timeout."""
+
+_PAUSE_S: Final = 0.02
+
+
+def owners(zookeeper_connect: str, group: str) -> dict[TopicPartition, str]:
+    """Return the consumer thread that owns each partition of a group now."""
+    with Observer(zookeeper_connect, group, follow=[GroupPart.OWNERS]) as observer:
+        return {tp: _thread(one) for tp, one in observer.snapshot().owners.items()}
+
+
+def _thread(owner: OwnerZnode) -> str:
+    return owner.thread
+
+
+def committed(
+    zookeeper_connect: str, group: str, *, storage: Storage = Storage.ZOOKEEPER
+) -> dict[TopicPartition, int]:
+    """Return the offsets that a group has committed; none for an unknown group."""
+    with Admin(zookeeper_connect) as admin:
+        try:
+            found, _ = admin.committed([group], storage=storage)
+        except UnknownGroupError:
+            return {}
+    return dict(found.get(group, {}))
+
+
+def wait_until_settled(
+    zookeeper_connect: str,
+    group: str,
+    *,
+    members: int | None = None,
+    timeout_s: float = SETTLE_LIMIT_S,
+) -> dict[TopicPartition, str]:
+    """Wait until every partition that the group's members subscribe to has an owner.
+
+    Args:
+        members: the number of members that the group must have; None: at least one.
+        timeout_s: the time limit in seconds.
+
+    Returns:
+        The owner of each partition.
+
+    Raises:
+        AssertionError: the group has not settled in time; the text says why.
+    """
+    deadline = time.monotonic() + timeout_s
+    with Admin(zookeeper_connect) as admin:
+        while reasons := _unsettled(admin, group, members):
+            if time.monotonic() > deadline:
+                text = "; ".join(reasons)
+                raise AssertionError(f"group {group} has not settled in {timeout_s:g} s: {text}")
+            time.sleep(_PAUSE_S)
+    return owners(zookeeper_connect, group)
+
+
+def _unsettled(admin: Admin, group: str, members: int | None) -> list[str]:
+    """Return why the group has not settled; empty if it has."""
+    try:
+        reasons = [f"{one.subject}: {one.what}" for one in admin.verify(group)]
+        count = len(admin.members([group]).get(group, ()))
+    except UnknownGroupError:
+        return ["the group does not exist"]
+    if members is not None and count != members:
+        reasons.append(f"it has {count} members, not {members}")
+    return reasons
+
+
+# ---- rebalances ----------------------------------------------------------------------------------
+
+
+class OwnerChange(NamedTuple):
+    """A partition that has got another owner.
+
+    Attributes:
+        at_s: the time, in seconds of `time.monotonic`.
+        partition: the partition.
+        before: the former owner's thread; None if the partition was free.
+        after: the new owner's thread; None if the partition was released.
+    """
+
+    at_s: float
+    partition: TopicPartition
+    before: str | None
+    after: str | None
+
+
+class Rebalances:
+    """Records every change of a group's owners while its block runs, from outside the group."""
+
+    def __init__(self, zookeeper_connect: str, group: str) -> None:
+        self._observer = Observer(zookeeper_connect, group, follow=[GroupPart.OWNERS])
+        self._thread = threading.Thread(target=self._follow, name=f"rebalances of {group}")
+        self._has_begun = threading.Event()
+        self._changes: list[OwnerChange] = []
+
+    @property
+    def changes(self) -> Sequence[OwnerChange]:
+        """The changes so far, without the owners that the group had at the start."""
+        return tuple(self._changes)
+
+    def owners_of(self, partition: TopicPartition) -> list[str]:
+        """Return the threads that have become the owner of a partition, in their order."""
+        mine = (one for one in self._changes if one.partition == partition)
+        return [one.after for one in mine if one.after is not None]
+
+    def _follow(self) -> None:
+        for at_s, change in self._observer.changes():
+            if change.what is ChangeKind.READ:
+                self._has_begun.set()
+            elif change.what is ChangeKind.OWNER and self._has_begun.is_set():
+                assert isinstance(change.key, TopicPartition)
+                before, after = (
+                    _thread(one) if isinstance(one, OwnerZnode) else None
+                    for one in (change.before, change.after)
+                )
+                self._changes.append(OwnerChange(at_s, change.key, before, after))
+
+    def __enter__(self) -> Self:
+        self._observer.__enter__()
+        self._thread.start()
+        self._has_begun.wait()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._observer.close()
+        self._thread.join()
+        self._observer.__exit__(kind, error, trace)
+
+
+# ---- deliveries ----------------------------------------------------------------------------------
+
+
+class Delivered(Protocol):
+    """A message as zkconsumer hands it out."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+
+
+Place = tuple[TopicPartition, int]
+
+
+class Deliveries:
+    """Counts the messages that a set of consumers has got; several threads may record."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Place] = Counter()
+        self._changed = threading.Condition()
+
+    def record(self, message: Delivered) -> None:
+        """Count a message that a consumer has got."""
+        self.record_place(message.topic, message.partition, message.offset)
+
+    def record_place(self, topic: str, partition: int, offset: int) -> None:
+        """Count a message of another client, which names its place in another way."""
+        with self._changed:
+            self._counts[TopicPartition(topic, partition), offset] += 1
+            self._changed.notify_all()
+
+    def __len__(self) -> int:
+        """Return the number of different messages so far."""
+        return len(self._counts)
+
+    def wait_for(self, count: int, *, timeout_s: float = SETTLE_LIMIT_S) -> None:
+        """Wait until `count` different messages have been recorded.
+
+        Raises:
+            AssertionError: fewer came within `timeout_s` seconds.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._counts) >= count, timeout_s):
+                found = len(self._counts)
+                raise AssertionError(f"{found} of {count} messages came in {timeout_s:g} s")
+
+    def check(self, log: Iterable[Place]) -> None:
+        """Check that every message of a log was delivered exactly once.
+
+        Raises:
+            AssertionError: a message was lost, delivered more than once, or is not in the log.
+        """
+        expected = set(log)
+        with self._changed:
+            counts = dict(self._counts)
+        faults = [
+            ("lost", sorted(expected - counts.keys())),
+            ("delivered more than once", sorted(one for one, n in counts.items() if n > 1)),
+            ("delivered but not in the log", sorted(counts.keys() - expected)),
+        ]
+        texts = [f"{len(places)} {what}: {_listed(places)}" for what, places in faults if places]
+        if texts:
+            raise AssertionError("; ".join(texts))
+
+
+def _listed(places: Sequence[Place]) -> str:
+    """Return the first places as text."""
+    shown = ", ".join(f"{tp} offset {offset}" for tp, offset in places[:5])
+    return f"{shown}, ..." if len(places) > 5 else shown
