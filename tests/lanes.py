@@ -824,6 +824,16 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.QUICK, "tests/zk/contract", "The simulated server needs no process.", ("simulated",)),
     Rule(
         Lane.ALL,
+        "tests/testing/test_node_client.py",
+        "Installs a package of npm. tests/zk/contract sends the same requests with kazoo.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/testing/test_recipes.py::test_kazoos_own_tests",
+        "Takes 60 s for each release. The file's other tests run three of kazoo's recipes.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/zk/contract",
         "The normal lane runs the fake server with the rules of the default release.",
         ("fake-",),

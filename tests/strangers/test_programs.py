@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import venv
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ import pytest
 from strangers.conftest import MESSAGES, PARTITIONS, Start, Tools
 from support.kafka.logs import TOOL_S, contents, java, tool
 from support.members.group import Group
-from support.packages import pip
+from support.packages import node_packages, pip
 from support.wait import eventually
 
 from zkconsumer.protocol import paths
@@ -23,8 +21,6 @@ KAFKA_NODE = "2.6.1"
 ZK_SHELL = "zk-shell==1.3.4"
 # pykafka imports pkg_resources, which later releases of setuptools do not have.
 PYKAFKA = ("pykafka==2.8.0", "setuptools==65.5.0")
-# Seconds in which npm or pip installs a program on a busy machine.
-INSTALL_S = 280
 
 # The arguments are the broker, ZooKeeper, the topic and the group.
 PYKAFKA_MEMBER = """
@@ -46,23 +42,7 @@ for message in consumer:
 @pytest.fixture(scope="module")
 def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """kafka-node and what it requires, from npm."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed")
-    directory = tmp_path_factory.mktemp("npm")
-    wanted = {"private": True, "dependencies": {"kafka-node": KAFKA_NODE}}
-    (directory / "package.json").write_text(json.dumps(wanted))
-    options = ("--omit=optional", "--no-audit", "--no-fund")
-    done = subprocess.run(
-        [npm, "install", *options],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=INSTALL_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return directory / "node_modules"
+    return node_packages(tmp_path_factory.mktemp("npm"), {"kafka-node": KAFKA_NODE})
 
 
 def test_kafka_node(group: Group, tools: Tools, node_modules: Path, start: Start) -> None:

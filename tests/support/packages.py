@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 # A Spark job takes 15 s, and installing Spark 25 s; a busy machine takes ten times as long.
 LIMIT_S = 500
+# Seconds in which npm installs a program on a busy machine.
+NPM_S = 280
 # The copy of the source contains no environments, caches or results of earlier builds.
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
 
@@ -49,6 +53,29 @@ def pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def node_packages(directory: Path, wanted: Mapping[str, str]) -> Path:
+    """Install packages of npm (name -> release); return the directory for NODE_PATH.
+
+    The test is skipped if npm is not installed.
+    """
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    (directory / "package.json").write_text(
+        json.dumps({"private": True, "dependencies": dict(wanted)})
+    )
+    done = subprocess.run(
+        [npm, "install", "--omit=optional", "--no-audit", "--no-fund"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=NPM_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return directory / "node_modules"
 
 
 def python_without_package(directory: Path) -> Path:

@@ -7,6 +7,7 @@ servers.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CreateWithAcl(rq.Create):
-    """A create with its own access control list."""
+    """A create with its own access control list, by a client that may send an invalid path."""
 
     acl: Acl = OPEN
 
@@ -137,6 +138,16 @@ class Change(NamedTuple):
 
 def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
+
+
+_BAD_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+_BAD_NAMES = frozenset({"", ".", ".."})
+
+
+def is_valid_path(path: str) -> bool:
+    """Return whether ZooKeeper's `PathUtils.validatePath` accepts the path of a new znode."""
+    is_plain = path.startswith("/") and not _BAD_CHARACTER.search(path)
+    return is_plain and (path == "/" or _BAD_NAMES.isdisjoint(path[1:].split("/")))
 
 
 Acls = Mapping[str, Acl]
@@ -233,6 +244,8 @@ class Tree:
             return NO_AUTH
         if isinstance(write, CreateSequential):
             path = f"{path}{self._creates(parent):010d}"
+        if isinstance(write, CreateWithAcl) and not is_valid_path(path):
+            return BAD_ARGUMENTS
         if path in self.nodes:
             return NODE_EXISTS
         if above.stat.owner:

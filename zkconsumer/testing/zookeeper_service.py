@@ -456,6 +456,7 @@ class ZooKeeperService:
             "cons": self._cons,
             "mntr": self._mntr,
             "isro": lambda: "rw",
+            "envi": lambda: f"Environment:\nzookeeper.version={self._version}\n",
         }
         answer = answers.get(word)
         if answer is None:

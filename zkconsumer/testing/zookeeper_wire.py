@@ -22,6 +22,7 @@ from zkconsumer.sim.znodes import (
     SetAcl,
     Write,
     acl_of,
+    is_valid_path,
 )
 
 # ---- numbers of the protocol ---------------------------------------------------------------------
@@ -109,9 +110,9 @@ def error_of(code: Code, request: object) -> Error:
     """Return the number of a refusal; `request` is the request or the write that was refused."""
     if code is not Code.OTHER:
         return _ERRORS[code]
-    # The simulator refuses a create below an ephemeral znode, and the deletion of the root.
-    is_create = isinstance(request, rq.Create)
-    return Error.NO_CHILDREN_FOR_EPHEMERALS if is_create else Error.BAD_ARGUMENTS
+    # The simulator refuses creates below ephemeral znodes, invalid paths, and to delete the root.
+    is_valid = isinstance(request, rq.Create) and is_valid_path(request.path)
+    return Error.NO_CHILDREN_FOR_EPHEMERALS if is_valid else Error.BAD_ARGUMENTS
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -311,6 +312,7 @@ def read_request(op: Op, reader: Reader, identities: Iterable[str]) -> Request:
 
 
 _Identities = tuple[str, ...]
+_SCHEMES = ("digest", "ip", "sasl", "x509")
 
 
 def _create(reader: Reader, identities: _Identities) -> CreateWithAcl:
@@ -318,31 +320,21 @@ def _create(reader: Reader, identities: _Identities) -> CreateWithAcl:
     rights, flags = reader.rights(), reader.int32()
     if not 0 <= flags <= 3:
         raise RefusedError(Error.UNIMPLEMENTED, f"a znode with the flags {flags} (container, TTL)")
-    is_sequential = bool(flags & 2)
-    _check_path(f"{path}0" if is_sequential else path)
-    make = CreateSequential if is_sequential else CreateWithAcl
+    make = CreateSequential if flags & 2 else CreateWithAcl
     return make(path, data, bool(flags & 1), acl=_acl(rights, identities))
 
 
-def _check_path(path: str) -> None:
-    """Refuse what `PathUtils.validatePath` refuses."""
-    names = path.split("/")[1:]
-    if not path.startswith("/") or "\0" in path or (path != "/" and {"", ".", ".."} & {*names}):
-        raise RefusedError(Error.BAD_ARGUMENTS, f"the path {path!r}")
-
-
 def _acl(rights: Sequence[Right], identities: _Identities) -> Acl:
+    """Return the list that the simulator keeps (ZooKeeper: `PrepRequestProcessor.fixupACL`)."""
     entries: list[Right] = []
     for identity, permissions in rights:
         scheme, _, name = identity.partition(":")
         if scheme == "auth":
-            own = [one for one in identities if not one.startswith("ip:")]
-            entries += [Right(one, permissions) for one in own]
-        elif (scheme == "world" and name == "anyone") or (
-            scheme in ("digest", "ip", "sasl", "x509")
-            and name
-            and "/" not in name.partition(":")[0]
-        ):
+            logins = [one for one in identities if not one.startswith("ip:")]
+            entries += [Right(one, permissions) for one in logins]
+        elif scheme == "ip" and "/" in name:
+            raise RefusedError(Error.UNIMPLEMENTED, f"the ACL entry {identity!r}, a network")
+        elif identity == "world:anyone" or (scheme in _SCHEMES and name):
             entries.append(Right(identity, permissions))
         else:
             raise RefusedError(Error.INVALID_ACL, f"the ACL entry {identity!r}")

@@ -33,11 +33,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test on the default release and those of `--zookeeper` that its marks permit."""
-    if "server" not in metafunc.fixturenames:
+    fixture = next((one for one in ("server", "address") if one in metafunc.fixturenames), None)
+    if fixture is None:
         return
     others = (one for one in zookeeper_releases(metafunc.config) if one != DEFAULT_ZOOKEEPER)
     kinds = [kind for kind in (*DEFAULT, *FAKES, *others) if _holds(metafunc.definition, kind)]
-    metafunc.parametrize("server", kinds, indirect=True)
+    if fixture == "address":
+        kinds.remove("simulated")
+    metafunc.parametrize(fixture, kinds, indirect=True)
 
 
 def _holds(test: pytest.Item, kind: str) -> bool:
@@ -63,17 +66,27 @@ def fake_server() -> Iterator[Callable[[str], str]]:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[Server | SimServer]:
-    """The simulated server or a real one, with an empty directory for this test."""
+    """The simulated server, the fake one, or a real one, with an empty directory for this test."""
     if request.param == "simulated":
         yield SimServer()
         return
-    if request.param in ("fake", *FAKES):
-        release = FAKES.get(request.param, DEFAULT_ZOOKEEPER)
-        address = request.getfixturevalue("fake_server")(release)
-    elif request.param == "container":
-        address = request.getfixturevalue("container_zookeeper")
-    else:
-        release = DEFAULT_ZOOKEEPER if request.param == "sandbox" else request.param
-        address = request.getfixturevalue("zookeeper_of")(release).connect
     with ExitStack() as stack:
-        yield Server(address, stack)
+        yield Server(_address(request), stack)
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> str:
+    """The connect string of the fake server or of a real one."""
+    return _address(request)
+
+
+def _address(request: pytest.FixtureRequest) -> str:
+    """Return the connect string of the server that the test's parameter names."""
+    kind: str = request.param
+    if kind in ("fake", *FAKES):
+        start: Callable[[str], str] = request.getfixturevalue("fake_server")
+        return start(FAKES.get(kind, DEFAULT_ZOOKEEPER))
+    if kind == "container":
+        return str(request.getfixturevalue("container_zookeeper"))
+    release = DEFAULT_ZOOKEEPER if kind == "sandbox" else kind
+    return str(request.getfixturevalue("zookeeper_of")(release).connect)
