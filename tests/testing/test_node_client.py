@@ -32,10 +32,7 @@ acl 31 world anyone
 
 @pytest.mark.parametrize("release", ["3.4.14", "3.8.4"])
 def test_the_client_of_kafka_node(tmp_path: Path, release: str) -> None:
-    """It reads, writes and watches; after a restart it sets its watches again, and misses nothing.
-
-    The znodes change while the server is down.
-    """
+    """It reads and writes; after a restart of the server its watches tell what it has missed."""
     modules = node_packages(tmp_path, {"node-zookeeper-client": CLIENT})
     said: list[str] = []
     with FakeZooKeeper(release=release) as fake:

@@ -52,8 +52,12 @@ def test_a_lock_is_held_by_one_client(clients: tuple[KazooClient, KazooClient]) 
     first, second = (client.Lock("/lock", str(n)) for n, client in enumerate(clients))
     assert first.acquire(timeout=LIMIT_S)
     taken = threading.Event()
-    waiting = threading.Thread(target=lambda: second.acquire() and taken.set(), daemon=True)
-    waiting.start()
+
+    def wait() -> None:
+        second.acquire()
+        taken.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     eventually(lambda: first.contenders() == ["0", "1"])
     assert not taken.is_set()
     first.release()

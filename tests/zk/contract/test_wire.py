@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
@@ -25,7 +25,6 @@ from kazoo.exceptions import (
     UnimplementedError,
 )
 from kazoo.protocol.serialization import Connect as KazooConnect
-from kazoo.protocol.states import WatchedEvent
 from kazoo.security import make_acl, make_digest_acl
 from support.wait import eventually
 from support.zk.contract import LIMIT_S
@@ -33,6 +32,13 @@ from support.zk.contract import LIMIT_S
 Connect = Callable[..., KazooClient]
 
 _directories = count(1)
+
+# `ZooDefs.OpCode`, and the number of watch events.
+CREATE, DELETE, GET, CHILDREN, SYNC, MULTI_READ, SET_WATCHES = 1, 2, 4, 8, 9, 22, 101
+EVENT = -1
+# No data, the list that is open to anyone, and no flags.
+OPEN_CREATE = struct.pack(">iii", 0, 1, 31) + b"\0\0\0\5world\0\0\0\6anyone" + struct.pack(">i", 0)
+LAST = struct.pack(">i?i", -1, True, -1)
 
 
 @pytest.fixture
@@ -60,31 +66,57 @@ def connect(address: str) -> Iterator[Connect]:
 
 
 class Raw:
-    """A request of kazoo with any number and content."""
+    """A session that sends requests as bytes.
 
-    def __init__(self, number: int, content: bytes) -> None:
-        self.type, self._content = number, content
+    `events` has the watch events that have come, as ZooKeeper's number of the type, and the path.
+    """
 
-    def serialize(self) -> bytes:
-        """Return the content."""
-        return self._content
+    def __init__(self, address: str, stack: ExitStack, *, timeout_ms: int = 10_000) -> None:
+        host, _, port = address.rpartition(":")
+        connection = socket.create_connection((host, int(port)), timeout=LIMIT_S)
+        self._file = stack.enter_context(stack.enter_context(connection).makefile("rwb"))
+        self.events: list[tuple[int, str]] = []
+        self._send(bytes(KazooConnect(0, 0, timeout_ms, 0, bytes(16), False).serialize()))
+        _, self.timeout_ms, self.number = struct.unpack(">iiq", self._receive()[:16])
 
-    def deserialize(self, data: bytes, offset: int) -> bytes:
-        """Return the reply's content."""
-        return data[offset:]
+    def ask(self, operation: int, content: bytes = b"") -> tuple[int, bytes]:
+        """Send a request; return the number of its error, and the reply's content."""
+        self._send(struct.pack(">ii", 1, operation) + content)
+        while True:
+            frame = self._receive()
+            xid, _, error = struct.unpack(">iqi", frame[:16])
+            if xid != EVENT:
+                return error, frame[16:]
+            kind, _, size = struct.unpack(">iii", frame[16:28])
+            self.events.append((kind, frame[28 : 28 + size].decode()))
+
+    def is_over(self) -> bool:
+        """Return whether the server has ended the connection."""
+        return self._file.read(1) == b""
+
+    def _send(self, frame: bytes) -> None:
+        self._file.write(struct.pack(">i", len(frame)) + frame)
+        self._file.flush()
+
+    def _receive(self) -> bytes:
+        return self._file.read(int.from_bytes(self._file.read(4), "big"))
 
 
-def send(client: KazooClient, number: int, content: bytes = b"") -> bytes:
-    """Send a raw request, and return its reply's content."""
-    result = client.handler.async_result()
-    client._call(Raw(number, content), result)
-    return bytes(result.get(timeout=LIMIT_S))
+@pytest.fixture
+def raw(address: str) -> Iterator[Raw]:
+    """A session that sends requests as bytes."""
+    with ExitStack() as stack:
+        yield Raw(address, stack)
+
+
+def text(value: str) -> bytes:
+    """Encode a text."""
+    return struct.pack(">i", len(value)) + value.encode()
 
 
 def strings(*texts: str) -> bytes:
     """Encode a list of texts."""
-    parts = (struct.pack(">i", len(text)) + text.encode() for text in texts)
-    return struct.pack(">i", len(texts)) + b"".join(parts)
+    return struct.pack(">i", len(texts)) + b"".join(map(text, texts))
 
 
 # ---- znodes -------------------------------------------------------------------------------------
@@ -160,36 +192,36 @@ def test_a_create_can_return_the_metadata(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "error"),
+    ("end", "error"),
     [
-        ("/wire/", BadArgumentsError),
-        ("/wire/..", BadArgumentsError),
-        ("/wire/a\x1e", BadArgumentsError),
-        ("wire", BadArgumentsError),
-        ("/wire//a", NoNodeError),
-        ("/wire/./a", NoNodeError),
+        ("/", BadArgumentsError),
+        ("/..", BadArgumentsError),
+        ("/a\x1e", BadArgumentsError),
+        ("//a", NoNodeError),
+        ("/./a", NoNodeError),
     ],
 )
 def test_an_invalid_path_is_refused(
-    connect: Connect, path: str, error: type[KazooException]
+    connect: Connect, raw: Raw, end: str, error: type[KazooException]
 ) -> None:
     """A create with an invalid name gets BadArguments; below an invalid name there is no znode."""
-    client = connect()
-    acl = struct.pack(">iiii", 0, 1, 31, 5) + b"world" + struct.pack(">i", 6) + b"anyone"
-    path = path.replace("/wire", client.chroot)
-    with pytest.raises(error):
-        send(client, 1, strings(path)[4:] + acl + struct.pack(">i", 0))
+    path = connect().chroot + end
+    assert raw.ask(CREATE, text(path) + OPEN_CREATE)[0] == error.code
 
 
-def test_a_transaction_names_every_refusal(connect: Connect) -> None:
-    """A transaction tells a create below an ephemeral znode from the deletion of the root."""
+def test_a_path_without_a_slash_is_refused(raw: Raw) -> None:
+    """A create with a relative path gets BadArguments."""
+    assert raw.ask(CREATE, text("relative") + OPEN_CREATE)[0] == BadArgumentsError.code
+
+
+def test_refusals_have_different_numbers(connect: Connect, raw: Raw) -> None:
+    """A create below an ephemeral znode, and the deletion of the root, are told apart."""
     client = connect()
     client.create("/id", ephemeral=True)
     below = client.transaction()
     below.create("/id/a")
     assert isinstance(below.commit()[0], NoChildrenForEphemeralsError)
-    with pytest.raises(BadArgumentsError):
-        send(client, 2, strings("/")[4:] + struct.pack(">i", -1))
+    assert raw.ask(DELETE, text("/") + struct.pack(">i", -1))[0] == BadArgumentsError.code
 
 
 # ---- rights -------------------------------------------------------------------------------------
@@ -243,52 +275,34 @@ def test_an_unknown_scheme_fails_the_login(connect: Connect) -> None:
 # ---- watches ------------------------------------------------------------------------------------
 
 
-def test_watches_set_again_tell_what_was_missed(connect: Connect) -> None:
+def test_watches_set_again_tell_what_was_missed(connect: Connect, raw: Raw) -> None:
     """`setWatches` sends the events since a zxid, and watches what has not changed."""
-    client, other = connect(), connect()
+    client = connect()
     for path in ("/changed", "/deleted", "/same", "/parent", "/quiet"):
         client.create(path)
     seen = client.exists("/quiet").czxid
-    other.set("/changed", b"1")
-    other.delete("/deleted")
-    other.create("/created")
-    other.create("/parent/child")
-    events: list[tuple[str, str]] = []
-    arrived = threading.Event()
-
-    def note(event: WatchedEvent) -> None:
-        events.append((event.type, event.path))
-        arrived.set()
-
-    root = client.chroot
-    data, absent, children = (
-        tuple(root + path for path in paths)
-        for paths in (
-            ("/changed", "/deleted", "/same"),
-            ("/created", "/missing"),
-            ("/parent", "/quiet"),
-        )
+    client.set("/changed", b"1")
+    client.delete("/deleted")
+    client.create("/created")
+    client.create("/parent/child")
+    below = client.chroot
+    watches = (
+        ("/changed", "/deleted", "/same"),
+        ("/created", "/missing"),
+        ("/parent", "/quiet"),
     )
-    for path in (*data, *absent):
-        client._data_watchers[path].add(note)
-    for path in children:
-        client._child_watchers[path].add(note)
-    watches = strings(*data) + strings(*absent) + strings(*children)
-    assert send(client, 101, struct.pack(">q", seen) + watches) == b""
-    missed = [
-        ("CHANGED", "/changed"),
-        ("CHILD", "/parent"),
-        ("CREATED", "/created"),
-        ("DELETED", "/deleted"),
-    ]
-    eventually(lambda: sorted(events) == missed)
-    events.clear()
-    other.set("/changed", b"2")
-    other.set("/same", b"1")
-    other.create("/missing")
-    other.create("/quiet/child")
-    later = [("CHANGED", "/same"), ("CHILD", "/quiet"), ("CREATED", "/missing")]
-    eventually(lambda: sorted(events) == later)
+    content = b"".join(strings(*(below + path for path in paths)) for paths in watches)
+    assert raw.ask(SET_WATCHES, struct.pack(">q", seen) + content) == (0, b"")
+    missed = [(1, "/created"), (2, "/deleted"), (3, "/changed"), (4, "/parent")]
+    assert sorted(raw.events) == [(kind, below + path) for kind, path in missed]
+    raw.events.clear()
+    client.set("/changed", b"2")
+    client.set("/same", b"1")
+    client.create("/missing")
+    client.create("/quiet/child")
+    assert raw.ask(SYNC, text("/"))[0] == 0
+    later = [(1, "/missing"), (3, "/same"), (4, "/quiet")]
+    assert sorted(raw.events) == [(kind, below + path) for kind, path in later]
 
 
 # ---- sessions -----------------------------------------------------------------------------------
@@ -297,13 +311,8 @@ def test_watches_set_again_tell_what_was_missed(connect: Connect) -> None:
 @pytest.mark.parametrize(("asked_ms", "granted_ms"), [(7000, 7000), (99000, 60_000)])
 def test_a_session_timeout_has_a_limit(address: str, asked_ms: int, granted_ms: int) -> None:
     """The server grants the timeout that the client asks for, up to 60 s."""
-    request = bytes(KazooConnect(0, 0, asked_ms, 0, bytes(16), False).serialize())
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
-        connection.sendall(struct.pack(">i", len(request)) + request)
-        with connection.makefile("rb") as replies:
-            _, _, found = struct.unpack(">iii", replies.read(12))
-    assert found == granted_ms
+    with ExitStack() as stack:
+        assert Raw(address, stack, timeout_ms=asked_ms).timeout_ms == granted_ms
 
 
 def test_a_session_needs_its_password(connect: Connect, address: str) -> None:
@@ -317,35 +326,25 @@ def test_a_session_needs_its_password(connect: Connect, address: str) -> None:
     assert client.exists("/") is not None
 
 
-def test_an_unknown_request_is_refused_and_ends_the_connection(connect: Connect) -> None:
-    """The reply is UNIMPLEMENTED; then the client reconnects in the same session."""
-    client = connect()
-    number = client.client_id[0]
-    with pytest.raises(UnimplementedError):
-        send(client, 99)
-
-    def is_back() -> bool:
-        try:
-            return client.exists("/") is not None
-        except KazooException:
-            return False
-
-    eventually(is_back)
-    assert client.client_id[0] == number
+def test_an_unknown_request_is_refused_and_ends_the_connection(raw: Raw) -> None:
+    """The reply is UNIMPLEMENTED."""
+    assert raw.ask(99) == (UnimplementedError.code, b"")
+    assert raw.is_over()
 
 
 @pytest.mark.since("3.6.0")
-def test_many_reads_in_one_request(connect: Connect) -> None:
+def test_many_reads_in_one_request(connect: Connect, raw: Raw) -> None:
     """From 3.6 on `multiRead` answers each read, or says why not."""
     client = connect()
     client.create("/a", b"1")
     client.create("/a/b")
-    root = client.chroot
     reads = b"".join(
-        struct.pack(">i?i", kind, False, -1) + strings(root + path)[4:] + b"\0"
-        for kind, path in ((4, "/a"), (8, "/a"), (4, "/none"))
+        struct.pack(">i?i", kind, False, -1) + text(client.chroot + path) + b"\0"
+        for kind, path in ((GET, "/a"), (CHILDREN, "/a"), (GET, "/none"))
     )
-    reply = send(client, 22, reads + struct.pack(">i?i", -1, True, -1))
-    heads = [struct.pack(">i?i", *head) for head in ((4, False, 0), (8, False, 0))]
-    assert reply.startswith(heads[0] + struct.pack(">i", 1) + b"1")
-    assert heads[1] + strings("b") + struct.pack(">i?ii", -1, False, -101, -101) in reply
+    error, reply = raw.ask(MULTI_READ, reads + LAST)
+    assert error == 0
+    assert reply.startswith(struct.pack(">i?ii", GET, False, 0, 1) + b"1")
+    names = struct.pack(">i?i", CHILDREN, False, 0) + strings("b")
+    no_node = struct.pack(">i?ii", -1, False, NoNodeError.code, NoNodeError.code)
+    assert reply.endswith(names + no_node + LAST)
