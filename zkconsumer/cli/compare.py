@@ -14,8 +14,7 @@ import typer
 from zkconsumer.cli.options import Display, operator
 from zkconsumer.cli.output import ROWS, Align, Column, Output, Progress
 
-Row: TypeAlias = Any
-"""A row of one of the tables, or a value of a row. The table determines the row's class."""
+Row: TypeAlias = Any  # Any: the table has the class of its rows
 
 COLUMNS = (
     Column("protocol"),

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from zkconsumer.admin.explain import Explanation, Share
     from zkconsumer.admin.groups import Selection
 
-Click: TypeAlias = Any
-"""A click context or command. The type is Any, since typer's own copy of click is not public."""
+Click: TypeAlias = Any  # Any: typer's copy of click is not public
 
 _WIDTH = 80
 """Characters per line of a paragraph if standard output is not a terminal."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 
 # ---- partitions as rows, also for `groups show` and `offsets get` --------------------------------
 
-Cell: TypeAlias = Any
-"""A value of any column."""
-
 _COLORS: Mapping[str, Color] = {
     "OK": Color.GOOD,
     "WARNING": Color.WARNING,
@@ -64,11 +61,11 @@ _COLORS: Mapping[str, Color] = {
 }
 
 
-def _status_color(value: Cell) -> Color | None:
-    return _COLORS.get(value)
+def _status_color(value: object) -> Color | None:
+    return _COLORS.get(str(value))
 
 
-def _faint_if_none(value: Cell) -> Color | None:
+def _faint_if_none(value: object) -> Color | None:
     return Color.FAINT if value is None or isinstance(value, Unknown) else None
 
 
@@ -100,7 +97,7 @@ ONE_GROUP_COLUMNS = (replace(GROUP, wide_only=True), *COLUMNS)
 """The columns of one group's partitions. Formats for programs have the column `group`, too."""
 
 
-def unknown(value: Cell) -> Cell:
+def unknown(value: object) -> object:
     """Return a string as an `Unknown` with that reason, and any other value unchanged."""
     return Unknown(value) if isinstance(value, str) else value
 
@@ -137,7 +134,7 @@ def source_text(one: PartitionLag) -> str | None:
     return f"{one.source.value} ({one.rule})" if one.rule else one.source.value
 
 
-def _last_commit(one: PartitionLag) -> Cell:
+def _last_commit(one: PartitionLag) -> object:
     if not isinstance(one.committed, int):
         return None
     if one.committed_ms is None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import pyarrow
 
-Shown: TypeAlias = Any
-"""A `Message[bytes, bytes]`, or another object with its fields."""
+Shown: TypeAlias = Any  # Any: a `Message[bytes, bytes]`, or another object with its fields
 
 Lines = Callable[[Iterable[Shown]], bytes]
 """A function from messages to the text that the command writes."""

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from zkconsumer.zk.client import ZooKeeperClient
     from zkconsumer.zk.clients import ClientAddresses
 
-Value: TypeAlias = Any
-"""The value of an option; the annotation of its parameter gives its type."""
+Value: TypeAlias = Any  # Any: the annotation of an option's parameter has its type
 
 
 def _group(help_: str) -> object:

@@ -53,8 +53,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from zkconsumer.errors import ConfigError, ZkConsumerError
 from zkconsumer.protocol.model import Position, TopicPartition
 
-Decoded: TypeAlias = Any
-"""The return type of a user's decoder, if the types of the decoders are not known."""
+Decoded: TypeAlias = Any  # Any: the result of a user's decoder of unknown type
 
 # ---- decoders ------------------------------------------------------------------------------------
 

@@ -23,8 +23,7 @@ except ImportError:  # numba is optional: without it, the plain decoder's rows b
 Array: TypeAlias = Any
 """An array of numpy, or the arrays of `_Columns`: numba and numpy have no types here."""
 
-Number: TypeAlias = Any
-"""A number of numpy, as compiled code returns it."""
+Number: TypeAlias = Any  # Any: numpy in compiled code has no types
 
 SCHEMA = pa.schema(
     [

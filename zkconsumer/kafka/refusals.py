@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
@@ -17,9 +17,8 @@ from zkconsumer.errors import BrokerAccessError, ConfigError, FetchError
 from zkconsumer.kafka.log_answers import unanswered
 from zkconsumer.kafka.tls import TRUST_REMEDY, trust_shown
 
-Client: TypeAlias = Any
-"""A consumer or an admin client of librdkafka. The two classes have no common base class."""
-
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 _NO_PROVIDER: Final = "No provider for SASL mechanism GSSAPI"
 
@@ -136,12 +135,12 @@ class Refusals:
         if match and error.code() in TRANSPORT:
             self._transport[match["server"]] = match["cause"]
 
-    def at(self, client: Client, server: str) -> str:
+    def at(self, client: Consumer | AdminClient, server: str) -> str:
         """Return the last transport error of a broker (`host:port`), or an empty string."""
         client.poll(0)
         return self._transport.get(server, "")
 
-    def explain(self, client: Client, error: KafkaException) -> FetchError:
+    def explain(self, client: Consumer | AdminClient, error: KafkaException) -> FetchError:
         """Return the error for a failed request of `client`: a refusal, if one was stored.
 
         Only for a request without an answer, the text says that the brokers do not answer.

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
-Result: TypeAlias = Any
-"""What a request or an operation returns; its kind determines the type."""
+Result: TypeAlias = Any  # Any: the kind of the request or operation has its type
 
 
 class Code(Enum):

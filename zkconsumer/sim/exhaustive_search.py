@@ -31,8 +31,7 @@ from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import CONVERGENCE_S
 from zkconsumer.sim.world import WALL_MS, World, possible, repairs
 
-Value: TypeAlias = Any
-"""A value in the state of a world, of any type."""
+Value: TypeAlias = Any  # Any: a value in the state of a world
 
 # ---- keys of worlds ------------------------------------------------------------------------------
 

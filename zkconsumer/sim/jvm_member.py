@@ -67,8 +67,7 @@ from zkconsumer.sim.random_search import draw_plan, heal, run_world
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, Write, parent_of
 
-Answer: TypeAlias = Any
-"""A value that a member's program receives or returns; the request determines the type."""
+Answer: TypeAlias = Any  # Any: the kind of the request has its type
 
 # ---- the connector: a model of Kafka 1.1.1 -------------------------------------------------------
 

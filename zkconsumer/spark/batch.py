@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -38,10 +38,6 @@ from zkconsumer.spark.task_reader import planned, read_task
 
 if TYPE_CHECKING:
     import pyarrow
-
-Literal: TypeAlias = Any
-"""A literal of a Spark filter, of any type."""
-
 
 # ---- Filters that Spark pushes down --------------------------------------------------------------
 
@@ -139,8 +135,8 @@ class PushedFilters:
         some = frozenset(one for one in topics if isinstance(one, str))
         self._topics = some if self._topics is None else self._topics & some
 
-    def _only_partitions(self, numbers: Iterable[Literal]) -> None:
-        some = frozenset(one for one in numbers if _is_integer(one))
+    def _only_partitions(self, numbers: Iterable[object]) -> None:
+        some = frozenset(one for one in numbers if isinstance(one, int) and _is_integer(one))
         self._partitions = some if self._partitions is None else self._partitions & some
 
     def _since(self, at_ms: int) -> None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,6 +53,7 @@ from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.logs import LogReader, LogSource, RowBatch
 from zkconsumer.history.tables import TABLES, Event, as_dict, columns_of
 from zkconsumer.history.transactions import CREATE, CREATE2, CREATE_SESSION, CREATE_TTL, KINDS
+from zkconsumer.protocol.model import Json
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import (
     errors_as_text,
@@ -63,9 +64,6 @@ from zkconsumer.spark.read_only import ReadOnlySource
 
 if TYPE_CHECKING:
     from zkconsumer.history.columns import ColumnDecoder
-
-Value: TypeAlias = Any
-"""A value of a column, whose type the column determines."""
 
 MOMENTS: Final = frozenset(
     {"time_ms", "ended_ms", "settled_ms", "first_release_ms", "last_claim_ms", "last_ms"}
@@ -222,7 +220,7 @@ def table_batches(rows: Sequence[Event], table: str) -> Iterator[pa.RecordBatch]
         )
 
 
-def _array(values: list[Value], name: str, kind: pa.DataType) -> pa.Array:
+def _array(values: list[Json], name: str, kind: pa.DataType) -> pa.Array:
     if name in MOMENTS:
         return pa.array(values, pa.timestamp("ms", "UTC")).cast(kind)
     if pa.types.is_map(kind):

@@ -15,8 +15,7 @@ from pyspark import cloudpickle
 
 from zkconsumer.spark.process_lifecycle import acknowledge_received_data
 
-Unpickled: TypeAlias = Any
-"""An object whose class is known only when it is unpickled."""
+Unpickled: TypeAlias = Any  # Any: the class is known only when it is unpickled
 
 
 def unpickled(packed: bytes) -> Unpickled:

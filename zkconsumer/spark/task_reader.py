@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -62,10 +62,6 @@ from zkconsumer.spark.schema import HEADERS, TOKEN
 if TYPE_CHECKING:
     import pyarrow
     from confluent_kafka import Message
-
-Value: TypeAlias = Any
-"""A value of a message or of a setting, of any type."""
-
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +130,7 @@ OLD_RECORD_OVERHEAD: Final = 34
 _MEASURED: Final = 128
 
 
-_offset: Final[Callable[[Message], Value]] = methodcaller("offset")
+_offset: Final[Callable[[Message], int]] = methodcaller("offset")
 
 
 @dataclass(frozen=True)
@@ -527,7 +523,7 @@ class MessageReader(RangeReader):
             return
         at, kind = 0, self._fetcher.kind
         topics, numbers = map(kind.topic, messages), map(kind.partition, messages)
-        places: Iterator[Value] = zip(topics, numbers, strict=True)
+        places: Iterator[Any] = zip(topics, numbers, strict=True)  # Any: in the stubs also None
         for place, same in groupby(places):
             until = at + len(list(same))
             yield TopicPartition(*place), messages[at:until]
@@ -654,7 +650,7 @@ def _with_fetches(client: Settings, size: int) -> Settings:
 
 # ---- What a worker process keeps for its next tasks ----------------------------------------------
 
-_Key = tuple[type[RangeReader], frozenset[tuple[str, Value]]]
+_Key = tuple[type[RangeReader], frozenset[tuple[str, object]]]
 
 
 class ReaderCache:

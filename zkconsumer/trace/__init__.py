@@ -31,8 +31,7 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import group_snapshot, model, payloads, releases
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 
-Wanted: TypeAlias = Any
-"""A class, a generic alias or a union of types; they have no common class."""
+Wanted: TypeAlias = Any  # Any: a class, a generic alias or a union
 
 VERSION = 3
 

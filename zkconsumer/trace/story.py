@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
 
 from zkconsumer.errors import escaped
+from zkconsumer.protocol.model import Json
 
 # ---- sentences -----------------------------------------------------------------------------------
 
 
-Value: TypeAlias = Any
-"""A value in a trace: decoded, or as `json.loads` returns it; the caller knows its type."""
-
-
-def cause(event: Value) -> str:
+def cause(event: Json) -> str:
     """Describe the event of a member."""
     match event:
         case {"is": "Connected", "session": session}:
@@ -56,7 +52,7 @@ def cause(event: Value) -> str:
     return _spelled(event)
 
 
-def _outcome(outcome: Value) -> str:
+def _outcome(outcome: Json) -> str:
     match outcome:
         case {"is": "ViewRead", "view": view}:
             members = [name for name, _ in view["members"]]
@@ -83,7 +79,7 @@ def _outcome(outcome: Value) -> str:
     return _spelled(outcome)
 
 
-def actions(commands: list[Value]) -> Iterator[str]:
+def actions(commands: list[Json]) -> Iterator[str]:
     """Describe the machine's commands, except those visible as writes to ZooKeeper."""
     for command in commands:
         match command:
@@ -107,13 +103,13 @@ def actions(commands: list[Value]) -> Iterator[str]:
                 yield f"says {kind}: " + (f"{where}: {text}" if where else text)
 
 
-def gate_after(commands: list[Value]) -> bool | None:
+def gate_after(commands: list[Json]) -> bool | None:
     """Return whether the lease's gate is open after these commands; None if unchanged."""
     found = [command["is"] == "OpenGate" for command in commands if "Gate" in command["is"]]
     return found[-1] if found else None
 
 
-def listed(partitions: Value) -> str:
+def listed(partitions: Json) -> str:
     """Format `t-0, t-1, t-2, t-5` as `t-0..2, t-5`."""
     runs: list[tuple[str, int, int]] = []
     numbers = [(tp.rpartition("-")[0], int(tp.rpartition("-")[2])) for tp in partitions]
@@ -136,14 +132,14 @@ def _starts(offsets: Iterable[tuple[str, int | None]]) -> str:
     )
 
 
-def _spelled(value: Mapping[str, Value]) -> str:
+def _spelled(value: Mapping[str, Json]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", " ", str(value["is"])).lower()
 
 
 # ---- columns -------------------------------------------------------------------------------------
 
 
-Entry = dict[str, Value]
+Entry = dict[str, Json]
 WIDTH = 13  # characters of a column: the longest phase and a space
 NOT_THERE = " "
 
@@ -208,7 +204,7 @@ class Lanes:
             case {"gone": True}:
                 self._alive[entry["member"]] = False
 
-    def _step(self, entry: Entry, event: Value, commands: Value) -> Iterator[str]:
+    def _step(self, entry: Entry, event: Json, commands: Json) -> Iterator[str]:
         member = entry["member"]
         self._alive[member] = True
         done = list(actions(commands))

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Self, TypeVar
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
@@ -21,6 +21,7 @@ from zkconsumer.protocol.requests import (
     Multi,
     Node,
     Reply,
+    Result,
     Right,
     Rights,
     Stat,
@@ -30,9 +31,6 @@ from zkconsumer.protocol.requests import (
     run_operation,
 )
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
-
-Found: TypeAlias = Any
-"""The result of a read; the kind of the read determines its type."""
 
 Read = Get | Exists | Children | SyncLeader | Rights
 
@@ -146,9 +144,9 @@ class ZooKeeperClient:
             level = [f"{path}/{name}" for path, names in below.items() for name in names]
         return nodes
 
-    def _allowed(self, requests: Iterable[Read]) -> dict[str, Found]:
+    def _allowed(self, requests: Iterable[Read]) -> dict[str, Result]:
         """Return the values of existing znodes; the value of an unreadable znode is the error."""
-        found: dict[str, Found] = {}
+        found: dict[str, Result] = {}
         for request, reply in self._replies(requests):
             if reply.code is Code.NO_AUTH:
                 found[request.path] = denied(request.path)
@@ -156,7 +154,7 @@ class ZooKeeperClient:
                 found[request.path] = reply.value
         return found
 
-    def _present(self, requests: Iterable[Read]) -> Iterator[tuple[str, Found]]:
+    def _present(self, requests: Iterable[Read]) -> Iterator[tuple[str, Result]]:
         for request, reply in self._replies(requests):
             if reply.code is Code.NO_AUTH:
                 raise denied(request.path)

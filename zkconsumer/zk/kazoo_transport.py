@@ -56,8 +56,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Children, Code, Get, Node, Reply, Request, Rights, Stat
 from zkconsumer.zk.attempts import Attempts, HandshakeStage
 
-FromKazoo: TypeAlias = Any
-"""An object of kazoo; kazoo has no type annotations."""
+FromKazoo: TypeAlias = Any  # Any: kazoo has no types
 
 # ---- the connection of a client -----------------------------------------------------------------
 

@@ -20,8 +20,7 @@ from zkconsumer.kafka.columns.record_sets import Engine, compiled_engine, plain_
 
 logger = logging.getLogger(__name__)
 
-Event: TypeAlias = Any
-"""An event of numba, which has no types."""
+Event: TypeAlias = Any  # Any: numba has no types
 
 
 class NotCompiledError(Exception):

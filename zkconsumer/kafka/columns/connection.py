@@ -43,8 +43,7 @@ _LARGEST_ANSWER: Final = 100_000_000
 _OLD: Final = {"0.8": requests.OF_0_8, "0.9": requests.OF_0_9}
 
 
-Gssapi: TypeAlias = Any
-"""The package gssapi or an object of it; type checkers run without this package."""
+Gssapi: TypeAlias = Any  # Any: the package gssapi or an object of it; type checkers run without it
 
 
 class AuthenticationError(Exception):

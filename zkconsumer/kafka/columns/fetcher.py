@@ -74,8 +74,7 @@ from zkconsumer.protocol.model import TopicPartition
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-Value: TypeAlias = Any
-"""A value of a row; its column determines the type."""
+Value: TypeAlias = Any  # Any: a value of a row; its column has its type
 
 T = TypeVar("T")
 

@@ -22,8 +22,7 @@ from zkconsumer.protocol.model import TopicPartition
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-Value: TypeAlias = Any
-"""A value of a message; its column determines the type."""
+Value: TypeAlias = Any  # Any: a value of a message; its column has its type
 
 # A record batch is complete when it has this many messages or this many bytes. With smaller
 # batches, Spark needs more time per row; larger ones exceed the processor's caches.

@@ -26,8 +26,7 @@ except ImportError:  # the extra `fast` is not installed
 Array: TypeAlias = Any
 """A one-dimensional array: numpy's when compiled, else a memoryview of the same bytes."""
 
-Part: TypeAlias = Any
-"""A part of a function that is being compiled; numba and llvmlite have no types for it."""
+Part: TypeAlias = Any  # Any: numba and llvmlite have no types
 
 # Size, in bytes, of the blocks that `_multiplied` processes. `_looked_up` processes shorter
 # messages, with tables.

@@ -20,8 +20,7 @@ from zkconsumer.sim.coordinated.world import Plan, Watchers, World
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.stories import Emit, Stage, Story, StoryRun, lesson_of, narrated
 
-Value: TypeAlias = Any
-"""A state, record or setting; its class depends on the group protocol."""
+Value: TypeAlias = Any  # Any: the group's protocol has the class
 
 LIMIT_S = 700.0
 """Virtual seconds within which a story's condition must become true: a rebalance timeout, the age

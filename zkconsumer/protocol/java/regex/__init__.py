@@ -26,8 +26,7 @@ from zkconsumer.protocol.java.regex.character_sets import SEPARATOR
 from zkconsumer.protocol.java.regex.parser import Parser
 from zkconsumer.protocol.java.regex.syntax_tree import repetition_product, text_of
 
-Compiled: TypeAlias = Any
-"""A pattern that the library `regex` has compiled; the library has no types."""
+Compiled: TypeAlias = Any  # Any: the library regex has no types
 
 # Maximum number of characters of a pattern; a longer pattern raises FilterTooCostlyError. A pattern
 # of this length can list hundreds of topics, and is parsed and compiled within half a second.
