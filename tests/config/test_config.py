@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _configuration import arguments_docstring, configuration_page
 from hypothesis import given
 from hypothesis import strategies as st
 
 import zkconsumer
 from zkconsumer.config.kafka_properties import REFUSED
-from zkconsumer.config.page import arguments_docstring, configuration_page
 from zkconsumer.config.properties_file import parse_properties
 from zkconsumer.config.settings import (
     NO_EFFECT,
@@ -439,12 +439,12 @@ def test_a_bad_connect_string(connect: str) -> None:
 
 
 def test_the_page_is_the_table() -> None:
-    """docs/configuration.md is the output of `python -m zkconsumer.config.page`."""
+    """docs/configuration.md is the output of `scripts/configuration`."""
     assert PAGE.read_text() == configuration_page()
 
 
 def test_help_describes_each_argument() -> None:
-    """The docstring of ConsumerConfig is the output of `python -m zkconsumer.config.page`."""
+    """The docstring of ConsumerConfig is the output of `scripts/configuration`."""
     assert ConsumerConfig.__doc__ == arguments_docstring()
     described = re.findall(r"^        (\w+): ", ConsumerConfig.__doc__, re.MULTILINE)
     assert described == ["properties", "kafka", *(row.attribute for row in SETTINGS)]

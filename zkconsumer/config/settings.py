@@ -1,7 +1,7 @@
 """The configuration of a consumer: the JVM consumer's properties, typed and validated.
 
 The fields of `ConsumerConfig` are the table of all properties: name, attribute, type, default,
-allowed values, effect. `zkconsumer.config.page` writes docs/configuration.md from it. Tools that
+allowed values, effect. `scripts/configuration` writes docs/configuration.md from it. Tools that
 need no group use the base class, `ConnectionConfig`. Rules and defaults are those of
 `kafka.consumer.ConsumerConfig` and `kafka.utils.VerifiableProperties` in Kafka 0.9 to 1.1. The
 functions at the end check properties together: the connect string, authentication and TLS.

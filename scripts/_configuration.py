@@ -1,7 +1,7 @@
-"""Print docs/configuration.md or, with `--arguments`, the docstring of ConsumerConfig.
+"""Write docs/configuration.md and the docstring of ConsumerConfig.
 
 Both are generated from the table of properties. Editors read the docstring in the source, so it
-cannot be made when the module is imported.
+cannot be made when the module is imported. Tests compare both with what the command would write.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Final
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
 from zkconsumer.config.kafka_properties import BY_BOTH, BY_LIBRDKAFKA, PREFIX, REFUSED
 from zkconsumer.config.property_types import (
@@ -21,7 +25,10 @@ from zkconsumer.config.property_types import (
     Required,
     Setting,
 )
-from zkconsumer.config.settings import EXEMPT, NO_EFFECT, SETTINGS
+from zkconsumer.config.settings import EXEMPT, NO_EFFECT, SETTINGS, ConsumerConfig
+
+PAGE = ROOT / "docs" / "configuration.md"
+SOURCE = ROOT / "zkconsumer" / "config" / "settings.py"
 
 
 def configuration_page() -> str:
@@ -29,7 +36,7 @@ def configuration_page() -> str:
     head = (
         "# Configuration",
         "",
-        "`python -m zkconsumer.config.page` writes this page; do not edit it. zkconsumer reads a",
+        "`scripts/configuration` writes this page; do not edit it. zkconsumer reads a",
         "JVM consumer's properties file unchanged. Durations are whole milliseconds in a file, and",
         'float seconds in Python. "zkconsumer only" marks properties that the JVM consumer does',
         "not have.",
@@ -232,5 +239,7 @@ def _default(row: Setting) -> str:
 
 
 if __name__ == "__main__":
-    is_docstring = sys.argv[1:] == ["--arguments"]
-    sys.stdout.write(arguments_docstring() if is_docstring else configuration_page())
+    PAGE.write_text(configuration_page(), encoding="utf-8")
+    source, old = SOURCE.read_text(encoding="utf-8"), str(ConsumerConfig.__doc__)
+    assert source.count(old) == 1
+    SOURCE.write_text(source.replace(old, arguments_docstring()), encoding="utf-8")
