@@ -17,7 +17,7 @@ from zlib import adler32
 
 from zkconsumer.errors import DamagedFileError, HistoryError
 from zkconsumer.history import transactions as tx
-from zkconsumer.history.inputs import Server, zxid_of
+from zkconsumer.history.inputs import zxid_of
 from zkconsumer.history.logs import READ_ERRORS, LogSource, unreadable
 from zkconsumer.history.transactions import Row
 
@@ -355,15 +355,3 @@ class _Snappy(io.RawIOBase):
     def _damage(self, what: str) -> DamagedFileError:
         at = self._file.tell()
         return DamagedFileError(what, file=self._name, offset=at, remedy=REMEDY)
-
-
-def latest_tree(server: Server, before: int) -> tuple[Tree | None, list[HistoryError]]:
-    """Return the newest readable snapshot up to a zxid, and the errors of newer ones."""
-    errors: list[HistoryError] = []
-    for source in reversed(server.snapshots):
-        if zxid_of(source) <= before:
-            try:
-                return read_snapshot(source), errors
-            except HistoryError as error:
-                errors.append(error)
-    return None, errors

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import get_type_hints
 
-from zkconsumer.history.transactions import ERRORS, KINDS, Row
+from zkconsumer.history.transactions import KINDS, Row
 
 
 @dataclass(slots=True, kw_only=True)
@@ -249,8 +249,3 @@ def transaction(row: Row, file: str) -> Transaction:
         ttl_ms=row.number if kind == "createTTL" else None,
         error=row.number if kind in ("error", "multi") else None,
     )
-
-
-def error_text(code: int) -> str:
-    """Return the name of an error code."""
-    return ERRORS.get(code, f"error {code}")

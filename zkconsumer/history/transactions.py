@@ -35,25 +35,6 @@ KINDS: Final = {
 }
 """Type of a transaction -> ZooKeeper's name (`Request.op2String`)."""
 
-# ZooKeeper's errors (`KeeperException.Code`) that refused writes have, and their names.
-ERRORS: Final = {
-    -1: "system error",
-    -2: "the rest of a failed multi",
-    -8: "bad arguments",
-    -101: "no node",
-    -102: "not authorized",
-    -103: "wrong version",
-    -108: "no children for ephemerals",
-    -110: "node exists",
-    -111: "not empty",
-    -112: "session expired",
-    -114: "invalid ACL",
-    -118: "session moved",
-    -119: "not read only",
-    -122: "no container",
-    -125: "quota exceeded",
-}
-
 MAX_TRANSACTION: Final = 64 << 20
 """Maximum bytes of one transaction. A server refuses more than `jute.maxbuffer`, 1 MB by default. A
 greater length is reported as damage, so that a wrong length does not allocate memory."""
