@@ -1,14 +1,18 @@
-"""The sizes that `compare` counts, compared with encoded requests."""
+"""The sizes that `compare` counts, compared with encoded requests and responses."""
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
 from kazoo.protocol import serialization as kazoo
 from kazoo.security import OPEN_ACL_UNSAFE
+from support.jvm.kafka_391 import ask
 
 from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.sim.compare import wire_sizes
 
 FRAME = 4 + 4 + 4
@@ -49,3 +53,176 @@ def test_every_kind_of_request_is_compared() -> None:
     kinds = {type(one) for one, _ in [*REQUESTS, *WRITES]}
     assert kinds >= {rq.Get, rq.Exists, rq.Children, rq.Listing, rq.SyncLeader, rq.Multi}
     assert kinds >= {rq.Create, rq.SetData, rq.Delete, rq.Check}
+
+
+# ---- Kafka ---------------------------------------------------------------------------------------
+
+GROUP, MEMBER = "gruppe-ä", "g_0-" + 40 * "x"
+OFFSETS = {TopicPartition(t, n): OffsetAndMetadata(5) for t in ("t", "u" * 130) for n in (0, 1)}
+PLACES = {t: [tp.partition for tp in OFFSETS if tp.topic == t] for t in ("t", "u" * 130)}
+IDS = [
+    {"topicId": f"AAAAAAAAAAAAAAAAAAAA{n}A", "partitions": numbers}
+    for n, numbers in enumerate(PLACES.values())
+]
+# Bytes, as Kafka's converters read them.
+DATA_200 = base64.b64encode(bytes(200)).decode()
+CLASSIC = {"groupId": GROUP, "memberId": MEMBER, "groupInstanceId": "i"}
+
+
+def by_topic(**more: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": topic, "partitions": [{"partitionIndex": n, **more} for n in numbers]}
+        for topic, numbers in PLACES.items()
+    ]
+
+
+# Kafka's key and version of a request, the request and its response, and Kafka's fields of both.
+EXCHANGES: list[tuple[int, int, Any, Any, dict[str, Any], dict[str, Any]]] = [
+    (
+        10,
+        6,
+        msg.FindCoordinator(GROUP),
+        msg.FoundCoordinator(broker=1),
+        {"coordinatorKeys": [GROUP]},
+        {
+            "coordinators": [
+                {
+                    "key": "",
+                    "nodeId": 1,
+                    "host": "localhost",
+                    "port": 9092,
+                    "errorCode": 0,
+                    "errorMessage": "",
+                }
+            ]
+        },
+    ),
+    (
+        11,
+        9,
+        msg.JoinGroup(GROUP, MEMBER, (msg.Protocol("range", bytes(200)),), "i"),
+        msg.Joined(
+            member=MEMBER,
+            protocol_type="consumer",
+            protocol="range",
+            leader=MEMBER,
+            members=(msg.JoinedMember(MEMBER, None, bytes(200)),),
+        ),
+        CLASSIC
+        | {
+            "protocolType": "consumer",
+            "protocols": [{"name": "range", "metadata": DATA_200}],
+            "reason": "",
+        },
+        {
+            "protocolType": "consumer",
+            "protocolName": "range",
+            "leader": MEMBER,
+            "memberId": MEMBER,
+            "members": [{"memberId": MEMBER, "groupInstanceId": None, "metadata": DATA_200}],
+        },
+    ),
+    (
+        14,
+        5,
+        msg.SyncGroup(GROUP, MEMBER, 3, {MEMBER: bytes(200)}, "i", protocol="range"),
+        msg.Synced(assignment=bytes(200), protocol_type="consumer", protocol="range"),
+        CLASSIC
+        | {
+            "protocolType": "consumer",
+            "protocolName": "range",
+            "assignments": [{"memberId": MEMBER, "assignment": DATA_200}],
+        },
+        {"protocolType": "consumer", "protocolName": "range", "assignment": DATA_200},
+    ),
+    (12, 4, msg.Heartbeat(GROUP, MEMBER, 3, "i"), msg.HeartbeatAnswer(), CLASSIC, {}),
+    (
+        13,
+        5,
+        msg.LeaveGroup(GROUP, (msg.Leaver(MEMBER, "i"),)),
+        msg.Left(leavers=((msg.Leaver(MEMBER, "i"), msg.Error.NONE),)),
+        {
+            "groupId": GROUP,
+            "members": [{"memberId": MEMBER, "groupInstanceId": "i", "reason": ""}],
+        },
+        {"members": [{"memberId": MEMBER, "groupInstanceId": "i", "errorCode": 0}]},
+    ),
+    (
+        8,
+        9,
+        msg.OffsetCommit(GROUP, OFFSETS, MEMBER, 3, "i"),
+        msg.OffsetsCommitted(),
+        CLASSIC
+        | {"topics": by_topic(committedOffset=5, committedLeaderEpoch=-1, committedMetadata="")},
+        {"topics": by_topic(errorCode=0)},
+    ),
+    (
+        9,
+        9,
+        msg.OffsetFetch(GROUP, tuple(OFFSETS), MEMBER),
+        msg.OffsetsFetched(offsets=OFFSETS),
+        {
+            "groups": [
+                {
+                    "groupId": GROUP,
+                    "memberId": MEMBER,
+                    "memberEpoch": 3,
+                    "topics": [
+                        {"name": topic, "partitionIndexes": numbers}
+                        for topic, numbers in PLACES.items()
+                    ],
+                }
+            ]
+        },
+        {
+            "groups": [
+                {
+                    "groupId": "",
+                    "topics": by_topic(
+                        committedOffset=5, committedLeaderEpoch=-1, metadata="", errorCode=0
+                    ),
+                    "errorCode": 0,
+                }
+            ]
+        },
+    ),
+    (
+        68,
+        0,
+        msg.ConsumerGroupHeartbeat(
+            GROUP, MEMBER, 3, topics=("t", "u"), assignor="uniform", owned=frozenset(OFFSETS)
+        ),
+        msg.ConsumerGroupAnswer(member=MEMBER, assignment=frozenset(OFFSETS)),
+        {
+            "groupId": GROUP,
+            "memberId": MEMBER,
+            "subscribedTopicNames": ["t", "u"],
+            "serverAssignor": "uniform",
+            "topicPartitions": IDS,
+        },
+        {"memberId": MEMBER, "assignment": {"topicPartitions": IDS}},
+    ),
+]
+
+
+def test_messages_of_kafka_have_the_sizes_that_kafka_encodes() -> None:
+    """The counted bytes of each request and response are those of Kafka 3.9.1's own encoder."""
+    asked = [
+        {
+            "call": "size",
+            "message": type(request).__name__ + "Request" * (side == 0) + "Response" * side,
+            "key": key,
+            "version": version,
+            "client": "g_0",
+            "fields": fields,
+        }
+        for key, version, request, _, *both in EXCHANGES
+        for side, fields in enumerate(both)
+    ]
+    sizes = [one["size"] for one in ask(asked)]
+    counted = [
+        wire_sizes.of_kafka("g_0", request, response) for _, _, request, response, *_ in EXCHANGES
+    ]
+    assert counted == [sum(sizes[at : at + 2]) for at in range(0, len(sizes), 2)]
+    kinds = {type(request).__name__ for _, _, request, *_ in EXCHANGES}
+    assert kinds == {one.__name__ for one in msg.Request.__subclasses__()}

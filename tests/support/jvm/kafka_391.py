@@ -117,7 +117,30 @@ class Live:
                 return self._vote(request)
             case "reconcile":
                 return self._reconcile(request)
+            case "size":
+                return self._size(request)
         raise ValueError(request["call"])
+
+    def _size(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Encode a message, and return its number of bytes with the length and the header.
+
+        `fields` are those that have not the message's defaults, as Kafka's converters write them.
+        """
+        name, version = request["message"], request["version"]
+        data = f"org.apache.kafka.common.message.{name}Data"
+        converter = _java(f"{data}JsonConverter")
+        mapper = _java("com.fasterxml.jackson.databind.ObjectMapper")()
+        default = json.loads(str(converter.write(_java(data)(), version)))
+        document = mapper.readTree(json.dumps(default | request["fields"]))
+        kind = _java("org.apache.kafka.common.protocol.ApiKeys").forId(request["key"])
+        requests = "org.apache.kafka.common.requests"
+        if name.endswith("Request"):
+            head = _java(f"{requests}.RequestHeader")(kind, version, request["client"], 7)
+        else:
+            head = _java(f"{requests}.ResponseHeader")(7, kind.responseHeaderVersion(version))
+        encoded = _java("org.apache.kafka.common.protocol.MessageUtil").toByteBuffer
+        body = encoded(converter.read(document, version), version).remaining()
+        return {"size": 4 + int(encoded(head.data(), head.headerVersion()).remaining() + body)}
 
     def _partitioner(self, request: Mapping[str, Any]) -> dict[str, Any]:
         utils = _java("org.apache.kafka.common.utils.Utils")

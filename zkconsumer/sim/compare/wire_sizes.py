@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.later import messages as msg
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
 
 # ---- ZooKeeper -----------------------------------------------------------------------------------
@@ -78,7 +79,11 @@ def _result(request: rq.Request | rq.Write) -> int:
 
 # ---- Kafka: the newest versions of 3.9.1, which all have compact fields --------------------------
 
+_INT8, _INT16, _INT32, _INT64 = 1, 2, 4, 8
 _UUID = 16
+
+_Field = int | str | bytes | None | list[int]
+"""A field: the size of a number, a text, or the sizes of an array's elements."""
 
 
 def of_kafka(client: str, request: msg.Request, response: msg.Response) -> int:
@@ -86,138 +91,99 @@ def of_kafka(client: str, request: msg.Request, response: msg.Response) -> int:
 
     The coordinator's host is assumed to be `localhost`. Error messages are left out.
     """
-    head = 4 + 2 + 2 + 4 + (2 + len(client.encode())) + 1
-    if isinstance(request, msg.OffsetCommit):
-        return head + _asked(request) + 9 + _stored(request)
-    return head + _asked(request) + 9 + _told(response)
+    head = _INT32 + _fields(_INT16, _INT16, _INT32, _INT16 + len(client.encode()))
+    answer_head = _INT32 + _fields(_INT32)
+    stored = request.offsets if isinstance(request, msg.OffsetCommit) else None
+    return head + _request_body(request) + answer_head + _response_body(response, stored)
 
 
-def _compact(value: str | bytes | None) -> int:
-    size = len(value.encode() if isinstance(value, str) else value or b"")
-    return _varint(size + 1) + size
+def _fields(*fields: _Field) -> int:
+    """Return the size of a structure: its fields, and an empty list of tagged fields."""
+    return sum(map(_field, fields)) + 1
+
+
+def _field(one: _Field) -> int:
+    match one:
+        case int():
+            return one
+        case list():
+            return _varint(len(one) + 1) + sum(one)
+        case _:
+            size = len(one.encode() if isinstance(one, str) else one or b"")
+            return _varint(size + 1) + size
 
 
 def _varint(value: int) -> int:
     return max(1, (value.bit_length() + 6) // 7)
 
 
-def _many(sizes: list[int]) -> int:
-    return _varint(len(sizes) + 1) + sum(sizes)
+def _partitions(partitions: Iterable[TopicPartition] | None, each: int) -> list[int]:
+    """Return the sizes of topics with `each` bytes for a partition."""
+    counts = Counter(tp.topic for tp in partitions or ())
+    return [_fields(topic, [each] * count) for topic, count in counts.items()]
 
 
-def _by_topic(partitions: Iterable[object] | None) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for tp in partitions or ():
-        assert isinstance(tp, TopicPartition)
-        counts[tp.topic] = counts.get(tp.topic, 0) + 1
-    return counts
+def _ids(partitions: Iterable[TopicPartition]) -> list[int]:
+    """Return the sizes of topics that are named by their ids."""
+    counts = Counter(tp.topic for tp in partitions)
+    return [_fields(_UUID, [_INT32] * count) for count in counts.values()]
 
 
-def _asked(request: msg.Request) -> int:
-    group = _compact(request.group)
+def _request_body(request: msg.Request) -> int:
+    group = request.group
     match request:
         case msg.FindCoordinator():
-            return 1 + _many([group]) + 1
+            return _fields(_INT8, [_field(group)])
         case msg.JoinGroup(member=member, instance=instance, protocols=protocols):
-            listed = [_compact(one.name) + _compact(one.metadata) + 1 for one in protocols]
-            kind, reason = _compact(request.protocol_type), 1
-            return (
-                group
-                + 8
-                + _compact(member)
-                + _compact(instance)
-                + kind
-                + _many(listed)
-                + reason
-                + 1
-            )
-        case msg.SyncGroup(member=member, assignments=assignments):
-            listed = [_compact(one) + _compact(data) + 1 for one, data in assignments.items()]
-            names = _compact(request.protocol_type) + _compact(request.protocol)
-            return (
-                group
-                + 4
-                + _compact(member)
-                + _compact(request.instance)
-                + names
-                + _many(listed)
-                + 1
-            )
+            listed = [_fields(one.name, one.metadata) for one in protocols]
+            kind = request.protocol_type
+            return _fields(group, _INT32, _INT32, member, instance, kind, listed, "")
+        case msg.SyncGroup(member=member, instance=instance, assignments=assignments):
+            listed = [_fields(one, data) for one, data in assignments.items()]
+            names = request.protocol_type, request.protocol
+            return _fields(group, _INT32, member, instance, *names, listed)
         case msg.Heartbeat(member=member, instance=instance):
-            return group + 4 + _compact(member) + _compact(instance) + 1
+            return _fields(group, _INT32, member, instance)
         case msg.LeaveGroup(leavers=leavers):
-            return (
-                group
-                + _many([_compact(one.member) + _compact(one.instance) + 2 for one in leavers])
-                + 1
-            )
+            return _fields(group, [_fields(one.member, one.instance, "") for one in leavers])
         case msg.OffsetCommit(offsets=offsets, member=member, instance=instance):
-            topics = [
-                _compact(topic) + _varint(n + 1) + n * (4 + 8 + 4 + 1 + 1) + 1
-                for topic, n in _by_topic(offsets).items()
-            ]
-            return group + 4 + _compact(member) + _compact(instance) + _many(topics) + 1
+            each = _fields(_INT32, _INT64, _INT32, "")  # partition, offset, epoch, metadata
+            return _fields(group, _INT32, member, instance, _partitions(offsets, each))
         case msg.OffsetFetch(partitions=partitions, member=member):
-            topics = [
-                _compact(t) + _varint(n + 1) + 4 * n + 1 for t, n in _by_topic(partitions).items()
-            ]
-            return _many([group + _compact(member) + 4 + _many(topics) + 1]) + 1 + 1
+            return _fields([_fields(group, member, _INT32, _partitions(partitions, _INT32))], _INT8)
         case msg.ConsumerGroupHeartbeat():
-            names = (
-                1 if request.topics is None else _many([_compact(one) for one in request.topics])
-            )
-            owned = 1 if request.owned is None else _ids(request.owned)
-            texts = (request.member, request.instance, request.rack, request.assignor)
-            return group + 4 + 4 + sum(map(_compact, texts)) + names + owned + 1
+            topics = request.topics
+            subscribed = None if topics is None else [_field(one) for one in topics]
+            texts = request.member, _INT32, request.instance, request.rack, _INT32
+            owned = None if request.owned is None else _ids(request.owned)
+            return _fields(group, *texts, subscribed, request.assignor, owned)
     raise TypeError(type(request).__name__)
 
 
-def _stored(request: msg.OffsetCommit) -> int:
-    topics = [
-        _compact(topic) + _varint(n + 1) + n * (4 + 2 + 1) + 1
-        for topic, n in _by_topic(request.offsets).items()
-    ]
-    return 4 + _many(topics) + 1
-
-
-def _ids(partitions: frozenset[TopicPartition]) -> int:
-    counts = _by_topic(partitions)
-    return _many([_UUID + _varint(n + 1) + 4 * n + 1 for n in counts.values()])
-
-
-def _told(response: msg.Response) -> int:
+def _response_body(
+    response: msg.Response, stored: Mapping[TopicPartition, OffsetAndMetadata] | None
+) -> int:
+    """Return the size of a response; `stored` are the offsets that its request has committed."""
     match response:
         case msg.FoundCoordinator():
-            return 4 + _many([1 + 4 + _compact("localhost") + 4 + 2 + 1 + 1]) + 1
+            return _fields(_INT32, [_fields("", _INT32, "localhost", _INT32, _INT16, "")])
         case msg.Joined(members=members):
-            listed = [
-                _compact(one.member) + _compact(one.instance) + _compact(one.metadata) + 1
-                for one in members
-            ]
-            texts = (response.protocol_type, response.protocol, response.leader)
-            return (
-                4
-                + 2
-                + 4
-                + sum(map(_compact, texts))
-                + 1
-                + _compact(response.member)
-                + _many(listed)
-                + 1
-            )
+            listed = [_fields(one.member, one.instance, one.metadata) for one in members]
+            texts = response.protocol_type, response.protocol, response.leader
+            return _fields(_INT32, _INT16, _INT32, *texts, _INT8, response.member, listed)
         case msg.Synced(assignment=assignment):
-            names = _compact(response.protocol_type) + _compact(response.protocol)
-            return 4 + 2 + names + _compact(assignment) + 1
+            return _fields(_INT32, _INT16, response.protocol_type, response.protocol, assignment)
         case msg.Left(leavers=leavers):
-            listed = [_compact(one.member) + _compact(one.instance) + 3 for one, _ in leavers]
-            return 4 + 2 + _many(listed) + 1
+            listed = [_fields(one.member, one.instance, _INT16) for one, _ in leavers]
+            return _fields(_INT32, _INT16, listed)
+        case msg.OffsetsCommitted():
+            return _fields(_INT32, _partitions(stored, _fields(_INT32, _INT16)))
         case msg.OffsetsFetched(offsets=offsets):
-            topics = [
-                _compact(topic) + _varint(n + 1) + n * (4 + 8 + 4 + 1 + 2 + 1) + 1
-                for topic, n in _by_topic(offsets).items()
-            ]
-            return 4 + _many([1 + _many(topics) + 2 + 1]) + 1
+            each = _fields(_INT32, _INT64, _INT32, "", _INT16)
+            return _fields(_INT32, [_fields("", _partitions(offsets, each), _INT16)])
         case msg.ConsumerGroupAnswer(assignment=assignment):
-            body = 1 if assignment is None else 1 + _ids(assignment) + 1
-            return 4 + 2 + 1 + _compact(response.member) + 4 + 4 + body + 1
-    return 4 + 2 + 1
+            body = _INT8 if assignment is None else _INT8 + _fields(_ids(assignment))
+            return _fields(_INT32, _INT16, "", response.member, _INT32, _INT32, body)
+        case msg.HeartbeatAnswer():
+            return _fields(_INT32, _INT16)
+    raise TypeError(type(response).__name__)
