@@ -14,6 +14,8 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.sim.compare import wire_sizes
+from zkconsumer.sim.ensemble import CHANGED
+from zkconsumer.testing import zookeeper_wire as wire
 
 FRAME = 4 + 4 + 4
 """Bytes of the length, the number and the type, which kazoo writes before each request."""
@@ -46,6 +48,48 @@ REQUESTS: list[tuple[Any, Any]] = [
 def test_a_request_to_zookeeper_has_the_size_that_kazoo_sends(request_: Any, encoded: Any) -> None:
     """The counted bytes of each kind of request are those of the client that members use."""
     assert wire_sizes.of_zookeeper(request_, None) == FRAME + len(encoded.serialize())
+
+
+STAT = rq.Stat(1, 2, 3, 0, 4)
+LISTED = ("a", "gruppe-ä")
+# A kind of request, with the value of its reply.
+REPLIES: list[tuple[Any, wire.Op, Any]] = [
+    (rq.Get(PATH), wire.Op.GET_DATA, rq.Node(DATA, STAT)),
+    (rq.Get(PATH), wire.Op.GET_DATA, rq.Node(None, STAT)),
+    (rq.Exists(PATH), wire.Op.EXISTS, STAT),
+    (rq.Children(PATH), wire.Op.GET_CHILDREN, LISTED),
+    (rq.Listing(PATH), wire.Op.GET_CHILDREN2, rq.ListedChildren(LISTED, 2)),
+    (rq.SyncLeader(PATH), wire.Op.SYNC, PATH),
+    (rq.Create(PATH, DATA), wire.Op.CREATE, PATH),
+    (rq.SetData(PATH, DATA, 7), wire.Op.SET_DATA, STAT),
+    (rq.Delete(PATH), wire.Op.DELETE, None),
+]
+
+
+def _full(path: str, stat: rq.Stat | None) -> wire.FullStat:
+    return wire.FullStat(*range(11))
+
+
+@pytest.mark.parametrize(("request_", "op", "value"), REPLIES, ids=lambda one: type(one).__name__)
+def test_a_reply_of_zookeeper_has_the_size_that_clients_read(
+    request_: Any, op: wire.Op, value: Any
+) -> None:
+    """The counted bytes of each kind of reply are those of the fake server, which kazoo reads."""
+    counted = wire_sizes.of_zookeeper(request_, rq.Reply(rq.Code.OK, value))
+    counted -= wire_sizes.of_zookeeper(request_, None)
+    assert counted == 4 + len(wire.head(1, 2) + wire.result(op, request_, value, _full))
+
+
+def test_the_replies_of_a_transaction_and_of_a_watch() -> None:
+    """A transaction counts each of its results; a watch event has its head and its path."""
+    writes = (rq.Create(PATH, DATA), rq.SetData(PATH, DATA, 7), rq.Delete(PATH), rq.Check(PATH, 0))
+    ops = (wire.Op.CREATE, wire.Op.SET_DATA, wire.Op.DELETE, wire.Op.CHECK)
+    reply = rq.Reply(rq.Code.OK, (PATH, STAT, None, None))
+    request = rq.Multi(writes)
+    counted = wire_sizes.of_zookeeper(request, reply) - wire_sizes.of_zookeeper(request, None)
+    encoded = wire.transaction_result(wire.Transaction(ops, writes), reply, _full)
+    assert counted == 4 + len(wire.head(1, 2) + encoded)
+    assert wire_sizes.of_watch_event(PATH) == 4 + len(wire.event(CHANGED, PATH))
 
 
 def test_every_kind_of_request_is_compared() -> None:
