@@ -8,16 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.sim.regressions import REGRESSIONS
+from support.sim.regressions import LATE_ANSWER_COUNTS, REGRESSIONS
 
+from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.kernel.search import Decisions
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import draw_plan, load, run
+from zkconsumer.sim.stream_member import StreamMember
+from zkconsumer.sim.stream_world import StreamWorld
 from zkconsumer.sim.world import World, brokers, delete_owner, no_brokers
 
 
@@ -129,6 +133,64 @@ def test_a_refused_release_with_an_unfinished_message() -> None:
     until(world, lambda: world.now > back)
     world.act(Action(Do.ALLOW))
     until(world, lambda: not monitor.converged(world))
+
+
+def two_streams(one: Settings) -> Settings:
+    return replace(one, subscription={World.TOPIC: 2}, grace_s=1.0)
+
+
+def unread(world: World, condition: Callable[[], bool]) -> None:
+    """Perform actions until a condition holds, while no user asks for messages."""
+    for turn in range(5_000):
+        if condition():
+            return
+        ordinary = [one for one in world.enabled() if one.do not in (Do.NEXT_MESSAGE, Do.POLL)]
+        actions = [one for one in ordinary if one.do is not Do.TIME] or ordinary
+        world.act(actions[turn % len(actions)])
+        assert world.now < 60, "the condition was not reached"
+    raise AssertionError("the condition was not reached")
+
+
+def answer_an_earlier_release() -> Phase:
+    """Let a user answer its release when the partition is revoked from another stream of its
+    member; return the phase of the member afterwards.
+    """
+    world = StreamWorld(
+        Plan(members=2, partitions=4, streams=True, settings=two_streams), Monitor()
+    )
+    other, member = world.members
+    assert isinstance(member, StreamMember)
+    first, second = member.users
+    moves = TopicPartition(world.TOPIC, 2)
+    world.act(Action(Do.JOIN, 1))
+    alone(world, 1, lambda: member.settled)
+    unread(world, lambda: member.settled and len(member.feeds) == 4)
+    while moves not in second.held:
+        world.act(Action(Do.NEXT_MESSAGE, 1))
+    world.act(Action(Do.JOIN, 0))
+    unread(world, lambda: other.settled and member.settled and first.stream.serves(moves))
+    while moves not in first.held:
+        world.act(Action(Do.NEXT_MESSAGE, 1))
+    world.act(Action(Do.LEAVE, 0))
+    unread(world, lambda: moves in member.state.revoking)
+    assert member.state.phase is Phase.STOPPING
+    assert moves in second.held
+    world.act(Action(Do.NEXT_MESSAGE, 1))
+    assert moves not in second.held
+    alone(world, 1, lambda: not member.inbox)
+    return member.state.phase
+
+
+def test_a_user_answers_the_release_of_an_earlier_ownership() -> None:
+    """A late answer does not give up the partition that another user of the member holds."""
+    assert answer_an_earlier_release() is Phase.STOPPING
+
+
+def test_a_late_answer_that_counts_is_noticed() -> None:
+    """If the late answer counts, the monitor reports that the member gives up the partition."""
+    with LATE_ANSWER_COUNTS.planted(), pytest.raises(InvariantViolation) as caught:
+        answer_an_earlier_release()
+    assert caught.value.invariant == "I9"
 
 
 @pytest.mark.parametrize(

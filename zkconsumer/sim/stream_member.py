@@ -132,6 +132,7 @@ class StreamMember(ReportingMember):
 
     Attributes:
         users: one user for each stream.
+        slow_user: the user that asks for no messages now; None if no user is slow.
         paused: the partitions that the users have paused and not resumed. A pause may outlast a
             withdrawal: the partition may be granted again under the same fencing token.
     """
@@ -149,6 +150,7 @@ class StreamMember(ReportingMember):
     ) -> None:
         self._log, self._reset = log, reset
         self.users: list[User] = []
+        self.slow_user: User | None = None
         self.paused: set[TopicPartition] = set()
         self._turns = 0
         self.has_given_up = False
@@ -200,11 +202,17 @@ class StreamMember(ReportingMember):
     def held(self) -> set[tuple[TopicPartition, int]]:
         return {(tp, epoch) for user in self.users for tp, (epoch, _) in user.held.items()}
 
+    @property
+    def last_user(self) -> User:
+        """The user that asked for messages last."""
+        return self.users[self._turns - 1]
+
     def busy_user(self, now: float) -> User | None:
         """Return the next user, in turn, whose call would finish, receive or change something."""
         count = len(self.users)
         for turn in range(self._turns, self._turns + count):
-            if self._has_work(user := self.users[turn % count], now):
+            user = self.users[turn % count]
+            if user is not self.slow_user and self._has_work(user, now):
                 return user
         return None
 

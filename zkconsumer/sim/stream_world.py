@@ -20,7 +20,7 @@ from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.session import BROKEN
 from zkconsumer.sim.stream_member import StreamMember
-from zkconsumer.sim.world import STEP_S, Watcher, World, revive
+from zkconsumer.sim.world import STEP_S, Watcher, World, end_slow, revive, slow
 from zkconsumer.sim.zookeeper import Unreachable
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ class StreamWorld(World):
 
     def _of_reader(self, actions: list[Action], who: int) -> None:
         if query := self._query(who):
-            actions += [Action(Do.NEXT_MESSAGE, who)] if query.is_busy(self.now) else []
+            is_busy = not self.links[who].slow and query.is_busy(self.now)
+            actions += [Action(Do.NEXT_MESSAGE, who)] if is_busy else []
         elif self._member(who).busy_user(self.now):
             actions += Action(Do.NEXT_MESSAGE, who), Action(Do.POLL, who)
 
@@ -159,6 +160,17 @@ class StreamWorld(World):
         if query := self._query(who):
             for one in query.replay():
                 self.watcher.finished(self, who, one.tp, one.end)
+
+    def _do_slow(self, who: int) -> None:
+        """Of a member with streams, only one user is slow: each stream has its own thread."""
+        slow(self, who)
+        if not self._query(who):
+            self._member(who).slow_user = self._member(who).last_user
+
+    def _do_hurry(self, who: int) -> None:
+        end_slow(self, who)
+        if not self._query(who):
+            self._member(who).slow_user = None
 
     def _do_poll(self, who: int) -> None:
         self._read(who, is_poll=True)

@@ -898,13 +898,12 @@ class World:
                 actions.append(Action(Do.OVERTAKE, who))
         if member.may_post(self.now):
             actions.append(Action(Do.POST, who))
-        if not link.slow:
-            self._of_reader(actions, who)
+        self._of_reader(actions, who)
 
     def _of_reader(self, actions: list[Action], who: int) -> None:
         """Add the actions with which the user gets or finishes a message."""
         member = self.members[who]
-        if member.feeds and self._has_work(member):
+        if not self.links[who].slow and member.feeds and self._has_work(member):
             actions.append(Action(Do.NEXT_MESSAGE, who))
 
     def user_actions(self, do: Do, who: int) -> list[Action]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from support.sim.mutants import Mutant, Patch, function
-from zkconsumer.member import assignment, commits, operations, rebalance
+from zkconsumer.member import assignment, commits, machine, operations, rebalance
+from zkconsumer.member.events import ReleaseReady
 from zkconsumer.member.operations import release
 from zkconsumer.member.state import Commits, replace
 
@@ -55,6 +56,21 @@ def _hand_over_cut_short_is_forgotten() -> list[Patch]:
 def _broker_returns_unnoticed() -> list[Patch]:
     return [(assignment, "_misses_brokers", lambda state, view: False)]
 
+
+def _late_answer_counts() -> list[Patch]:
+    def release_ready(state: Any, event: Any) -> Any:
+        now_owned = {tp: state.owned[tp] for tp in event.partitions if tp in state.owned}
+        return real(state, replace(event, partitions=now_owned))
+
+    real = machine.HANDLERS[None, ReleaseReady]
+    return [(machine.HANDLERS, (None, ReleaseReady), release_ready)]
+
+
+LATE_ANSWER_COUNTS = Mutant(
+    "late answer counts",
+    "an answer to the release of an earlier ownership counts for the present ownership",
+    _late_answer_counts,
+)
 
 REGRESSIONS = {
     "a-broker-returns-before-its-absence-is-known": Mutant(
