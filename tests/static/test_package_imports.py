@@ -43,7 +43,10 @@ PERMITTED: dict[str, set[str]] = {
         *("config", "zk", "admin", "sandbox", "history"),
     },
     "history": {"errors", "protocol"},
-    "testing": {"errors", "protocol", "kafka", "zk", "later", "admin", "sim", "sandbox"},
+    "testing": {
+        *("errors", "protocol", "member", "later", "zk", "kafka", "consumer", "admin", "sim"),
+        "sandbox",
+    },
     "demo": {"errors", "protocol", "zk", "sandbox", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),

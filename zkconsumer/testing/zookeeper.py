@@ -42,14 +42,14 @@ class SessionInfo(NamedTuple):
 
 
 class LocalSession:
-    """A session in the test's process, without a port; it never expires by itself.
+    """A session in the test's process, without a port; it lives until it is closed or abandoned.
 
     Fake brokers register in one. As for a client, its ephemeral znodes end with it.
     """
 
-    def __init__(self, service: ZooKeeperService, engine: Engine) -> None:
+    def __init__(self, service: ZooKeeperService, engine: Engine, timeout_s: float) -> None:
         self._service, self._engine = service, engine
-        self.id = engine.call(service.open_local)
+        self.id = engine.call(lambda: service.open_local(timeout_s))
 
     def request(self, request: rq.Request | rq.Rights) -> Reply:
         """Execute a request; a refusal is a Reply with another code than OK."""
@@ -59,9 +59,31 @@ class LocalSession:
         """Return the watch events since the last call, as (kind, path)."""
         return self._engine.call(lambda: self._service.sim.take_events(self.id))
 
+    def is_isolated(self) -> bool:
+        """Return whether a fault separates the session from the server (`isolate`)."""
+        return self._engine.call(lambda: self.id in self._service.isolated)
+
+    def is_connected(self) -> bool:
+        """Return whether the session has neither ended nor lost its connection by a fault."""
+        return self._engine.call(lambda: self._service.sim.is_connected(self.id))
+
+    def reconnect(self) -> bool:
+        """Connect again after a fault; return False if the session has expired.
+
+        Watches do not survive.
+
+        Raises:
+            NotConnected: the server has lost data that this session has seen.
+        """
+        return self._engine.call(lambda: self._service.reconnect_local(self.id))
+
     def close(self) -> None:
         """End the session, and with it its ephemeral znodes."""
         self._engine.call(lambda: self._service.close_session(self.id))
+
+    def abandon(self) -> None:
+        """Leave the session as a process does that dies: it expires after its timeout."""
+        self._engine.call(lambda: self._service.abandon(self.id))
 
 
 class FakeZooKeeper:
@@ -69,6 +91,12 @@ class FakeZooKeeper:
 
     Its methods may be called on any thread, and most of them also before `start`: a test can write
     znodes before the first client comes. Here znodes are read and written with all rights.
+
+    Attributes:
+        release: ZooKeeper's release.
+        tick_time_s: the unit in which sessions expire, in seconds.
+        clock: the server's time.
+        engine: the thread of the server.
     """
 
     def __init__(
@@ -97,9 +125,9 @@ class FakeZooKeeper:
         self.release = release
         self.tick_time_s = tick_time_s
         self.clock = clock or Clock()
-        self._engine = engine or Engine("fake ZooKeeper")
+        self.engine = engine or Engine("fake ZooKeeper")
         self._service = ZooKeeperService(release=release, tick_time_s=tick_time_s, clock=self.clock)
-        self._port = Port(self._engine, lambda at: ClientConnection(at, self._service), port)
+        self._port = Port(self.engine, lambda at: ClientConnection(at, self._service), port)
         self._timer: asyncio.TimerHandle | None = None
         self._is_running = False
 
@@ -115,6 +143,11 @@ class FakeZooKeeper:
         """The port for clients; 0 before the first start if the server chooses it."""
         return self._port.number
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the server answers: it runs, and is neither killed nor paused."""
+        return self._is_running and self._port.is_listening and not self._port.is_paused
+
     def start(self) -> None:
         """Listen for clients; another call does nothing.
 
@@ -123,15 +156,15 @@ class FakeZooKeeper:
         """
         if self._is_running:
             return
-        self._engine.start()
+        self.engine.start()
         try:
             self._port.open()
         except BaseException:
-            self._engine.stop()
+            self.engine.stop()
             raise
         self._is_running = True
         self.clock.listen(self._advanced)
-        self._engine.call(self._tick)
+        self.engine.call(self._tick)
 
     def stop(self) -> None:
         """End all connections, the port and the thread; another call does nothing. Data stay."""
@@ -139,9 +172,9 @@ class FakeZooKeeper:
             return
         self._is_running = False
         self.clock.forget(self._advanced)
-        self._engine.call(self._end_timer)
+        self.engine.call(self._end_timer)
         self._port.close()
-        self._engine.stop()
+        self.engine.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -229,11 +262,15 @@ class FakeZooKeeper:
         """Call `listener` with each later change of a znode, on the server's thread."""
         self._call(lambda: self._service.listeners.append(listener))
 
+    def forget(self, listener: Callable[[Change], object]) -> None:
+        """End `listen`."""
+        self._call(lambda: self._service.listeners.remove(listener))
+
     # ---- sessions --------------------------------------------------------------------------------
 
-    def session(self) -> LocalSession:
-        """Open a session in the test's process."""
-        return LocalSession(self._service, self._engine)
+    def session(self, *, timeout_s: float = 6.0) -> LocalSession:
+        """Open a session in the test's process; `timeout_s` counts from `LocalSession.abandon`."""
+        return LocalSession(self._service, self.engine, timeout_s)
 
     @property
     def sessions(self) -> tuple[SessionInfo, ...]:
@@ -370,12 +407,12 @@ class FakeZooKeeper:
     # ---- on the server's thread ------------------------------------------------------------------
 
     def _call(self, function: Callable[[], Result]) -> Result:
-        return self._engine.call(function)
+        return self.engine.call(function)
 
     def _tick(self) -> None:
         if not self._port.is_paused:
             self._service.tick()
-        self._timer = self._engine.loop.call_later(self.tick_time_s, self._tick)
+        self._timer = self.engine.loop.call_later(self.tick_time_s, self._tick)
 
     def _end_timer(self) -> None:
         if self._timer is not None:

@@ -28,9 +28,6 @@ from zkconsumer.testing.zookeeper_wire import Call, Error, FullStat, Op
 MAX_SESSION_TIMEOUT_S: Final = 60.0
 """The longest session timeout that the server grants; ten times the JVM consumer's default."""
 
-LOCAL_TIMEOUT_S: Final = 1e9
-"""The timeout of a session in the test's process, which never expires by itself."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -141,6 +138,7 @@ class ZooKeeperService:
         self.injections: Injections[tuple[int, Call]] = Injections()
         self.isolated: set[int] = set()
         self.listeners: list[Callable[[Change], object]] = []
+        self._locals: set[int] = set()  # living sessions of the test's process
         self._metadata = self._backup = _Metadata()
         self._noted = 0
         # A new server has these znodes.
@@ -161,11 +159,21 @@ class ZooKeeperService:
         self.publish()
         return reply
 
-    def open_local(self) -> int:
-        """Open a session without a connection, and return its number."""
-        session = self.sim.connect(now=self.now, timeout_s=LOCAL_TIMEOUT_S)
+    def open_local(self, timeout_s: float) -> int:
+        """Open a session of the test's process, and return its number."""
+        session = self.sim.connect(now=self.now, timeout_s=timeout_s)
         assert session is not None, "a new session has a number"
+        self._locals.add(session)
         return session
+
+    def reconnect_local(self, session: int) -> bool:
+        """Connect a session of the test's process again; return False if it has expired."""
+        return self.sim.connect(now=self.now, timeout_s=0.0, session=session) is not None
+
+    def abandon(self, session: int) -> None:
+        """Let a session of the test's process expire after its timeout."""
+        self._locals.discard(session)
+        self.sim.disconnect(session)
 
     def request(self, session: int, request: rq.Request | rq.Rights) -> Reply:
         """Execute a request of a local session."""
@@ -176,6 +184,7 @@ class ZooKeeperService:
 
     def close_session(self, session: int) -> None:
         """End a session, as its client does."""
+        self._locals.discard(session)
         self.sim.close(session, self.now)
         self.publish()
 
@@ -399,6 +408,9 @@ class ZooKeeperService:
 
     def tick(self) -> None:
         """Let the sessions expire whose timeout has passed."""
+        for session in self._locals:
+            if session not in self.isolated:
+                self.sim.ping(session, self.now)
         if self.sim.tick(self.now):
             self.publish()
 
