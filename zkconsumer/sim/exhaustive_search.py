@@ -14,15 +14,15 @@ is never merged with another history.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
-from typing import Any, TypeAlias
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from zkconsumer.consumer.executor import Resume
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.sim.kernel import search
+from zkconsumer.sim.kernel.keys import KeyPart, Numbers, Rules, Value, distance, together
 from zkconsumer.sim.kernel.search import SearchResult
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.member import Replayed, SimMember
@@ -31,15 +31,8 @@ from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import CONVERGENCE_S
 from zkconsumer.sim.world import WALL_MS, World, possible, repairs
 
-Value: TypeAlias = Any  # Any: a value in the state of a world
-
 # ---- keys of worlds ------------------------------------------------------------------------------
 
-
-LATEST_S, EARLIEST_S = 100.0, -10.0
-"""Distance from the present time, in seconds, beyond which all times count as equal: a distant
-automatic commit, or a lease that ended long ago. No rule looks back further than 8 s, the time
-after which a blocked partition is reported."""
 
 MOMENTS = frozenset(
     {
@@ -70,62 +63,20 @@ LEFT_OUT = frozenset({"settings", "wall_ms", "timestamp_ms", "last_op"})
 """Fields that are equal in all states, that are never read, or that only number new operations."""
 
 
-_NAMES: dict[type[Value], tuple[str, ...]] = {Replayed: ("command", "started", "sent")}
+class _Operation(NamedTuple):
+    """What a key contains of a running operation."""
+
+    command: Value
+    started: float
+    sent: Value
 
 
-def _names(kind: type[Value]) -> tuple[str, ...]:
-    """Return the fields of a class that belong to the key."""
-    if kind not in _NAMES:
-        names = kind._fields if hasattr(kind, "_fields") else [one.name for one in fields(kind)]
-        _NAMES[kind] = tuple(name for name in names if name not in LEFT_OUT)
-    return _NAMES[kind]
-
-
-class KeyPart:
-    """One part of a world in the form that its key contains, and the numbers that the form leaves
-    out."""
-
-    def __init__(self) -> None:
-        self.zxids: list[int] = []
-        self.cversions: list[int] = []
-        self.operations: list[int] = []
-        self.moments: list[float] = []
-
-    def of(self, value: Value) -> Hashable:
-        """Return the form of a value; numbers that the key replaces are collected separately."""
-        kind = type(value)
-        if value is None or kind in (int, str, bytes, bool, float) or isinstance(value, Enum):
-            found: Hashable = value
-            return found
-        if isinstance(value, Mapping):
-            return tuple((key, self.of(value[key])) for key in sorted(value))
-        if isinstance(value, frozenset | set):
-            return tuple(sorted(value))
-        if hasattr(kind, "_fields") or is_dataclass(value) or kind is Replayed:
-            return kind.__name__, *[
-                self._field(name, getattr(value, name)) for name in _names(kind)
-            ]
-        return tuple([self.of(one) for one in value])
-
-    def _field(self, name: str, value: Value) -> Hashable:
-        if value is None:
-            return None
-        if name in ZXIDS:
-            self.zxids.append(value)
-        elif name == "cversion":
-            self.cversions.append(value)
-        elif name in OPERATIONS:
-            self.operations.append(value)
-        elif name in MOMENTS:
-            self.moments.append(value)
-        else:
-            return self.of(value)
-        return name
-
-
-Numbers = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""The numbers that a form leaves out: zxids, `cversion`s of the list of consumers, operations,
-times."""
+RULES = Rules(
+    kinds=(ZXIDS, frozenset({"cversion"}), OPERATIONS, MOMENTS),
+    left_out=LEFT_OUT,
+    parts={Replayed: lambda one: _Operation(one.command, one.started, one.sent)},
+)
+_ZXID, _MOMENT = 0, 3
 
 
 MOST_STATES = 40_000
@@ -162,14 +113,14 @@ class WorldKeys:
                     tuple([ranks[zxid] for zxid in found]),
                     tuple([children - cversion for cversion in cversions]),
                     tuple([order[op] for op in operations]),
-                    tuple([_distance(moment - now) for moment in moments]),
+                    tuple([distance(moment - now) for moment in moments]),
                 )
             )
         return hash(tuple(key))
 
     def _member(self, member: SimMember) -> tuple[Hashable, Numbers]:
         state, numbers = self._state(member.state)
-        form = KeyPart()
+        form = KeyPart(RULES)
         session = member.session
         # Tickets only distinguish operations: use a ticket's rank among the running operations.
         place = {ticket: n for n, ticket in enumerate(sorted(member.running))}
@@ -196,40 +147,24 @@ class WorldKeys:
             session.read,
             session.changes,
         )
-        form.moments.append(member.gate)
-        both = (
-            (*numbers[0], *form.zxids),
-            (*numbers[1], *form.cversions),
-            (*numbers[2], *form.operations),
-            (*numbers[3], *form.moments),
-        )
-        return (state, rest), both
+        form.numbers[_MOMENT].append(member.gate)
+        return (state, rest), together(numbers, form.taken())
 
     def _state(self, state: State) -> tuple[Hashable, Numbers]:
         known = self._states.get(id(state))
         if known is None:
             if len(self._states) >= MOST_STATES:
                 self._states.clear()
-            form = KeyPart()
+            form = KeyPart(RULES)
             whole = form.of(state)
-            form.zxids.extend(state.topics[name] for name in sorted(state.topics))
-            numbers = _numbers(form)
-            known = self._states[id(state)] = (state, whole, numbers)
+            form.numbers[_ZXID].extend(state.topics[name] for name in sorted(state.topics))
+            known = self._states[id(state)] = (state, whole, form.taken())
         return known[1], known[2]
-
-
-def _numbers(form: KeyPart) -> Numbers:
-    return (
-        tuple(form.zxids),
-        tuple(form.cversions),
-        tuple(form.operations),
-        tuple(form.moments),
-    )
 
 
 def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
     """Return connections, faults, logs and the monitor's memory."""
-    form = KeyPart()
+    form = KeyPart(RULES)
     owners = world.owners()
     now_owned = {(tp, czxid) for tp, (_, _, czxid) in owners.items()}
     whole = (
@@ -262,12 +197,8 @@ def _surroundings(world: World, monitor: Monitor) -> tuple[Hashable, Numbers]:
             if (tp, epoch) in now_owned
         ),
     )
-    form.zxids.extend(monitor.newest[tp] for tp in sorted(monitor.newest))
-    return whole, _numbers(form)
-
-
-def _distance(seconds: float) -> float:
-    return round(min(max(seconds, EARLIEST_S), LATEST_S), 3)
+    form.numbers[_ZXID].extend(monitor.newest[tp] for tp in sorted(monitor.newest))
+    return whole, form.taken()
 
 
 # ---- the search ----------------------------------------------------------------------------------

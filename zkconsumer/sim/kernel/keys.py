@@ -1,0 +1,115 @@
+"""Keys of worlds: two worlds that will behave in the same way have the same key.
+
+`KeyPart` gives a value the form that its world's key contains. The form leaves out the numbers that
+only have to differ or to be ordered, and the times; the key contains their ranks, or their distance
+from the present time, instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any, TypeAlias
+
+Value: TypeAlias = Any
+"""A value in the state of a world, of any type."""
+
+LATEST_S, EARLIEST_S = 100.0, -10.0
+"""Distance from the present time, in seconds, beyond which all times count as equal: a distant
+automatic commit, or a lease that ended long ago. No rule of the worlds looks further ahead, or
+further back: ZooKeeper's members report a blocked partition after 8 s."""
+
+
+def distance(seconds: float) -> float:
+    """Return a distance from the present time as a key contains it."""
+    return round(min(max(seconds, EARLIEST_S), LATEST_S), 3)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which numbers of values a key replaces.
+
+    Attributes:
+        kinds: for each kind of numbers, the names of the fields that contain such numbers.
+        left_out: fields that are equal in all states, that are never read, or that only number
+            what comes next.
+        parts: class -> a function that returns what a key contains instead of such an object.
+    """
+
+    kinds: tuple[frozenset[str], ...]
+    left_out: frozenset[str]
+    parts: Mapping[type[Value], Callable[[Value], Value]] = field(default_factory=dict)
+
+    @cached_property
+    def kind_of(self) -> dict[str, int]:
+        """The place in `kinds` of each field."""
+        return {name: place for place, names in enumerate(self.kinds) for name in names}
+
+    @cached_property
+    def names(self) -> dict[type[Value], tuple[str, ...]]:
+        """The fields of each class that belong to the key, as far as they have been looked up."""
+        return {}
+
+    def names_of(self, kind: type[Value]) -> tuple[str, ...]:
+        """Return the fields of a class that belong to the key."""
+        found = self.names.get(kind)
+        if found is None:
+            names = kind._fields if hasattr(kind, "_fields") else [it.name for it in fields(kind)]
+            found = tuple(name for name in names if name not in self.left_out)
+            self.names[kind] = found
+        return found
+
+
+Numbers = tuple[tuple[Value, ...], ...]
+"""The numbers that a form leaves out, by their kinds, in the order of the form."""
+
+
+class KeyPart:
+    """One part of a world in the form that its key contains, and the numbers that the form leaves
+    out.
+
+    Attributes:
+        numbers: the numbers, by their kinds (`Rules.kinds`).
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._kind_of = rules.kind_of
+        self.numbers: tuple[list[Value], ...] = tuple([] for _ in rules.kinds)
+
+    def of(self, value: Value) -> Hashable:
+        """Return the form of a value; numbers that the key replaces are collected separately."""
+        kind = type(value)
+        if value is None or kind in (int, str, bytes, bool, float) or isinstance(value, Enum):
+            found: Hashable = value
+            return found
+        if kind in self._rules.parts:
+            return kind.__name__, self.of(self._rules.parts[kind](value))
+        if isinstance(value, Mapping):
+            return tuple((key, self.of(value[key])) for key in sorted(value))
+        if isinstance(value, frozenset | set):
+            return tuple(sorted(value))
+        if hasattr(kind, "_fields") or is_dataclass(value):
+            names = self._rules.names_of(kind)
+            return kind.__name__, *[self._field(name, getattr(value, name)) for name in names]
+        return tuple([self.of(one) for one in value])
+
+    def _field(self, name: str, value: Value) -> Hashable:
+        if value is None:
+            return None
+        place = self._kind_of.get(name)
+        if place is None:
+            return self.of(value)
+        self.numbers[place].append(value)
+        return name
+
+    def taken(self) -> Numbers:
+        """Return the numbers that the form leaves out."""
+        return tuple(map(tuple, self.numbers))
+
+
+def together(*several: Numbers) -> Numbers:
+    """Return the numbers of several parts of one form."""
+    return tuple(sum(of_kind, ()) for of_kind in zip(*several, strict=True))
