@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Concatenate, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Concatenate, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.registrations import Pattern
@@ -156,9 +156,8 @@ class CopyableMixedWorld(MixedWorld):
         )
         return cast(SimMember, CopyableJvmMember(static, self._entered))
 
-    def copy(self, watcher: Watcher) -> World:
+    def copy(self, watcher: Watcher) -> Self:
         twin = World.copy(self, watcher)
-        assert isinstance(twin, CopyableMixedWorld)
         for who in self.jvm:
             cast(CopyableJvmMember, twin.members[who]).on_phase = twin._entered
         return twin

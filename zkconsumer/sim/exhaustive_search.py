@@ -74,7 +74,7 @@ class _Operation(NamedTuple):
 RULES = Rules(
     kinds=(ZXIDS, frozenset({"cversion"}), OPERATIONS, MOMENTS),
     left_out=LEFT_OUT,
-    parts={Replayed: lambda one: _Operation(one.command, one.started, one.sent)},
+    of_class={Replayed: lambda one: _Operation(one.command, one.started, one.sent)},
 )
 _ZXID, _MOMENT = 0, 3
 
@@ -239,7 +239,7 @@ class Scope:
 class SmallWorld(World):
     """A world in which actions take no time and few faults happen."""
 
-    def __init__(self, scope: Scope, watcher: Monitor) -> None:
+    def __init__(self, scope: Scope, watcher: Watcher) -> None:
         plan = Plan(
             members=scope.members,
             partitions=scope.partitions,
@@ -280,41 +280,17 @@ def _quiet(one: Settings) -> Settings:
     return replace(one, auto_commit_s=FAR_OFF_S)
 
 
-class SearchNode:
+class SearchNode(search.Node[SmallWorld, Monitor, Action]):
     """A small world and its monitor, as the exhaustive search visits them."""
 
-    __slots__ = ("_keys", "monitor", "world")
-
-    def __init__(self, world: SmallWorld, monitor: Monitor, keys: WorldKeys) -> None:
-        self.world, self.monitor, self._keys = world, monitor, keys
-
-    def choices(self) -> list[Action]:
-        return self.world.choices()
-
-    def copy(self) -> SearchNode:
-        """Return a node that continues independently from here."""
-        monitor = self.monitor.copy()
-        world = self.world.copy(monitor)
-        assert isinstance(world, SmallWorld)
-        return SearchNode(world, monitor, self._keys)
-
-    def after(self, move: Action) -> SearchNode:
-        twin = self.copy()
-        twin.world.act(move)
-        return twin
-
-    def key(self) -> int:
-        return self._keys.key(self.world, self.monitor)
+    __slots__ = ()
 
     def rests(self, move: Action) -> bool:
         return move.do is Do.TIME
 
-    def must_settle(self) -> None:
-        """Check that the group settles correctly when all members run and no further fault happens
-        (I12).
-        """
-        copy = self.copy()
-        world, monitor = copy.world, copy.monitor
+    def settle(self) -> None:
+        """End all faults, and check that the group settles correctly (I12)."""
+        world, monitor = self.world, self.monitor
         world.may_fail(0)
         for repair in repairs(world):
             world.act(repair)
@@ -328,18 +304,32 @@ class SearchNode:
             turn += 1
 
 
-def explore(
-    scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")
-) -> SearchResult[Action]:
-    """Search breadth-first from the scope's first state; stop at the first violation."""
+def first_node(scope: Scope, *watchers: Watcher) -> SearchNode:
+    """Return the state from which a search starts: the first members have joined one after the
+    other, and have settled. The watchers see what happens, as long as no node is copied."""
     monitor = Monitor()
-    world = SmallWorld(scope, monitor)
+    world = SmallWorld(scope, all_of(monitor, *watchers) if watchers else monitor)
     world.may_fail(0)
-    for who in range(scope.settled):  # these members join one after the other, and settle
+    for who in range(scope.settled):
         world.act(Action(Do.JOIN, who))
         while busy := [one for one in world.choices() if one.do not in (Do.JOIN, Do.TIME)]:
             world.act(busy[0])
         assert world.members[who].settled
     world.may_fail(scope.faults)
-    root = SearchNode(world, monitor, WorldKeys())
-    return search.explore(root, max_states=max_states, max_s=max_s)
+    return SearchNode(world, monitor, WorldKeys().key)
+
+
+def explore(
+    scope: Scope, *, max_states: int = 10**9, max_s: float = float("inf")
+) -> SearchResult[Action]:
+    """Search breadth-first from the scope's first state; stop at the first violation."""
+    return search.explore(lambda: first_node(scope), max_states=max_states, max_s=max_s)
+
+
+def story_of(scope: Scope, path: Sequence[Action]) -> list[str]:
+    """Return the story of a path that `explore` has found, up to the violation."""
+    entries: list[JsonObject] = []
+    with suppress(InvariantViolation):
+        first_node(scope, Recorder(entries.append)).retrace(path)
+    names = [f"{World.GROUP}_{who}" for who in range(scope.members)]
+    return list(story(entries, names, root=""))

@@ -46,7 +46,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.errors import MalformedZnodeError
@@ -650,7 +650,7 @@ class MixedWorld(World):
     def jvm_member(self, who: int) -> JvmMember:
         return cast(JvmMember, self.members[who])
 
-    def copy(self, watcher: Watcher) -> World:
+    def copy(self, watcher: Watcher) -> Self:
         raise TypeError("a JVM member's programs cannot be copied")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.member import commands as cmd
@@ -1224,7 +1224,7 @@ class World:
             for m, link in zip(self.members, self.links, strict=True)
         )
 
-    def copy(self, watcher: Watcher) -> World:
+    def copy(self, watcher: Watcher) -> Self:
         """Return a second world that continues independently from here."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)

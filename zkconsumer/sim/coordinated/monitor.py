@@ -18,6 +18,7 @@ coordinator refuses the zombie's commits (C3). ZooKeeper could not refuse a zomb
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 
 from zkconsumer.later import member_events as ev
@@ -38,14 +39,24 @@ class Monitor(Watcher):
             again.
         refused: commits that the coordinator refused.
         rebalances: assignments that members have applied.
+        ends: partition -> the offset after the last message that a user got.
+        stored: partition -> the last stored offset.
+        assigned: partition -> the member that it is assigned to in `generation`.
     """
 
     def __init__(self) -> None:
         self.deliveries = self.duplicates = self.refused = self.rebalances = 0
-        self._ends: dict[TopicPartition, int] = {}
-        self._stored: dict[TopicPartition, int] = {}
-        self._assigned: dict[TopicPartition, str] = {}
-        self._generation = -1
+        self.ends: dict[TopicPartition, int] = {}
+        self.stored: dict[TopicPartition, int] = {}
+        self.assigned: dict[TopicPartition, str] = {}
+        self.generation = -1
+
+    def copy(self) -> Monitor:
+        """Return a monitor that continues where this one is."""
+        twin = copy.copy(self)
+        twin.ends, twin.stored = self.ends.copy(), self.stored.copy()
+        twin.assigned = self.assigned.copy()
+        return twin
 
     def transition(
         self,
@@ -64,16 +75,16 @@ class Monitor(Watcher):
 
     def _starts(self, positions: Mapping[TopicPartition, int | None]) -> None:
         for tp, offset in positions.items():
-            if (offset or 0) > self._ends.get(tp, 0):
+            if (offset or 0) > self.ends.get(tp, 0):
                 raise InvariantViolation("C4", f"{tp} starts at {offset}: messages are skipped")
 
     def delivered(self, world: World, message: Delivered) -> None:
-        end = self._ends.get(message.tp, 0)
+        end = self.ends.get(message.tp, 0)
         if message.offset > end:
             raise InvariantViolation("C4", f"{message.tp} skips from {end} to {message.offset}")
         self.deliveries += 1
         self.duplicates += message.offset < end
-        self._ends[message.tp] = max(end, message.offset + 1)
+        self.ends[message.tp] = max(end, message.offset + 1)
 
     def answered(
         self, world: World, who: int, request: msg.Request, response: msg.Response
@@ -91,10 +102,10 @@ class Monitor(Watcher):
 
         A static member gets another member id when it restarts, so its instance id identifies it.
         """
-        if generation != self._generation:
-            self._generation, self._assigned = generation, {}
+        if generation != self.generation:
+            self.generation, self.assigned = generation, {}
         for tp in partitions:
-            other = self._assigned.setdefault(tp, member)
+            other = self.assigned.setdefault(tp, member)
             if other != member:
                 raise InvariantViolation("C1", f"{tp} is assigned to {other} and to {member}")
 
@@ -107,18 +118,18 @@ class Monitor(Watcher):
             text = f"{request.member or 'a stranger'} commits in {request.generation}: {known}"
             raise InvariantViolation("C3", text)
         for tp, stored in request.offsets.items():
-            if stored.offset > self._ends.get(tp, 0):
+            if stored.offset > self.ends.get(tp, 0):
                 raise InvariantViolation("C5", f"{tp} at {stored.offset} is committed too early")
-            if stored.offset < self._stored.get(tp, 0):
+            if stored.offset < self.stored.get(tp, 0):
                 raise InvariantViolation("C6", f"{tp} goes back to {stored.offset}")
-            self._stored[tp] = stored.offset
+            self.stored[tp] = stored.offset
 
     def moved(self, world: World, broker: int | None) -> None:
         """Record that a new coordinator has started.
 
         It continues from the stored state, which may have an earlier generation.
         """
-        self._generation, self._assigned = -1, {}
+        self.generation, self.assigned = -1, {}
 
     def acted(self, world: World) -> None:
         """C2: look for partitions that two members deliver."""

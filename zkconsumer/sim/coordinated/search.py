@@ -79,7 +79,7 @@ def run(
     def play() -> None:
         run_faults(world, decide, announce)
         end_faults(world)
-        _rest(world)
+        rest(world)
         monitor.check_rest(world, REST_S)
 
     return judged(play, monitor, decide, lambda: actions)
@@ -192,13 +192,20 @@ def _perform(world: World, kind: str, who: int) -> None:
             world.act(Move(kind, who))
 
 
-def _rest(world: World) -> None:
-    """Wait until the group has settled, and observe it for some heartbeats."""
+def rest(world: World) -> None:
+    """Wait until the group has settled and stays settled for some heartbeats, but not forever.
+
+    A group may seem settled while a member waits for the reply to a request that the network has
+    lost. The coordinator then removes the member when its session times out.
+    """
     deadline = world.now + REST_S
-    while not world.settled() and world.now < deadline:
-        world.run(CHECK_INTERVAL_S)
-    world.produce()
-    world.run(QUIET_S)
+    while True:
+        while not world.settled() and world.now < deadline:
+            world.run(CHECK_INTERVAL_S)
+        world.produce()
+        world.run(QUIET_S)
+        if world.settled() or world.now >= deadline:
+            return
 
 
 def end_faults(world: World) -> None:

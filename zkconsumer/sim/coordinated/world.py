@@ -13,10 +13,10 @@ from __future__ import annotations
 import copy
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import NamedTuple, TypeAlias, TypeGuard
+from typing import NamedTuple, Self, TypeAlias, TypeGuard
 
 from zkconsumer.later import classic_member, consumer_member, group_coordinator
 from zkconsumer.later import group_events as ge
@@ -38,16 +38,6 @@ AnyState: TypeAlias = ClassicState | ConsumerState
 
 LATENCY_S = 0.001
 """Seconds that a message takes from one host to another, if the script names no other delay."""
-
-METADATA_S = 300.0
-"""`metadata.max.age.ms`: seconds after which a client reads the cluster's metadata again."""
-
-MISSING_S = 1.0
-"""Seconds after which a client reads the metadata again while a topic does not exist
-(`retry.backoff.max.ms`)."""
-
-LOAD_S = 0.05
-"""Seconds in which a new coordinator reads its partition of `__consumer_offsets`."""
 
 GROUP, TOPIC = "g", "t"
 
@@ -338,7 +328,21 @@ Entry = (
 
 
 class World:
-    """One run: `step` performs the next event, and the other methods are commands of a script."""
+    """One run: `step` performs the next event, and the other methods are commands of a script.
+
+    Attributes:
+        FETCH_S: seconds until a fetch request is answered.
+        LOAD_S: seconds in which a new coordinator reads its partition of `__consumer_offsets`.
+        METADATA_S: `metadata.max.age.ms`: seconds after which a client reads the cluster's metadata
+            again.
+        MISSING_S: seconds after which a client reads the metadata again while a topic does not
+            exist (`retry.backoff.max.ms`).
+    """
+
+    FETCH_S = 2 * LATENCY_S
+    LOAD_S = 0.05
+    METADATA_S = 300.0
+    MISSING_S = 1.0
 
     def __init__(self, plan: Plan, watcher: Watcher | None = None) -> None:
         self.plan = plan
@@ -362,7 +366,7 @@ class World:
         self._at_broker(0, ge.Elected(self.partition))
         self._at_broker(0, ge.Loaded(self.partition, {}))
 
-    def copy(self, watcher: Watcher | None = None) -> World:
+    def copy(self, watcher: Watcher | None = None) -> Self:
         """Return a world in the same state, which does from now on what this one would do."""
         twin = copy.copy(self)
         twin.watcher = watcher or Watcher()
@@ -489,7 +493,7 @@ class World:
         if move.do == TIME or (move.do in (SERVE, RECEIVE) and move == self.next()):
             self.step()
         elif move.do in (SERVE, RECEIVE):
-            self.arrives(move.number)
+            self.perform(move.number)
         else:
             ORDERS[move.do](self, move.who)
 
@@ -542,10 +546,59 @@ class World:
         ]
         return [(number, entry) for _, number, entry in sorted(found, key=lambda it: it[:2])]
 
-    def arrives(self, number: int) -> None:
-        """Let a message in transit arrive now, before everything else that is in the queue.
+    def due(self) -> list[tuple[float, Entry]]:
+        """Return the entries of the queue with their times."""
+        return [(when, entry) for when, _, entry in self._queue]
 
-        The message must be the first one in its direction of the connection.
+    def unanswered(self) -> Iterator[tuple[int, int, Sender, bool, msg.Request]]:
+        """Yield the requests to which a broker has not replied: the broker, the request's number
+        there, its origin, whether the connection has broken since, and the request."""
+        for (broker, number), (sender, epoch, request) in self._asked.items():
+            yield broker, number, sender, self._wire(sender.who, broker).epoch != epoch, request
+
+    def connections(self) -> list[tuple[int, int]]:
+        """Return the member and the broker of each connection, in the order of their beginning."""
+        return list(self._wires)
+
+    def stored(self) -> Mapping[str, object]:
+        """Return what the next coordinator reads if the present one has not read the group; empty
+        if it has."""
+        leader = None if self.leader is None else self.brokers[self.leader]
+        is_known = leader is not None and not leader.partitions[self.partition].loading
+        return {} if is_known else self._records
+
+    def drop_ineffective(self) -> None:
+        """Remove the entries of the queue that would do nothing."""
+        self._queue = [one for one in self._queue if self._has_effect(one[2])]
+        heapq.heapify(self._queue)
+
+    def _has_effect(self, entry: Entry) -> bool:
+        """Return whether an entry of the queue changes anything when its time comes."""
+        match entry:
+            case InTransit() if entry.is_request:
+                return self._will_arrive(entry)
+            case InTransit():
+                return self._will_arrive(entry) and self._is_alive(entry.who, entry.sender.life)
+            case LateRequest():
+                return True
+            case Refused(who):
+                return self.members[who].lives
+            case BrokerDeadline(broker, due):
+                return self._broker_ticks[broker] == due
+            case GroupLoaded():
+                return entry.election == self._elections
+            case MemberDeadline(who, life, due):
+                return self._is_alive(who, life) and self.members[who].tick_at == due
+        return self._is_alive(entry.who, entry.life)
+
+    def _is_alive(self, who: int, life: int | None) -> bool:
+        member = self.members[who]
+        return member.lives and life in (None, member.life)
+
+    def perform(self, number: int) -> None:
+        """Perform an entry of the queue now, before everything else that is in the queue.
+
+        A message must be the first one in its direction of the connection.
         """
         first = next(one for one in self._queue if one[1] == number)
         self._queue.remove(first)
@@ -691,7 +744,7 @@ class World:
         self.watcher.moved(self, to)
         if to is not None:
             self._at_broker(to, ge.Elected(self.partition))
-            self._at(self.now + LOAD_S, GroupLoaded(to, self._elections, records))
+            self._at(self.now + self.LOAD_S, GroupLoaded(to, self._elections, records))
 
     def kill_broker(self, broker: int) -> None:
         """A broker dies: its connections break, and its coordinator's state in memory is lost."""
@@ -700,6 +753,7 @@ class World:
             self.move_coordinator(None)
         self.brokers[broker] = self._coordinator()
         self._broker_ticks[broker] = NEVER
+        self._asked = {where: one for where, one in self._asked.items() if where[0] != broker}
         for who, member in enumerate(self.members):
             if (who, broker) in self._wires and member.lives:
                 self._wires[who, broker].epoch += 1
@@ -722,7 +776,7 @@ class World:
         self._topics_changed()
         for who, member in enumerate(self.members):
             if member.fetching:  # the answer to a fetch reports that the topic is unknown
-                self._at(self.now + 2 * LATENCY_S, MetadataDue(who, None))
+                self._at(self.now + self.FETCH_S, MetadataDue(who, None))
         return gone
 
     def create_topic(self, logs: Mapping[TopicPartition, int]) -> None:
@@ -791,12 +845,17 @@ class World:
         life = member.life
         self.refresh_metadata(who)
         is_missing = not set(member.state.settings.topics) <= self.topics().keys()
-        self._at(self.now + (MISSING_S if is_missing else METADATA_S), MetadataDue(who, life))
+        self._at(
+            self.now + (self.MISSING_S if is_missing else self.METADATA_S), MetadataDue(who, life)
+        )
 
     def refresh_metadata(self, who: int) -> None:
         """Let a member read the cluster's metadata now."""
-        alive = tuple(n for n in range(len(self.brokers)) if n not in self.down)
-        self._happens(who, ev.MetadataChanged(self.now, alive, self.topics()))
+        self._happens(who, ev.MetadataChanged(self.now, *self.metadata()))
+
+    def metadata(self) -> tuple[tuple[int, ...], dict[str, Topic]]:
+        """Return the cluster's brokers and topics, as a client reads them."""
+        return tuple(n for n in range(len(self.brokers)) if n not in self.down), self.topics()
 
     def _fetch(self, who: int) -> None:
         """Let a member's user get the messages that it can get, after a round trip."""
@@ -805,7 +864,7 @@ class World:
         if not has_some or member.is_asking or member.slow or not member.acts:
             return
         member.is_asking = True
-        self._at(self.now + 2 * LATENCY_S, Fetched(who, member.life))
+        self._at(self.now + self.FETCH_S, Fetched(who, member.life))
 
     def _deliver(self, who: int) -> None:
         """Give a member's user everything that has been fetched."""
@@ -863,9 +922,13 @@ class World:
             return
         self._number += 1
         self._asked[broker, self._number] = (sender, epoch, request)
-        fresh = f"{self._number:036d}"  # as long as a UUID, which Kafka draws
-        client = self.members[who].name
+        client, fresh = self.members[who].name, self._fresh(who, request)
         self._at_broker(broker, ge.Received(self._number, request, client, fresh))
+
+    def _fresh(self, who: int, request: msg.Request) -> str:
+        """Return the end of the member id that the coordinator may choose for this request; it is
+        as long as a UUID, which Kafka draws."""
+        return f"{self._number:036d}"
 
     def _at_broker(self, broker: int, event: ge.Event) -> None:
         """Pass an event to a broker's coordinator, and send its replies."""
@@ -919,5 +982,6 @@ ORDERS: dict[str, Callable[[World, int], object]] = {
     "cut": World.cut,
     "mute": World.mute,
     "unmute": World.unmute,
+    "refresh": World.refresh_metadata,
 }
 """Move -> what it does to a member or a broker. The lab has moves of the same names."""

@@ -7,7 +7,7 @@ from the present time, instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
@@ -27,6 +27,10 @@ def distance(seconds: float) -> float:
     return round(min(max(seconds, EARLIEST_S), LATEST_S), 3)
 
 
+Convert = Callable[[Value], Value]
+"""Returns what a key contains instead of a value."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """Which numbers of values a key replaces.
@@ -35,17 +39,20 @@ class Rules:
         kinds: for each kind of numbers, the names of the fields that contain such numbers.
         left_out: fields that are equal in all states, that are never read, or that only number
             what comes next.
-        parts: class -> a function that returns what a key contains instead of such an object.
+        of_class, of_field: what a key contains instead of an object of a class, and instead of the
+            value of a field.
     """
 
     kinds: tuple[frozenset[str], ...]
     left_out: frozenset[str]
-    parts: Mapping[type[Value], Callable[[Value], Value]] = field(default_factory=dict)
+    of_class: Mapping[type[Value], Convert] = field(default_factory=dict)
+    of_field: Mapping[str, Convert] = field(default_factory=dict)
 
     @cached_property
-    def kind_of(self) -> dict[str, int]:
-        """The place in `kinds` of each field."""
-        return {name: place for place, names in enumerate(self.kinds) for name in names}
+    def special(self) -> dict[str, int | Convert]:
+        """For each field that is not taken as it is: the place in `kinds`, or the conversion."""
+        kinds = {name: place for place, names in enumerate(self.kinds) for name in names}
+        return {**kinds, **self.of_field}
 
     @cached_property
     def names(self) -> dict[type[Value], tuple[str, ...]]:
@@ -76,7 +83,7 @@ class KeyPart:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._kind_of = rules.kind_of
+        self._special = rules.special
         self.numbers: tuple[list[Value], ...] = tuple([] for _ in rules.kinds)
 
     def of(self, value: Value) -> Hashable:
@@ -85,8 +92,8 @@ class KeyPart:
         if value is None or kind in (int, str, bytes, bool, float) or isinstance(value, Enum):
             found: Hashable = value
             return found
-        if kind in self._rules.parts:
-            return kind.__name__, self.of(self._rules.parts[kind](value))
+        if kind in self._rules.of_class:
+            return kind.__name__, self.of(self._rules.of_class[kind](value))
         if isinstance(value, Mapping):
             return tuple((key, self.of(value[key])) for key in sorted(value))
         if isinstance(value, frozenset | set):
@@ -99,10 +106,12 @@ class KeyPart:
     def _field(self, name: str, value: Value) -> Hashable:
         if value is None:
             return None
-        place = self._kind_of.get(name)
-        if place is None:
+        special = self._special.get(name)
+        if special is None:
             return self.of(value)
-        self.numbers[place].append(value)
+        if callable(special):
+            return self.of(special(value))
+        self.numbers[special].append(value)
         return name
 
     def taken(self) -> Numbers:
@@ -113,3 +122,9 @@ class KeyPart:
 def together(*several: Numbers) -> Numbers:
     """Return the numbers of several parts of one form."""
     return tuple(sum(of_kind, ()) for of_kind in zip(*several, strict=True))
+
+
+def ranks(numbers: Iterable[Value], *, among: Iterable[Value]) -> tuple[int, ...]:
+    """Return the rank of each number among the others."""
+    order = {number: rank for rank, number in enumerate(sorted(set(among)))}
+    return tuple([order[number] for number in numbers])

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from zkconsumer.sim.kernel.world import InvariantViolation
 
@@ -148,25 +149,67 @@ def shrink(decisions: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> 
 Move = TypeVar("Move")
 
 
-class Node(Protocol[Move]):
-    """A world with its monitor, at one state of an exhaustive search."""
+class SearchedWorld(Protocol[Move]):
+    """A world as an exhaustive search needs it: small, and with few faults."""
 
     def choices(self) -> list[Move]:
-        """Return all moves to try, in a fixed order."""
+        """Return all moves to try, faults included, in a fixed order."""
 
-    def after(self, move: Move) -> Node[Move]:
+    def act(self, move: Move, /) -> None:
+        """Perform a move. Raises InvariantViolation."""
+
+    def copy(self, watcher: Any, /) -> Self:  # Any: the watcher's class belongs to the world
+        """Return a second world that continues independently from here."""
+
+
+class Copied(Protocol):
+    """A monitor that can be copied."""
+
+    def copy(self) -> Self: ...
+
+
+W = TypeVar("W", bound=SearchedWorld[Any])  # Any: the class of the world's moves
+M = TypeVar("M", bound=Copied)
+
+
+class Node(ABC, Generic[W, M, Move]):
+    """A world with its monitor, at one state of an exhaustive search."""
+
+    __slots__ = ("_key", "monitor", "world")
+
+    def __init__(self, world: W, monitor: M, key: Callable[[W, M], int]) -> None:
+        self.world, self.monitor, self._key = world, monitor, key
+
+    def copy(self) -> Self:
+        """Return a node that continues independently from here."""
+        monitor = self.monitor.copy()
+        return type(self)(self.world.copy(monitor), monitor, self._key)
+
+    def after(self, move: Move) -> Self:
         """Return a copy of this node after a move. Raises InvariantViolation."""
+        twin = self.copy()
+        twin.world.act(move)
+        return twin
 
     def key(self) -> int:
         """Return the hash of the state; nodes that will behave in the same way have equal keys."""
+        return self._key(self.world, self.monitor)
 
+    @abstractmethod
     def rests(self, move: Move) -> bool:
         """Return whether this node, which the move has reached, is at rest: if nothing more
         happens, it must settle correctly."""
 
-    def must_settle(self) -> None:
-        """Check that a copy of the world settles if no further fault happens. Raises
+    @abstractmethod
+    def settle(self) -> None:
+        """End all faults, and let the group settle. Raises InvariantViolation if it does not."""
+
+    def retrace(self, path: Sequence[Move]) -> None:
+        """Perform the moves of a path that a search has found, and let the group settle. Raises
         InvariantViolation."""
+        for move in path:
+            self.world.act(move)
+        self.settle()
 
 
 @dataclass(frozen=True)
@@ -193,23 +236,36 @@ class SearchResult(Generic[Move]):
 
 
 def explore(
-    root: Node[Move], *, max_states: int = 10**9, max_s: float = float("inf")
+    begin: Callable[[], Node[W, M, Move]],
+    *,
+    max_states: int = 10**9,
+    max_s: float = float("inf"),
 ) -> SearchResult[Move]:
-    """Search breadth-first from a state, visiting each state once; stop at the first violation."""
+    """Search breadth-first from a state, visiting each state once; stop at the first violation.
+
+    `begin` returns the first state; a violation before it has an empty path.
+    """
     started = time.monotonic()
-    seen = {root.key()}
-    queue: deque[tuple[Node[Move], tuple[Move, ...]]] = deque([(root, ())])
+    seen: set[int] = set()
+    queue: deque[tuple[Node[W, M, Move], tuple[Move, ...]]] = deque()
     transitions = rests = depth = 0
 
     def found(violation: InvariantViolation | None, path: tuple[Move, ...]) -> SearchResult[Move]:
+        is_complete = not queue and violation is None
         seconds = time.monotonic() - started
         return SearchResult(
-            len(seen), transitions, rests, depth, not queue, seconds, violation, path
+            len(seen), transitions, rests, depth, is_complete, seconds, violation, path
         )
 
+    try:
+        root = begin()
+    except InvariantViolation as violation:
+        return found(violation, ())
+    seen.add(root.key())
+    queue.append((root, ()))
     while queue and len(seen) < max_states and time.monotonic() - started < max_s:
         node, path = queue.popleft()
-        for move in node.choices():
+        for move in node.world.choices():
             transitions += 1
             taken = (*path, move)
             try:
@@ -219,7 +275,7 @@ def explore(
                     continue
                 if after.rests(move):
                     rests += 1
-                    after.must_settle()
+                    after.copy().settle()
             except InvariantViolation as violation:
                 return found(violation, taken)
             seen.add(key)
