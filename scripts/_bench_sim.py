@@ -18,7 +18,9 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,16 @@ from _explore import WORLDS, Totals, cpu_seconds_of_children, pieces
 from _explore import explore as explore_swarm
 from support.sim.coverage import possible
 
-from zkconsumer.sim.exhaustive_search import Scope, explore
+from zkconsumer.sim import exhaustive_search as of_zookeeper
+from zkconsumer.sim.coordinated import exhaustive_search as of_coordinator
+from zkconsumer.sim.coordinated.search import PROTOCOLS
 
 ROOT = Path(__file__).resolve().parent.parent
 sim_mutants = importlib.import_module("support.sim.mutants")
 MUTANTS = sim_mutants.MUTANTS
+later_mutants = importlib.import_module("support.sim.later_mutants")
+
+ZOOKEEPER, COORDINATED = "zookeeper", "coordinated"
 
 SCHEDULES_PER_MINUTE = 2_000.0
 CATCH_WITHIN = 2_000
@@ -113,35 +120,54 @@ def _explored(
 
 
 def exhaustive(arguments: argparse.Namespace) -> list[Result]:
-    scope = Scope(faults=arguments.faults)
-    found = explore(scope, max_states=arguments.states)
+    if arguments.world == ZOOKEEPER:
+        return _exhaustive(arguments, ZOOKEEPER, of_zookeeper, of_zookeeper.Scope)
+    return [
+        one
+        for protocol in sorted(PROTOCOLS)
+        for one in _exhaustive(
+            arguments, protocol, of_coordinator, partial(of_coordinator.Scope, protocol)
+        )
+    ]
+
+
+def _exhaustive(
+    arguments: argparse.Namespace, world: str, searches: Any, scope_of: Callable[..., Any]
+) -> list[Result]:
+    """Search a small world; `searches` is the module of its exhaustive search."""
+    scope = scope_of(faults=arguments.faults)
+    found = searches.explore(scope, max_states=arguments.states)
     print(
-        f"{scope}: {found.transitions} transitions, paths of up to {found.depth} actions, "
+        f"{scope}: {found.transitions} transitions, paths of up to {found.depth} moves, "
         f"convergence from {found.rests} states at rest, complete: {found.complete}"
     )
     broken = []
     if found.violation:
         print(found.violation, *found.path, sep="\n  ")
+        print(*searches.story_of(scope, found.path), sep="\n")
         broken = [{"invariant": found.violation.invariant, "text": str(found.violation)}]
     if arguments.record:
         keys = ("states", "transitions", "depth", "rests", "complete")
+        counts = {"faults": scope.faults, **{key: getattr(found, key) for key in keys}}
         _records.write(
             "exhaustive",
             seconds=found.seconds,
             violations=broken,
-            counts={"faults": scope.faults, **{key: getattr(found, key) for key in keys}},
-            name=f"{scope.faults}-faults",
+            counts={"world": world, **counts},
+            name="-".join([*([world] if world != ZOOKEEPER else []), f"{scope.faults}-faults"]),
         )
     states = found.states if found.complete else arguments.states
     limit = EXHAUSTIVE_S * max(1, states / PART)
     return [
-        at_least("exhaustive", "states", found.states, "", states),
-        at_most("exhaustive", "violations", len(broken), "", 0),
-        at_most("exhaustive", "seconds", found.seconds, "s", limit),
+        at_least(f"exhaustive {world}", "states", found.states, "", states),
+        at_most(f"exhaustive {world}", "violations", len(broken), "", 0),
+        at_most(f"exhaustive {world}", "seconds", found.seconds, "s", limit),
     ]
 
 
 def mutants(arguments: argparse.Namespace) -> list[Result]:
+    if arguments.world == COORDINATED:
+        return _later_mutants(arguments)
     wanted = arguments.mutant or [one.name for one in MUTANTS]
     chosen = [index for index, one in enumerate(MUTANTS) if one.name in wanted]
     started = time.monotonic()
@@ -162,6 +188,24 @@ def mutants(arguments: argparse.Namespace) -> list[Result]:
             seeds={"first": 0, "last": CATCH_WITHIN - 1},
         )
     return [at_most("mutants", "not_caught", caught.count(None), "", 0)]
+
+
+def _later_mutants(arguments: argparse.Namespace) -> list[Result]:
+    """Search for the planted faults of the later protocols exhaustively, with few faults first."""
+    missed = 0
+    for one in later_mutants.MUTANTS:
+        if one.name not in (arguments.mutant or [one.name]):
+            continue
+        for faults in range(arguments.faults + 1):
+            scope = of_coordinator.Scope(one.protocol, faults=faults)
+            with one.planted():
+                found = of_coordinator.explore(scope, max_states=arguments.states)
+            if found.violation is not None:
+                break
+        number = "not caught" if found.violation is None else found.violation.invariant
+        print(f"{one.name:<40} {number:<12} {found.states:>6} states, {faults} faults", flush=True)
+        missed += found.violation is None
+    return [at_most("mutants", "not_caught", missed, "", 0)]
 
 
 def catch(index: int) -> tuple[int, str] | None:
@@ -190,6 +234,13 @@ def main() -> int:
     )
     parser.add_argument(
         "--faults", type=int, default=2, help="maximum number of faults (case exhaustive)"
+    )
+    parser.add_argument(
+        "--world",
+        choices=[ZOOKEEPER, COORDINATED],
+        default=ZOOKEEPER,
+        help="what the cases exhaustive and mutants search: a group on ZooKeeper, or a group with "
+        "a coordinator, for each protocol",
     )
     parser.add_argument("--mutant", action="append", help="this mutant only; may be repeated")
     parser.add_argument("--record", action="store_true", help="write a file to docs/records/")

@@ -174,6 +174,7 @@ def _exhaustive() -> str:
         (
             one["date"],
             one["commit"],
+            one["counts"].get("world", "zookeeper"),
             *(one["counts"][key] for key in keys),
             "yes" if one["counts"]["complete"] else "no",
             len(one["violations"]),
@@ -185,6 +186,7 @@ def _exhaustive() -> str:
         (
             "Date",
             "Commit",
+            "Group",
             "Maximum faults",
             "States",
             "Transitions",

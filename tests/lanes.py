@@ -216,6 +216,18 @@ SINGLE_TESTS = (
         "tests/sim/test_random_search.py::test_no_invariant_is_broken_by_drawn_decisions",
     ),
     *_later(
+        "The cases take 3 s each. The normal lane explores groups without faults to the end.",
+        "tests/sim/test_coordinated_search.py::test_no_promise_is_broken",
+        "tests/sim/test_coordinated_search.py::test_a_mutant_is_found[commits of any",
+    ),
+    *_later(
+        "The cooperative protocol and KIP-848 have more states, and are explored.",
+        "tests/sim/test_coordinated_search.py::test_a_join_without_faults_is_explored_to_the_end"
+        "[classic-eager]",
+        "tests/sim/test_coordinated_search.py::test_a_join_without_faults_is_explored_to_the_end"
+        "[classic-sticky]",
+    ),
+    *_later(
         "The case with two faults also explores schedules with one.",
         "tests/sim/test_exhaustive_search.py::test_no_promise_is_broken[1-2500]",
     ),

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from zkconsumer.sim.coordinated.stories import ASSIGNORS, STORIES, WITHOUT, run_story
-from zkconsumer.sim.recorder import Recorder, root_of
+from zkconsumer.sim.recorder import ROOT
 from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario
-from zkconsumer.sim.stage import stage
 from zkconsumer.trace.story import story
 
 HERE = Path(__file__).parent
@@ -35,10 +34,9 @@ def told(protocol: str, name: str) -> str:
     if protocol == JVM:
         one = SCENARIOS[name]
         everybody = frozenset(range(one.plan.members))
-        world = stage(one.plan, Recorder(lambda entry: None), jvm=everybody).world
         run_scenario(one, jvm=everybody, emit=entries.append)
         head = [one.title, "=" * len(one.title), f"Protocol: {protocol}.", ""]
-        lines = [*head, *story(entries, names_of(one.plan.members), root=root_of(world))]
+        lines = [*head, *story(entries, names_of(one.plan.members), root=ROOT)]
         return "\n".join(lines) + "\n"
     later = STORIES[name]
     ended = run_story(later, protocol, entries.append)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.sim.recorder import Recorder, root_of
+from zkconsumer.sim.recorder import ROOT, Recorder
 from zkconsumer.sim.scenarios import SCENARIOS, Scenario
 from zkconsumer.sim.stage import monitor_for, stage
 from zkconsumer.trace import text
@@ -60,7 +60,7 @@ def told(one: Scenario) -> tuple[str, list[dict[str, Any]]]:
     one.script(on)
     names = [member.name for member in on.world.members]
     head = [one.title, "=" * len(one.title), one.lesson, f"Decided in {one.decided}.", ""]
-    lines = [*head, *story(entries, names, root=root_of(on.world))]
+    lines = [*head, *story(entries, names, root=ROOT)]
     return "\n".join(lines) + "\n", entries
 
 

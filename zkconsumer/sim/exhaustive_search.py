@@ -14,13 +14,15 @@ is never merged with another history.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from zkconsumer.consumer.executor import Resume
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.kernel import search
 from zkconsumer.sim.kernel.keys import KeyPart, Numbers, Rules, Value, distance, together
 from zkconsumer.sim.kernel.search import SearchResult
@@ -29,7 +31,9 @@ from zkconsumer.sim.member import Replayed, SimMember
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import CONVERGENCE_S
-from zkconsumer.sim.world import WALL_MS, World, possible, repairs
+from zkconsumer.sim.recorder import ROOT, Recorder
+from zkconsumer.sim.world import WALL_MS, Watcher, Watchers, World, possible, repairs
+from zkconsumer.trace.story import story
 
 # ---- keys of worlds ------------------------------------------------------------------------------
 
@@ -308,7 +312,7 @@ def first_node(scope: Scope, *watchers: Watcher) -> SearchNode:
     """Return the state from which a search starts: the first members have joined one after the
     other, and have settled. The watchers see what happens, as long as no node is copied."""
     monitor = Monitor()
-    world = SmallWorld(scope, all_of(monitor, *watchers) if watchers else monitor)
+    world = SmallWorld(scope, Watchers(*watchers, monitor) if watchers else monitor)
     world.may_fail(0)
     for who in range(scope.settled):
         world.act(Action(Do.JOIN, who))
@@ -332,4 +336,4 @@ def story_of(scope: Scope, path: Sequence[Action]) -> list[str]:
     with suppress(InvariantViolation):
         first_node(scope, Recorder(entries.append)).retrace(path)
     names = [f"{World.GROUP}_{who}" for who in range(scope.members)]
-    return list(story(entries, names, root=""))
+    return list(story(entries, names, root=ROOT))

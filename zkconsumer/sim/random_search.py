@@ -24,7 +24,7 @@ from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.member import PREEMPTED_S, SimMember
 from zkconsumer.sim.monitor import Monitor, made_room
 from zkconsumer.sim.plan import FAULTS, MEMBER_FAULTS, USER_ACTIONS, Action, Do, Plan, Rare
-from zkconsumer.sim.recorder import Recorder, root_of
+from zkconsumer.sim.recorder import ROOT, Recorder
 from zkconsumer.sim.world import PEER, Watcher, Watchers, World, possible, repairs
 from zkconsumer.trace.story import story
 
@@ -775,7 +775,7 @@ def _as_text(name: str, decisions: Sequence[int]) -> tuple[Result, str]:
         MARK,
         numbers,
         "",
-        *story(entries, names, root=root_of(world)),
+        *story(entries, names, root=ROOT),
     ]
     return result, "\n".join(lines) + "\n"
 

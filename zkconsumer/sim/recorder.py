@@ -27,13 +27,10 @@ from zkconsumer.sim.znodes import Change, End
 from zkconsumer.trace import Digest, header, transition
 
 QUIET = frozenset({Code.OK, Code.BROKEN})
+ROOT = paths.ids(World.GROUP).removesuffix("ids")
+"""The prefix of the group's paths, which stories omit."""
 _SHOWN = 40
 """Maximum number of characters of a payload in an entry; a longer payload is shown as `…`."""
-
-
-def root_of(world: World) -> str:
-    """Return the prefix of the group's paths, which stories omit."""
-    return paths.ids(world.GROUP).removesuffix("ids")
 
 
 class Recorder(kernel.Recorder[World], Watcher):

@@ -20,7 +20,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from zkconsumer.later import group_events as ge
 from zkconsumer.later.classic_state import Timer, TimerEnd
-from zkconsumer.later.client_state import InFlightRequest, Settings
+from zkconsumer.later.client_state import ClientSettings, InFlightRequest
 from zkconsumer.later.consumer_member import LocalAssignment
 from zkconsumer.later.group_coordinator import CommittedOffset, GroupCoordinator
 from zkconsumer.protocol.later import messages as msg
@@ -46,6 +46,7 @@ from zkconsumer.sim.coordinated.world import (
     Move,
     Plan,
     Watcher,
+    Watchers,
     World,
 )
 from zkconsumer.sim.kernel import search
@@ -60,6 +61,8 @@ from zkconsumer.sim.kernel.keys import (
     together,
 )
 from zkconsumer.sim.kernel.search import SearchResult
+from zkconsumer.sim.kernel.world import InvariantViolation
+from zkconsumer.trace.story import story
 
 # ---- what a key contains instead of some values --------------------------------------------------
 
@@ -197,7 +200,7 @@ class WorldKeys:
     def __init__(self) -> None:
         self._states: dict[int, tuple[AnyState | GroupCoordinator, Part]] = {}
 
-    def key(self, world: World, monitor: Monitor) -> int:
+    def key(self, world: SmallWorld, monitor: Monitor) -> int:
         """Return the hash of a world's key."""
         parts = [self._member(world, who) for who in range(len(world.members))]
         parts += [self._state(one) for one in world.brokers]
@@ -230,9 +233,11 @@ class WorldKeys:
             known = self._states[id(state)] = state, (part.of(state), part.taken())
         return known[1]
 
-    def _member(self, world: World, who: int) -> Part:
-        """Return a member, its connections and its messages."""
+    def _member(self, world: SmallWorld, who: int) -> Part:
+        """Return a member, its connections and its messages; nothing remains of a dead member."""
         member = world.members[who]
+        if member.dead:
+            return (member.dead, *_brokers(world, who)), KeyPart(RULES).taken()
         state, numbers = self._state(member.state)
         part = KeyPart(RULES)
         form = (
@@ -244,11 +249,11 @@ class WorldKeys:
             part.of(member.inbox),
             part.of(self._messages(world, who)),
             part.of(self._parked(world, who)),
-            tuple(broker for one, broker in world.connections() if one == who),
+            _brokers(world, who),
         )
         return form, together(numbers, part.taken())
 
-    def _messages(self, world: World, who: int) -> list[tuple[int, bool, _Numbered]]:
+    def _messages(self, world: SmallWorld, who: int) -> list[tuple[int, bool, _Numbered]]:
         """Return the messages in transit of a member, in their order on each connection."""
         found = [
             (one.broker, one.is_request, _Numbered(one.sender.number, one.message))
@@ -257,7 +262,7 @@ class WorldKeys:
         ]
         return sorted(found, key=lambda it: it[:2])
 
-    def _parked(self, world: World, who: int) -> list[_Parked]:
+    def _parked(self, world: SmallWorld, who: int) -> list[_Parked]:
         """Return the requests of a member to which a broker will still reply."""
         awaited = {n for one in world.brokers for n in self._state(one)[1][_PARKED]}
         return [
@@ -266,7 +271,7 @@ class WorldKeys:
             if sender.who == who and number in awaited
         ]
 
-    def _surroundings(self, world: World, monitor: Monitor) -> Part:
+    def _surroundings(self, world: SmallWorld, monitor: Monitor) -> Part:
         """Return the cluster, what is due, and the monitor's memory."""
         part = KeyPart(RULES)
         seen = _OfMonitor(monitor.ends, monitor.stored, monitor.assigned, monitor.generation)
@@ -277,7 +282,7 @@ class WorldKeys:
         )
         form = (
             tuple((name, where) for name, where, _ in due),
-            world.leader,
+            (world.faults, world.leader),
             part.of(world.down),
             part.of(world.log_end),
             part.of(world.stored()),
@@ -285,6 +290,11 @@ class WorldKeys:
         )
         part.numbers[_MOMENT].extend(when for _, _, when in due)
         return form, part.taken()
+
+
+def _brokers(world: SmallWorld, who: int) -> tuple[int, ...]:
+    """Return the brokers to which a member has connections, in the order of their beginning."""
+    return tuple(broker for one, broker in world.connections() if one == who)
 
 
 def _where(one: Entry) -> int:
@@ -336,7 +346,7 @@ class Scope:
         """Return the plan of the world."""
         protocol, assignors = PROTOCOLS[self.protocol]
 
-        def settings(one: Settings, who: int) -> Settings:
+        def settings(one: ClientSettings, who: int) -> ClientSettings:
             return replace(
                 one,
                 assignors=assignors,
@@ -352,7 +362,7 @@ class Scope:
             messages=self.messages,
             brokers=self.brokers,
             settings=settings,
-            broker_settings=ge.Settings(session_s=SESSION_S, retention_check_s=FAR_OFF_S),
+            broker_settings=ge.BrokerSettings(session_s=SESSION_S, retention_check_s=FAR_OFF_S),
             delay=lambda _: 0.0,
         )
 
@@ -472,7 +482,7 @@ def first_node(scope: Scope, *watchers: Watcher) -> SearchNode:
     """Return the state from which a search starts: the first members have settled. The watchers
     see what happens, as long as no node is copied."""
     monitor = Monitor()
-    world = SmallWorld(scope, all_of(monitor, *watchers) if watchers else monitor)
+    world = SmallWorld(scope, Watchers(*watchers, monitor) if watchers else monitor)
     for who in range(scope.settled):
         world.act(Move("join", who))
         while not world.settled():
