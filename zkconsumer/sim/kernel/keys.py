@@ -13,8 +13,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, TypeAlias
 
-Value: TypeAlias = Any
-"""A value in the state of a world, of any type."""
+Value: TypeAlias = Any  # Any: a value in the state of a world
 
 LATEST_S, EARLIEST_S = 100.0, -10.0
 """Distance from the present time, in seconds, beyond which all times count as equal: a distant
