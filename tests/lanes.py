@@ -199,6 +199,40 @@ LONG_TESTS = (
 )
 
 
+# The fakes pass the suites of the real servers. The normal lane runs only some of these cases: one of
+# each kind of request, on the first and the last release.
+FAKE_BROKERS = (
+    Rule(
+        Lane.ALL,
+        "tests/brokers/",
+        "Runs the suite on a fake broker of each release; the normal lane runs two cases.",
+        ("[fake-",),
+    ),
+    *(
+        Rule(Lane.NORMAL, f"tests/brokers/{where}", "Takes less than a second.", (release,))
+        for where in (
+            "test_groups.py::test_the_next_member_starts_at_the_committed_offsets",
+            "test_formats.py::test_compressed_sets",
+        )
+        for release in ("[fake-0.8.2.2", "[fake-3.9.1")
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/kafka/",
+        "Runs the suite on a fake broker; the normal lane runs some cases.",
+        ("[fake",),
+    ),
+    *(
+        Rule(Lane.NORMAL, f"tests/kafka/{where}", "Takes less than a second.", ("[fake",))
+        for where in (
+            "test_fetcher.py::test_resolves_both_ends_of_many_partitions",
+            "test_logs.py::test_by_time",
+            "test_offset_storage.py::test_stored_offsets_are_returned",
+        )
+    ),
+)
+
+
 SINGLE_TESTS = (
     *_later(
         "Takes 4 s, because it cuts a log at each byte, or flips each bit. Other tests of the file "
@@ -851,6 +885,7 @@ RULES: tuple[Rule, ...] = (
         ("fake-",),
     ),
     *LONG_TESTS,
+    *FAKE_BROKERS,
     # ---- the simulator: what searches long ------------------------------------------------------
     Rule(
         Lane.ALL,

@@ -1,4 +1,4 @@
-"""Brokers of each release, and a group on them; `--brokers` selects the releases."""
+"""Brokers of each release, real and fake, and a group on them; `--brokers` selects the releases."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from support.members.crew import Crew
 from support.members.group import Group
 
 from zkconsumer.sandbox import RELEASES, Sandbox
+from zkconsumer.testing import FakeCluster
 
 # One release for each message format: 0.8.2.2 (v0, without ApiVersions), 0.10.2.2 (v1), and 3.9.1
 # (v2).
 SOME = ("0.8.2.2", "0.10.2.2", "3.9.1")
+
+# The parameters of fake brokers begin with this word.
+FAKE = "fake-"
 
 # The log cleaner runs as often as possible, and with little memory. Compacted topics have gaps in
 # their offsets.
@@ -34,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "since(release): the first release whose brokers support the subject"
     )
     config.addinivalue_line("markers", "also(release): run the test on this release, too")
+    config.addinivalue_line("markers", "real(reason): run the test on real brokers only")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -47,13 +52,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     since = metafunc.definition.get_closest_marker("since")
     first = _number(since.args[0]) if since else ()
     known = [release for release in releases if _number(release) >= first]
-    metafunc.parametrize("cluster", known, indirect=True, scope="package")
+    cases = [pytest.param(release, marks=pytest.mark.server) for release in known]
+    # The evidence of a crew contains the transaction log of a real ZooKeeper.
+    is_real = "crew" in metafunc.fixturenames or metafunc.definition.get_closest_marker("real")
+    cases += [] if is_real else [f"{FAKE}{release}" for release in known]
+    metafunc.parametrize("cluster", cases, indirect=True, scope="package")
 
 
 @pytest.fixture(scope="package")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox | FakeCluster]:
     """A ZooKeeper and a broker of one release; each test uses its own topics."""
-    with Sandbox(release=request.param, tick_time_s=0.1, overrides=OVERRIDES) as servers:
+    servers: Sandbox | FakeCluster
+    if request.param.startswith(FAKE):
+        servers = FakeCluster(release=request.param.removeprefix(FAKE))
+    else:
+        servers = Sandbox(release=request.param, tick_time_s=0.1, overrides=OVERRIDES)
+    with servers:
         yield servers
 
 

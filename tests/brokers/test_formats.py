@@ -170,6 +170,7 @@ def test_compressed_sets(group: Group, cluster: Sandbox, unique: Callable[[str],
         assert group.admin.get(group.owner(partition))[0].decode() == f"{group.name}_consumer0-0"
 
 
+@pytest.mark.real("a fake broker has no log cleaner")
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_compacted_topics(
     group: Group, cluster: Sandbox, unique: Callable[[str], str], codec: str

@@ -74,6 +74,7 @@ def aged(cluster: Sandbox, unique: Callable[[str], str]) -> str:
     return topic
 
 
+@pytest.mark.real("a log of a fake broker has one segment")
 @pytest.mark.also("0.9.0.1")
 def test_moving_by_time(
     cluster: Sandbox, unique: Callable[[str], str], aged: str, tmp_path: Path
@@ -113,6 +114,7 @@ def test_moving_by_time(
             assert (aim, clients.stored(group)[tp]) == (aim, str(expected))
 
 
+@pytest.mark.real("a log of a fake broker has one segment")
 @pytest.mark.also("0.9.0.1")
 def test_get_offset_shell(cluster: Sandbox, aged: str) -> None:
     """Log ends and offsets by time equal the output of the JVM's GetOffsetShell."""

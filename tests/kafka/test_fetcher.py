@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 from confluent_kafka import Message
 from support.kafka.logs import ABORTED, COMMITTED, transact
-from support.kafka.streams import KafkaLog, Log, log_cases, opened, settings_for
+from support.kafka.streams import KafkaLog, Log, log_cases, opened, settings_for, with_fakes
 from support.wait import LIMIT_S, eventually
 from support.zk.client import peer_of
 
@@ -25,7 +25,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 
-@pytest.fixture(params=log_cases("memory", "kafka", "shared", "columns", "session"))
+@pytest.fixture(params=log_cases("memory", *with_fakes("kafka", "shared", "columns", "session")))
 def log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Log]:
     """A log of three empty partitions."""
     with opened(request, unique("fetch")) as log:
@@ -219,7 +219,7 @@ def test_closing_twice_does_nothing(log: Log) -> None:
 # ---- fetchers of real brokers only ---------------------------------------------------------------
 
 
-@pytest.fixture(params=log_cases("kafka", "shared", "columns", "session"))
+@pytest.fixture(params=log_cases(*with_fakes("kafka", "shared", "columns", "session")))
 def real_log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[KafkaLog]:
     """A log of three empty partitions on a real broker."""
     with opened(request, unique("end")) as log:
@@ -392,6 +392,7 @@ def test_several_topics_at_once(
     assert seen == {(topic, 1, at, topic.encode()) for topic in topics for at in (0, 1)}
 
 
+@pytest.mark.real("a fake broker has no quotas")
 def test_a_quota_is_obeyed(
     sandbox: Sandbox, unique: Callable[[str], str], closing: Closing
 ) -> None:

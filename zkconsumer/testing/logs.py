@@ -246,6 +246,11 @@ class PartitionLog:
         aborted = [one for one in self._aborted if one.last >= offset and one.first <= last]
         return Slice(bytes(data), frozenset(codecs), aborted)
 
+    @property
+    def size(self) -> int:
+        """The number of bytes of the log."""
+        return self.size_from(self.start, self.end)
+
     def size_from(self, offset: int, until: int) -> int:
         """Return the number of bytes of the entries from the one that contains `offset`."""
         first, end = bisect_left(self._lasts, offset), bisect_left(self._lasts, until)
@@ -287,6 +292,11 @@ class Logs:
 
     def end(self, tp: TopicPartition) -> int:
         return self._partitions[tp].end
+
+    def data(self, tp: TopicPartition) -> bytes:
+        """Return a log as a broker stores it: its record sets, without compaction."""
+        log = self._partitions[tp]
+        return log.read(log.start, log.size, magic=log.settings.magic, until=log.end).data
 
     def message(self, tp: TopicPartition, offset: int) -> Message:
         entry = self._partitions[tp].entry_at(offset)

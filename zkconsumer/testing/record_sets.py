@@ -350,6 +350,10 @@ def wrapper(records: Sequence[Record], *, magic: int, codec: int, attributes: in
     first = records[0].offset if magic else 0
     inner = (message(one._replace(offset=one.offset - first), magic=magic) for one in records)
     data = compress(codec, b"".join(one.data for one in inner))
+    if magic == 0 and codec == LZ4:
+        from zkconsumer.kafka.columns import codecs  # noqa: PLC0415 - the extra `arrow`
+
+        data = codecs.with_old_lz4_checksum(data)
     newest = max(one.timestamp for one in records)
     last = records[-1].offset
     attributes = attributes & ~_CODEC | codec

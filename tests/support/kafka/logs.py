@@ -6,7 +6,6 @@ import os
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
@@ -18,9 +17,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from zkconsumer.protocol.model import TopicPartition as Place
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.jars import find_java
 from zkconsumer.sandbox.topics import client_settings
+from zkconsumer.testing import FakeCluster
 
 CODECS = ("none", "gzip", "snappy", "lz4")
 
@@ -164,14 +165,17 @@ class StoredFormat(NamedTuple):
     raw: bytes
 
 
-def kept(sandbox: Sandbox, topic: str, partition: int = 0) -> list[StoredFormat]:
-    """Return the entries in a partition's segments: messages of v0 and v1, or batches of v2."""
-    folder = sandbox.broker.directory / "data" / f"{topic}-{partition}"
-    return [one for segment in sorted(folder.glob("*.log")) for one in _entries(segment)]
+def kept(cluster: Sandbox | FakeCluster, topic: str, partition: int = 0) -> list[StoredFormat]:
+    """Return the entries in a partition's log: messages of v0 and v1, or batches of v2."""
+    if isinstance(cluster, FakeCluster):
+        return list(_entries(cluster.logs.data(Place(topic, partition))))
+    folder = cluster.broker.directory / "data" / f"{topic}-{partition}"
+    segments = (segment.read_bytes() for segment in sorted(folder.glob("*.log")))
+    return [one for data in segments for one in _entries(data)]
 
 
-def _entries(segment: Path) -> Iterable[StoredFormat]:
-    data, at = segment.read_bytes(), 0
+def _entries(data: bytes) -> Iterable[StoredFormat]:
+    at = 0
     while at + 17 < len(data):
         # An entry has an offset (8 bytes), a size (4), 4 bytes whose meaning depends on the format,
         # and the magic byte.

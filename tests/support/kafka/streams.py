@@ -208,9 +208,18 @@ ON_BROKER: dict[str, type[KafkaLog]] = {
 }
 
 
+# The parameters of logs on a fake broker begin with this word.
+FAKE = "fake-"
+
+
 def log_cases(*names: str) -> list[ParameterSet]:
     """Return the parameters of a fixture that opens these logs, with the marks of their lanes."""
     return [pytest.param(one, marks=[pytest.mark.server] * (one in ON_BROKER)) for one in names]
+
+
+def with_fakes(*names: str) -> tuple[str, ...]:
+    """Return the names of these logs, and of the same logs on a fake broker."""
+    return (*names, *(f"{FAKE}{name}" for name in names))
 
 
 @contextmanager
@@ -221,9 +230,11 @@ def opened(
     if request.param == "memory":
         yield MemoryLog(topic)
         return
-    sandbox: Sandbox = request.getfixturevalue("sandbox")
+    name = request.param.removeprefix(FAKE)
+    is_fake = name != request.param
+    sandbox: Sandbox = request.getfixturevalue("fake_cluster" if is_fake else "sandbox")
     sandbox.create_topic(topic, partitions=partitions)
-    log = ON_BROKER[request.param](topic, sandbox)
+    log = ON_BROKER[name](topic, sandbox)
     yield log
     if isinstance(log, SharedLog):
         log.pool.close()

@@ -99,6 +99,12 @@ def _snappy_block(data: pa.Buffer) -> pa.Buffer:
     return pa.decompress(data, decompressed_size=size, codec="snappy")
 
 
+def with_old_lz4_checksum(frame: bytes) -> bytes:
+    """Give an LZ4 frame the checksum that Kafka's clients and brokers before 0.10 expect."""
+    end = 14 if frame[4] & _CONTENT_SIZE else 6
+    return frame[:end] + bytes([_xxh32(frame[:end]) >> 8 & 255]) + frame[end + 1 :]
+
+
 def _with_lz4_checksum(data: pa.Buffer) -> pa.Buffer:
     """Correct the checksum of an LZ4 frame's header.
 
