@@ -199,8 +199,7 @@ LONG_TESTS = (
 )
 
 
-# The fakes pass the suites of the real servers. The normal lane runs only some of these cases: one of
-# each kind of request, on the first and the last release.
+# The fake brokers pass the suites of the real ones. The normal lane runs only some of these cases.
 FAKE_BROKERS = (
     Rule(
         Lane.ALL,
@@ -886,6 +885,14 @@ RULES: tuple[Rule, ...] = (
     ),
     *LONG_TESTS,
     *FAKE_BROKERS,
+    Rule(Lane.NORMAL, "tests/docs/test_testing_examples.py", STARTS_PROCESSES),
+    *_later(
+        "Starts pytest and real servers, or pytest again. The normal lane runs the same examples on "
+        "fake servers.",
+        "tests/docs/test_testing_examples.py::test_pytest_on_the_sandbox",
+        "tests/docs/test_testing_examples.py::test_unittest",
+        "tests/docs/test_testing_examples.py::test_an_unknown_release_is_an_error",
+    ),
     # ---- the simulator: what searches long ------------------------------------------------------
     Rule(
         Lane.ALL,
