@@ -887,7 +887,7 @@ RULES: tuple[Rule, ...] = (
     *FAKE_BROKERS,
     Rule(Lane.NORMAL, "tests/docs/test_testing_examples.py", STARTS_PROCESSES),
     *_later(
-        "Starts pytest and real servers, or pytest again. The normal lane runs the same examples on "
+        "Starts pytest and real servers, or pytest again. The normal lane runs the examples on "
         "fake servers.",
         "tests/docs/test_testing_examples.py::test_pytest_on_the_sandbox",
         "tests/docs/test_testing_examples.py::test_unittest",

@@ -17,4 +17,4 @@ def test_the_images_are_pinned_like_those_of_compose() -> None:
     assert services["zookeeper"]["image"] == containers.ZOOKEEPER_IMAGE
     assert services["kafka"]["image"] == containers.KAFKA_IMAGE
     assert f":{containers.RELEASE}@sha256:" in containers.KAFKA_IMAGE
-    assert containers.RELEASE == RELEASES[-1]
+    assert RELEASES[-1] == containers.RELEASE
