@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.admin.offset_files import FileFormat, Offsets, read_offsets, write_offsets
+from zkconsumer.admin.offset_files import (
+    FileFormat,
+    Offsets,
+    read_offsets,
+    read_storm_file,
+    write_offsets,
+)
 from zkconsumer.errors import BadFileError
 from zkconsumer.protocol.model import TopicPartition
 
@@ -160,3 +168,19 @@ def test_any_bytes(data: bytes) -> None:
         assert read_offsets(data, where="f", group="g")
     except BadFileError as error:
         assert str(error).isprintable()
+
+
+def test_a_file_of_storm(tmp_path: Path) -> None:
+    """Each line is the payload of a spout's znode; another line is an error with its number."""
+    line = (
+        '{"topology":{"id":"7f1c","name":"count"},"offset":%d,"partition":%d,'
+        '"broker":{"host":"b1","port":9092},"topic":"t"}\n'
+    )
+    file = tmp_path / "spout"
+    file.write_text(line % (7, 0) + line % (9, 1))
+    found = read_storm_file(file, group="g")
+    assert found == {"g": {TopicPartition("t", 0): 7, TopicPartition("t", 1): 9}}
+    file.write_text(line % (7, 0) + '{"offset":1}\n')
+    with pytest.raises(BadFileError, match="is no offset of a Storm spout") as error:
+        read_storm_file(file, group="g")
+    assert error.value.where == f"{file}:2"

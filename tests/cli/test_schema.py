@@ -32,6 +32,7 @@ COMMANDS = {
     "topics-list": ["topics list"],
     "topics-show": ["topics show"],
     "offsets-get": ["offsets get g"],
+    "inventory": ["inventory g"],
     "verify": ["verify broken"],
     "doctor": ["doctor"],
     "owners": ["owners g"],

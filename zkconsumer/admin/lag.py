@@ -511,7 +511,7 @@ def idle_groups(
                 unknown.append(name)
                 continue
             known = {*group.image.offsets, *group.image.owners}
-            lag = _total_lag(group)
+            lag = total_lag(group)
             found.append(
                 IdleGroup(
                     summaries[name],
@@ -536,7 +536,7 @@ def _last_use_ms(image: GroupImage) -> float:
     return max(written, default=image.nodes[paths.group(image.name)].stat.mtime_ms)
 
 
-def _total_lag(group: GroupLag) -> int | str | None:
+def total_lag(group: GroupLag) -> int | str | None:
     """Return the lag of all partitions with an offset; a partition beyond its log has none."""
     lags = [one.messages for one in group.partitions if one.committed is not None]
     unknown = [lag for lag in lags if isinstance(lag, str)]

@@ -1,5 +1,7 @@
 """Files of offsets in four formats. The reader detects the format, and reads the whole file first.
 
+Only the lines of Storm's spouts (`read_storm_file`) are not detected, because they name no group.
+
 - lines of Kafka's ExportZkOffsets, which ImportZkOffsets reads (0.8 to 1.1): path of the offset
   znode, colon, offset;
 - CSV of kafka-consumer-groups: `topic,partition,offset`, optionally preceded by the group;
@@ -18,7 +20,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -28,6 +30,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32, parse_int64
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind
+from zkconsumer.protocol.programs import read_spout
 
 Offsets = dict[str, dict[TopicPartition, int]]
 """Group -> partition -> offset."""
@@ -64,15 +67,18 @@ class FileError(Exception):
 
 def read_file(path: Path, *, group: str | None = None) -> Offsets:
     """Return the offsets of a file, or of standard input for "-". Raises BadFileError."""
+    return read_offsets(_contents(path), where=str(path), group=group)
+
+
+def _contents(path: Path) -> bytes:
+    """Return a file's contents, up to one byte more than `MAX_FILE_BYTES`. Raises BadFileError."""
     try:
         if str(path) == "-":
-            data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
-        else:
-            with path.open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
+            return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise BadFileError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
-    return read_offsets(data, where=str(path), group=group)
 
 
 def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offsets:
@@ -81,10 +87,14 @@ def read_offsets(data: bytes, *, where: str, group: str | None = None) -> Offset
     `group` is the group of a file that names none; a file that names another group is an error.
     Raises BadFileError.
     """
+    return _parsed(data, where, lambda text: _collected(_entries(text, group), group))
+
+
+def _parsed(data: bytes, where: str, parse: Callable[[str], Offsets]) -> Offsets:
     try:
         if len(data) > MAX_FILE_BYTES:
             raise FileError(f"the file is longer than {MAX_FILE_BYTES} bytes")
-        return _collected(_entries(decoded(data), group), group)
+        return parse(decoded(data))
     except (FileError, InvalidNameError) as error:
         line = getattr(error, "line", 0)
         raise BadFileError(
@@ -141,6 +151,25 @@ def check_names(line: int, group: str, topic: str) -> None:
         paths.validate_topic(topic)
     except InvalidNameError as error:
         raise FileError(error.what, line) from error
+
+
+def read_storm_file(path: Path, *, group: str) -> Offsets:
+    """Return the offsets of a file with the payloads of a Storm spout's znodes, one per line.
+
+    Storm's `PartitionManager` writes the payloads; the group is the one that will continue. Raises
+    BadFileError.
+    """
+
+    def entries(lines: Iterable[tuple[int, str]]) -> Iterator[_Entry]:
+        for number, line in lines:
+            found = read_spout(line.encode())
+            if found is None:
+                raise FileError(f"{quoted(line)} is no offset of a Storm spout", number)
+            yield number, group, *found.partition, found.offset
+
+    return _parsed(
+        _contents(path), str(path), lambda text: _collected(entries(_lines(text)), group)
+    )
 
 
 # ---- lines --------------------------------------------------------------------------------------

@@ -72,6 +72,10 @@ COMMANDS = {
         "Check that every partition of a group has an owner.",
     ),
     "doctor": ("zkconsumer.cli.doctor:app", "Find what is wrong with groups, and fix it."),
+    "inventory": (
+        "zkconsumer.cli.inventory:app",
+        "List who still uses ZooKeeper, and what must happen before Kafka 4.",
+    ),
     "migrate": ("zkconsumer.cli.migrate:app", "Copy offsets from ZooKeeper to Kafka, or back."),
     "explain": ("zkconsumer.cli.explain:app", "Explain why each thread owns its partitions."),
     "history": (

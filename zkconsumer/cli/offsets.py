@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,6 +130,13 @@ def _write_new(text: str, file: Path | None) -> None:
         ) from error
 
 
+class ImportFormat(Enum):
+    """How `offsets import` reads its file."""
+
+    AUTO = "auto"
+    STORM = "storm"
+
+
 @changing
 def import_(
     common: Common,
@@ -141,6 +149,15 @@ def import_(
         ),
     ],
     group: OneGroup = None,
+    format_: Annotated[
+        ImportFormat,
+        typer.Option(
+            "--format",
+            "-f",
+            help="auto: a format of `offsets export`; storm: the payloads of a Storm spout's"
+            " znodes, one per line, which need --group.",
+        ),
+    ] = ImportFormat.AUTO,
 ) -> None:
     """Set the offsets in ZooKeeper to those in a file. A dry run without --execute.
 
@@ -148,10 +165,13 @@ def import_(
 
     Example: zkconsumer offsets import offsets.txt --execute
     """
-    from zkconsumer.admin.offset_files import read_file
+    from zkconsumer.admin.offset_files import read_file, read_storm_file
     from zkconsumer.admin.offset_plans import plan_import
 
-    offsets = read_file(file, group=None if group is None else validate_group(group))
+    if format_ is ImportFormat.STORM:
+        offsets = read_storm_file(file, group=validate_group(common.group(group)))
+    else:
+        offsets = read_file(file, group=None if group is None else validate_group(group))
     with common.connect(next(iter(offsets))) as connection:
         watch = how.watch(connection, *offsets)
         plan = plan_import(connection, offsets)

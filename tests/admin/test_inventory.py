@@ -1,0 +1,155 @@
+"""The inventory of a ZooKeeper with every kind of user, on a real server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+from strangers import writers
+from support.scenes import Scene, job
+from support.zk.client import peer_of
+
+from zkconsumer.admin.broker_offsets import BrokerOffsets
+from zkconsumer.admin.inventory import InventoryEntry, Verdict, inventory
+from zkconsumer.admin.inventory_page import page, remember
+from zkconsumer.admin.runbooks import WAYS, runbook
+from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.errors import BadFileError
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.group_health import GroupState
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.programs import Evidence, Program
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.zk.client import ZooKeeperClient
+
+ORDERS, LOGS = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LIMIT_S = 1.0
+
+
+def taken(
+    scene: Scene, *, patience_s: float = 0.0, idle_s: float = 3600.0
+) -> dict[str, InventoryEntry]:
+    with ZooKeeperClient(scene.config()) as connection:
+        found = inventory(connection, limit_s=LIMIT_S, patience_s=patience_s, idle_s=idle_s)
+    return {one.name: one for one in found.entries}
+
+
+@pytest.fixture
+def topic(scene: Scene) -> Scene:
+    """A scene without brokers, and with a topic of two partitions."""
+    scene.session.delete(paths.broker(0))
+    scene.topic("orders", 2)
+    return scene
+
+
+def test_who_uses_groups(topic: Scene) -> None:
+    """Each kind of user has its state, program and verdict."""
+    client: KazooClient = topic.session
+    topic.member("jvm_host1-1400000000000-1a2b3c4d", "jvm", orders=1)
+    for tp in (ORDERS, LOGS):
+        topic.owner(*tp, "jvm_host1-1400000000000-1a2b3c4d-0", "jvm")
+        topic.offset(*tp, 5, "jvm")
+    for name, kind in (("go", writers.ConsumerGroup), ("node", writers.KafkaNode)):
+        other = kind(client, "", name, f"{name}_x")
+        other.register("orders")
+        other.claim(ORDERS)
+    writers.flink_read(client, "job", ORDERS)
+    writers.secor_create(client, "backup", ORDERS)
+    writers.spark_direct(client, "dead", TopicPartition("gone", 0), 5)
+    writers.spark_direct(client, "logstash", ORDERS, 5)
+    writers.storm(client, "spout", ORDERS, 5)
+    client.ensure_path("/secor/locks/orders/0")
+    client.ensure_path("/storm-root/clicks")
+    client.create("/storm-root/clicks/partition_0", client.get("/consumers/spout/partition_0")[0])
+    client.ensure_path(paths.ids("empty"))
+    found = {
+        name: (one.state and one.state.value, one.program, one.verdict)
+        for name, one in taken(topic).items()
+    }
+    assert found == {
+        "jvm": ("live", Program.JVM, Verdict.ACT),
+        "go": ("live", Program.GO, Verdict.ACT),
+        "node": ("live", Program.KAFKA_NODE, Verdict.ACT),
+        "job": ("idle", Program.FLINK, Verdict.UNKNOWN),
+        "backup": ("idle", Program.SECOR, Verdict.UNKNOWN),
+        "dead": ("idle", Program.UNKNOWN, Verdict.DELETE),
+        "logstash": ("idle", Program.LOGSTASH, Verdict.UNKNOWN),
+        "spout": ("idle", Program.STORM, Verdict.UNKNOWN),
+        "empty": ("idle", Program.UNKNOWN, Verdict.DELETE),
+        "/secor": (None, Program.SECOR, Verdict.UNKNOWN),
+        "/storm-root/clicks": (None, Program.STORM, Verdict.ACT),
+    }
+    entry = taken(topic)["jvm"]
+    assert (entry.hosts, entry.members, entry.blocked_by) == (("host1",), 1, ("1 live member",))
+    assert entry.committed_ms is not None
+    assert taken(topic, idle_s=-1.0)["logstash"].verdict is Verdict.DELETE
+
+
+def test_a_client_that_never_registers(topic: Scene) -> None:
+    """The second reading shows a client that commits without a registration: it must act."""
+    path = topic.offset("orders", 0, 1, "direct")
+    with job(topic.session, path, b"2"):
+        one = taken(topic, patience_s=1.0)["direct"]
+    assert (one.state, one.program) == (GroupState.UNREGISTERED, Program.WRITER)
+    assert one.verdict is Verdict.ACT
+
+
+def test_a_group_that_may_not_be_read(topic: Scene) -> None:
+    """A group that this client may not read is listed as unknown, with the znode."""
+    path = topic.put(paths.ids("secret"))
+    topic.session.set_acls(path, [make_digest_acl("other", "secret", all=True)])
+    one = taken(topic)["secret"]
+    assert one.verdict is Verdict.UNKNOWN
+    assert path in one.why
+
+
+def test_offsets_that_are_in_kafka(sandbox: Sandbox) -> None:
+    """A group has moved if Kafka has its offsets and none is lower than ZooKeeper's."""
+    name = "moved-inventory"
+    sandbox.create_topic(name, partitions=1)
+    tp = TopicPartition(name, 0)
+    config = ConnectionConfig.from_properties({"zookeeper.connect": sandbox.zookeeper_connect})
+    with peer_of(sandbox.zookeeper_connect) as client, ZooKeeperClient(config) as connection:
+        writers.spark_direct(client, name, tp, 0)
+        verdicts = []
+        for offset in (None, 0):
+            if offset is not None:
+                BrokerOffsets.of(connection).store(name, {tp: OffsetAndMetadata(offset)})
+            found = inventory(connection, groups=[name], limit_s=30.0, patience_s=0.0)
+            verdicts.append(found.entries[0].verdict)
+        client.delete(paths.group(name), recursive=True)
+    assert verdicts == [Verdict.UNKNOWN, Verdict.MOVED]
+
+
+def test_the_page_and_its_burn_down(topic: Scene, tmp_path: Path) -> None:
+    """The page escapes names, and draws a burn-down from the second run on."""
+    writers.spark_direct(topic.session, "a<b>", ORDERS, 5)
+    state = tmp_path / "runs"
+    with ZooKeeperClient(topic.config()) as connection:
+        for runs in (1, 2):
+            found = inventory(connection, limit_s=LIMIT_S, patience_s=0.0)
+            found = replace(found, at_ms=runs)
+            past = remember(state, found)
+            text = page(found, past, "zk1:2181")
+            assert len(past) == runs
+            assert ("<svg" in text) is (runs == 2)
+    assert "<td>a&lt;b&gt;</td>" in text
+    (state / "inventory-3.json").write_text(json.dumps({"format": "x"}))
+    with pytest.raises(BadFileError, match="no result of an earlier run"):
+        remember(state, found)
+
+
+@pytest.mark.parametrize("program", Program)
+def test_a_runbook_for_each_program(program: Program) -> None:
+    """Each runbook has the commands there and back, with the group and the address."""
+    one = InventoryEntry("g", GroupState.LIVE, (Evidence(program, "reason"),), why="it is used")
+    text = runbook(one, "zk1:2181/kafka")
+    for command in ("doctor", "offsets export", "migrate zookeeper-to-kafka", "verify"):
+        assert f"zkconsumer {command} -g g -z zk1:2181/kafka" in text
+    assert "zkconsumer migrate kafka-to-zookeeper -g g -z zk1:2181/kafka --execute" in text
+    assert "{" not in text
+    assert program in WAYS or program is Program.UNKNOWN
