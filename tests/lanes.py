@@ -869,6 +869,11 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.QUICK, "tests/zk/contract", "The simulated server needs no process.", ("simulated",)),
     Rule(
         Lane.ALL,
+        "tests/sim/test_zookeeper_like_real.py::test_random_requests_reach_the_simulator",
+        "Takes 10 s. tests/zk/contract checks each rule on the fake server.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/testing/test_node_client.py",
         "Installs a package of npm. tests/zk/contract sends the same requests with kazoo.",
     ),

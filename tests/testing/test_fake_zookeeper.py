@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -187,6 +189,17 @@ def test_an_old_release_does_not_know_newer_requests(caplog: pytest.LogCaptureFi
         client.stop()
         client.close()
     assert "ZooKeeper 3.3.6 does not know the request MULTI" in caplog.text
+
+
+def test_a_client_of_another_protocol_is_turned_away(
+    fake: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Kafka client that connects to ZooKeeper's port sees the connection end."""
+    with socket.create_connection(("127.0.0.1", fake.port), timeout=LIMIT_S) as client:
+        client.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))  # ApiVersions
+        with suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+    assert "does not speak ZooKeeper's protocol" in caplog.text
 
 
 def test_a_four_letter_word_names_the_release(fake: FakeZooKeeper, connect: Connect) -> None:

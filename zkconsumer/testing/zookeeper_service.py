@@ -98,10 +98,18 @@ class ClientConnection(FramedConnection):
         if self.is_deaf:
             return
         self.received_count += 1
-        if self.session == 0:
-            self._service.greet(self, frame)
-        else:
-            self._service.serve(self, frame)
+        try:
+            if self.session == 0:
+                self._service.greet(self, frame)
+            else:
+                self._service.serve(self, frame)
+        except wire.MalformedError as error:
+            logger.warning(
+                "the fake ZooKeeper closes the connection of %s:%d, which does not speak "
+                "ZooKeeper's protocol: %s",
+                *(*self.peer, error),
+            )
+            self.cut()
 
     def ended(self) -> None:
         """The session continues without a connection, until its timeout."""

@@ -167,7 +167,10 @@ class Reader:
 
     def string(self) -> str:
         """Read a text; a null is empty."""
-        return (self.buffer() or b"").decode()
+        try:
+            return (self.buffer() or b"").decode()
+        except UnicodeDecodeError:
+            raise MalformedError("a text is no UTF-8") from None
 
     def strings(self) -> list[str]:
         """Read a list of texts."""

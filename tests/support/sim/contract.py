@@ -17,7 +17,7 @@ from support.zk.contract import OK, OPEN, VIRTUAL_STEPS, Op, Stat, Watch, ZkErro
 from support.zk.proxies import Wire
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Reply
-from zkconsumer.sim.znodes import ANYONE, Acl, CreateWithAcl, SetAcl
+from zkconsumer.sim.znodes import Acl, CreateWithAcl, SetAcl, acl_of
 from zkconsumer.sim.zookeeper import SimZooKeeper
 
 DIRECTORY = "/contract"
@@ -275,15 +275,4 @@ def _stat(stat: rq.Stat) -> Stat:
 
 
 def _acl(acl: Sequence[ACL]) -> Acl:
-    return frozenset(
-        (
-            ANYONE if it.id.scheme == "world" else f"{it.id.scheme}:{it.id.id}",
-            _permissions(it.perms),
-        )
-        for it in acl
-    )
-
-
-def _permissions(bits: int) -> frozenset[str]:
-    names = ("read", "write", "create", "delete", "admin")
-    return frozenset(name for at, name in enumerate(names) if bits & 1 << at)
+    return acl_of(rq.Right(f"{it.id.scheme}:{it.id.id}", it.perms) for it in acl)
