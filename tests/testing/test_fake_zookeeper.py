@@ -207,6 +207,7 @@ def test_a_four_letter_word_names_the_release(fake: FakeZooKeeper, connect: Conn
     assert connect().server_version() == (3, 8, 4)
     assert f"sid={fake.sessions[0].id:#x}" in fake.command("cons")
     assert "zk_znode_count\t3\n" in fake.command("mntr")
+    assert "tickTime=100\n" in fake.command("conf")
     assert "not in the whitelist" in fake.command("dump")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support.wait import eventually
@@ -110,6 +112,12 @@ def test_a_restart_of_the_server_keeps_the_membership(fake: FakeZooKeeper) -> No
         with peer(fake) as other:
             in_time(fake, lambda: len(one.owned) == len(other.owned) == 2)
         assert one.session == before
+
+
+def test_a_consumer_beside_a_peer() -> None:
+    """The example runs: a zkconsumer member takes over the partitions of a peer that dies."""
+    examples = Path(__file__).parents[2] / "docs" / "examples"
+    runpy.run_path(str(examples / "test_beside_jvm.py"))["test_a_jvm_member_dies"]()
 
 
 def test_a_peer_joins_once_and_needs_a_server(fake: FakeZooKeeper) -> None:

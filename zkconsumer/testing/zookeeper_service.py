@@ -475,6 +475,7 @@ class ZooKeeperService:
             "stat": self._stat,
             "cons": self._cons,
             "mntr": self._mntr,
+            "conf": self._conf,
             "isro": lambda: "rw",
             "envi": lambda: f"Environment:\nzookeeper.version={self._version}\n",
         }
@@ -514,6 +515,13 @@ class ZooKeeperService:
             f"sid={session:#x},to={round(one.timeout_s * 1000)})\n"
             for session, one in self.connections.items()
             for host, port in (one.peer,)
+        )
+
+    def _conf(self) -> str:
+        tick_ms = round(self._tick_time_s * 1000)
+        return (
+            f"tickTime={tick_ms}\nminSessionTimeout={2 * tick_ms}\n"
+            f"maxSessionTimeout={round(MAX_SESSION_TIMEOUT_S * 1000)}\nserverId=0\n"
         )
 
     def _mntr(self) -> str:
