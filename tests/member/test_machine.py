@@ -491,7 +491,7 @@ HAPPEN: dict[str, Callable[[Member, Any], object]] = {
     "connect": lambda m, session: m.send(ev.Connected, session=session, wall_ms=1),
     "time": _time,
     "commit": _commit,
-    "reset": lambda m, number: m.send(ev.PositionReset, partition=_tp(number), offset=0),
+    "reset": lambda m, number: m.user_resets(_tp(number)),
 }
 
 

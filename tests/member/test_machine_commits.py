@@ -273,11 +273,23 @@ def test_a_reset_during_a_commit_is_not_forgotten() -> None:
     member = asking()
     member.commit(1)
     member.commit(2)
-    member.send(ev.PositionReset, partition=T0, offset=0)
+    member.user_resets(T0)
     member.delivered |= {T0: 5}
     member.answer_commit()
     member.answer_commit()
     assert one(member.commit(3), cmd.CommitOffsets).plan.writes[T0] == (5, 4)
+
+
+def test_the_late_report_of_a_reset_does_not_concern_the_next_ownership() -> None:
+    """A reset that is reported after the partition was claimed again discards no commit."""
+    member = asking()
+    member.commit(1)
+    member.commit(2)
+    earlier = member.state.owned[T0].epoch - 1
+    member.send(ev.PositionReset, partition=T0, epoch=earlier, offset=0)
+    member.delivered |= {T0: 5}
+    member.answer_commit()
+    assert T0 in member.state.commits.running.positions
 
 
 def test_the_last_commit_keeps_what_was_reset_before() -> None:
@@ -287,7 +299,7 @@ def test_the_last_commit_keeps_what_was_reset_before() -> None:
     member = asking()
     plan = one(member.send(ev.CloseRequested, purpose=Purpose.LEAVE), cmd.CommitOffsets).plan
     assert plan.writes[T0] == (20, 3)
-    member.send(ev.PositionReset, partition=T0, offset=0)
+    member.user_resets(T0)
     member.send(ev.Suspended)
     member.connect()
     assert member.state.commits.plan.writes[T0] == (20, 3)
@@ -299,7 +311,7 @@ def test_a_reset_during_a_commit_lowers_no_foreign_offset() -> None:
     """If a reset happens during a commit, another client's higher offset is not overwritten."""
     member = asking()
     member.commit(1)
-    member.send(ev.PositionReset, partition=T0, offset=0)
+    member.user_resets(T0)
     member.delivered |= {T0: 5}
     done = member.answer_commit(found(T0, value=50, version=9))
     assert one(done, cmd.Notice).kind is cmd.NoticeKind.OFFSET_LEFT

@@ -318,7 +318,9 @@ class MemberThread(threading.Thread):
         self.counters[item.kind.value] += 1
         logger.debug("%s: %s %s", item.thread_id, item.tp or "", item.text)
         if item.tp and item.offset is not None:
-            return events.PositionReset(now=self.clock(), partition=item.tp, offset=item.offset)
+            return events.PositionReset(
+                now=self.clock(), partition=item.tp, epoch=item.epoch, offset=item.offset
+            )
         return None
 
     # ---- the end ---------------------------------------------------------------------------------

@@ -294,9 +294,14 @@ class CommitTimedOut(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionReset(Event):
-    """`auto.offset.reset` or the user moved a partition; the next commit may lower its offset."""
+    """`auto.offset.reset` or the user moved a partition; the next commit may lower its offset.
+
+    `epoch` is that of the grant that was moved. The stream's report may come so late that the
+    member has claimed the partition again.
+    """
 
     partition: TopicPartition
+    epoch: int
     offset: int
 
 

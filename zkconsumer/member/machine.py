@@ -168,6 +168,9 @@ def _commit_timed_out(state: State, event: events.CommitTimedOut) -> Step:
 
 
 def _position_reset(state: State, event: events.PositionReset) -> Step:
+    mine = state.owned.get(event.partition)
+    if mine is None or mine.epoch != event.epoch:
+        return state, ()  # a later grant starts at the stored offset, and nobody has moved it
     return commits.rewind(state, event.partition), ()
 
 

@@ -124,7 +124,9 @@ class ReportingMember(SimMember):
             raise TypeError(f"unknown item: {item!r}")
         assert item.tp is not None
         assert item.offset is not None
-        return events.PositionReset(now=self.turn_at, partition=item.tp, offset=item.offset)
+        return events.PositionReset(
+            now=self.turn_at, partition=item.tp, epoch=item.epoch, offset=item.offset
+        )
 
 
 class StreamMember(ReportingMember):

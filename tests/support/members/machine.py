@@ -170,6 +170,11 @@ class Member:
         wanted = {tp: owned[tp] for tp in partitions if tp in owned}
         return self.send(ev.ReleaseReady, partitions=wanted)
 
+    def user_resets(self, tp: TopicPartition) -> tuple[cmd.Command, ...]:
+        """Let `auto.offset.reset` or the user move a partition to offset 0."""
+        epoch = self.state.owned[tp].epoch if tp in self.state.owned else 0
+        return self.send(ev.PositionReset, partition=tp, epoch=epoch, offset=0)
+
     # ---- sequences of events ---------------------------------------------------------------------
 
     def connect(self, session: Session = SESSION) -> tuple[cmd.Command, ...]:
