@@ -16,6 +16,7 @@ from zkconsumer.later import (
     consumer_group,
     consumer_member,
     group_coordinator,
+    group_events,
 )
 from zkconsumer.protocol.later import coordination, messages, subscriptions
 from zkconsumer.sim.coordinated.exhaustive_search import (
@@ -167,7 +168,7 @@ def test_every_moment_counts_from_now() -> None:
         for kind in vars(module).values()
         if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_fields"))
     }
-    settings = {client_state.ClientSettings, group_coordinator.BrokerSettings}
+    settings = {client_state.ClientSettings, group_events.BrokerSettings}
     floats = {
         name
         for kind in kinds - settings

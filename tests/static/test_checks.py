@@ -14,9 +14,10 @@ from zkconsumer.sandbox.jars import cache_directory
 
 ROOT = Path(__file__).parents[2]
 # One run covers the package, the scripts and the tests, because each run reads all sources. A
-# module is named after its path below `tests` or `scripts`, as it is when it runs.
+# module is named after its path below one of SOURCES, as it is when it runs.
 MYPY = ("mypy", "--strict", "--explicit-package-bases")
-CHECKED = ("zkconsumer", "tests", "scripts", "docs/examples", "docker/build.py")
+SOURCES = ("tests", "scripts", "docs/examples")
+CHECKED = ("zkconsumer", *SOURCES, "docker/build.py")
 # The cache is beside the jars, so that all checkouts of a user share it: mypy compares the hashes
 # of the sources. Without a cache, mypy needs half a minute of processor time.
 MYPY_CACHE = cache_directory().with_name("mypy")
@@ -33,7 +34,7 @@ MYPY_CACHE = cache_directory().with_name("mypy")
 )
 def test_nothing_is_found(command: tuple[str, ...]) -> None:
     """The linter, the formatter and the type checker report nothing."""
-    environ = {**os.environ, "MYPYPATH": "tests:scripts", "MYPY_CACHE_DIR": str(MYPY_CACHE)}
+    environ = {**os.environ, "MYPYPATH": ":".join(SOURCES), "MYPY_CACHE_DIR": str(MYPY_CACHE)}
     found = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=ROOT,

@@ -177,7 +177,12 @@ def test_a_paused_broker_answers_later(kafka: FakeCluster) -> None:
     kafka.brokers[1].pause()
     with pytest.raises(Exception, match="Failed to get watermark offsets"):
         consumer.get_watermark_offsets(RawPartition("t", 0), 0.1)
-    threading.Timer(0.05, lambda: [one.resume() for one in kafka.brokers]).start()
+
+    def resume() -> None:
+        for one in kafka.brokers:
+            one.resume()
+
+    threading.Timer(0.05, resume).start()
     assert consumer.get_watermark_offsets(RawPartition("t", 0), LIMIT_S) == (0, 0)
     consumer.close()
 
@@ -199,7 +204,9 @@ def test_transactions(kafka: FakeCluster) -> None:
     assert taken(consumer, 1) == [(0, 2, b"committed")]
     end = consumer.poll(LIMIT_S)
     assert end is not None
-    assert end.error().name() == "_PARTITION_EOF"
+    failed = end.error()
+    assert failed is not None
+    assert failed.name() == "_PARTITION_EOF"
     assert end.offset() == 4
     consumer.close()
     assert len(kafka.messages("t")) == 3
@@ -230,7 +237,7 @@ def test_groups_of_the_new_consumer(kafka: FakeCluster) -> None:
     assert kafka.offsets_in_kafka("new")[tp].offset == 3
     reader = Consumer(ours)
     (found,) = reader.committed([RawPartition("t", 0)], LIMIT_S)
-    assert (found.offset, found.metadata.rstrip("\0")) == (3, "note")
+    assert (found.offset, (found.metadata or "").rstrip("\0")) == (3, "note")
     reader.close()
 
 
