@@ -61,8 +61,7 @@ NEEDS_FAULTS = {"commits of any generation are stored": 2, "commits of any epoch
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: str(one.name))
 def test_a_mutant_is_found(mutant: Mutant) -> None:
-    """The search finds a path to the promise that each planted fault breaks; the story of the path
-    ends there."""
+    """The search finds a path to the promise that a planted fault breaks; its story ends there."""
     scope = Scope(mutant.protocol, faults=NEEDS_FAULTS.get(mutant.name, 0))
     with mutant.planted():
         found = explore(scope, max_states=5_000, max_s=LIMIT_S)
@@ -115,9 +114,8 @@ def walk(node: SearchNode) -> Iterator[int]:
 
 @pytest.mark.parametrize("protocol", ["classic-cooperative", "consumer"])
 def test_keys_do_not_depend_on_the_past(protocol: str) -> None:
-    """A member joins and leaves. After the second time, the group has the key that it had after the
-    first time, although time has passed and generations, numbers and ids have grown; and the same
-    moves lead to the same keys again."""
+    """A group has the same keys each time a member joins and leaves, whatever time has passed."""
+    # Time, generations, numbers and ids have grown meanwhile.
     node = first_node(Scope(protocol))
     keys, walks = [], []
     for command in ("join", "revive"):
