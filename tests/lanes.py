@@ -896,6 +896,7 @@ RULES: tuple[Rule, ...] = (
         "fake servers.",
         "tests/docs/test_testing_examples.py::test_pytest_on_the_sandbox",
         "tests/docs/test_testing_examples.py::test_unittest",
+        "tests/packages/test_testing.py",
         "tests/docs/test_testing_examples.py::test_an_unknown_release_is_an_error",
     ),
     # ---- the simulator: what searches long ------------------------------------------------------

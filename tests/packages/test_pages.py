@@ -35,6 +35,7 @@ ELSEWHERE = {
     r"docker|127.0.0.1:2181 --group G": "tests/containers",
     r"zkconsumer (top|demo|lab)\b": "tests/cli and tests/lab: they need a terminal or a browser",
     r"--require-hashes|--no-deps|--no-binary": "tests/static/test_locks.py",
+    r"^pytest|zkconsumer pytest": "tests/packages/test_testing.py",
     r"spark-submit|pip wheel|mv |hdfs\]": "tests/spark: they need a cluster",
     r"kerberos|KRB5|apt-get": "tests/security/test_kerberos.py",
     r"FILE|\[--": "tests/cli: the page describes the file or the syntax",
