@@ -891,6 +891,12 @@ RULES: tuple[Rule, ...] = (
     *LONG_TESTS,
     *FAKE_BROKERS,
     Rule(Lane.NORMAL, "tests/docs/test_testing_examples.py", STARTS_PROCESSES),
+    Rule(
+        Lane.ALL,
+        "tests/testing/test_other_clients.py",
+        "Installs kafka-python and kafka-node. The normal lane runs zkconsumer and confluent-kafka "
+        "against each fake release.",
+    ),
     *_later(
         "Starts pytest and real servers, or pytest again. The normal lane runs the examples on "
         "fake servers.",
