@@ -98,8 +98,8 @@ __all__ = [
     "white_list",
 ]
 
-# Each name is imported on its first use: loading both client libraries takes 0.1 s, and `--help`
-# needs neither.
+# Each name is imported on its first use: `--help` needs neither client library
+# (docs/performance.md has the times of the imports).
 _HOMES = {
     "ConsumerConfig": "zkconsumer.config.settings",
     "ConsumerConnector": "zkconsumer.consumer.connector",

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support.members.uncompiled as program
 from support.packages import ROOT
 from support.wait import LIMIT_S
 
+import brokers.uncompiled as program
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.errors import ConsumerTimeoutError

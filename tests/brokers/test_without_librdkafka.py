@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support.members.without_librdkafka as program
 from support.kafka.offsets import commit_as_another_client
 from support.packages import ROOT
 from support.wait import LIMIT_S
 
+import brokers.without_librdkafka as program
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 

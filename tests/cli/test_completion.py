@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cli.terminal import Terminal
 from support.scenes import Scene, scenes
-from support.terminal import Terminal
 from support.wait import eventually
 
 from zkconsumer.cli.completion import Shell

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Spawn
+from cli.terminal import Terminal
 from jsonschema import Draft202012Validator
 from support.processes import PATIENCE_S, assert_nothing_is_left, processes_of
-from support.terminal import Terminal
 
 from zkconsumer.cli.schema import schemas
 from zkconsumer.demo.group import ranges

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cli.terminal import Terminal
 from support.internals import text_of
 from support.scenes import Scene, scenes
-from support.terminal import Terminal
 from support.wait import LIMIT_S, soon
 from support.zk.client import peer_of
 from typer.testing import CliRunner

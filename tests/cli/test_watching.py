@@ -17,8 +17,8 @@ from datetime import datetime
 
 import pytest
 import yaml
+from cli.terminal import Terminal
 from support.scenes import Scene, scenes
-from support.terminal import Terminal
 
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from later.kraft import NEW, KraftBroker
 from support.jvm.member import libjvm
-from support.kafka.kraft import NEW, KraftBroker
 from support.members.crew import Program
 from support.wait import eventually
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mixed.scenario import OURS, SECOND, Outcome, Scenario
 from support.jvm.member import RELEASES
 from support.members.mixed_groups import NEWEST_BROKER, GroupSetup
-from support.members.mixed_scenario import OURS, SECOND, Outcome, Scenario
 
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.registrations import Pattern

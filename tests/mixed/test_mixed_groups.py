@@ -1,6 +1,6 @@
 """zkconsumer members in a group with JVM consumers, compared with a group of JVM consumers.
 
-`mixed_scenario.py` has the events: joins, clean leaves, SIGKILL of either kind, an expired session,
+`scenario.py` has the events: joins, clean leaves, SIGKILL of either kind, an expired session,
 a process that is frozen for ten seconds, added partitions, a created topic. After each event, the
 owners in both groups are those that the assignor computes, and all members get messages again.
 """
@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 
 import pytest
+from mixed.scenario import ALL_OURS, MESSAGES, Outcome, Record
 from support.members.mixed_groups import SETTINGS, GroupSetup
-from support.members.mixed_scenario import ALL_OURS, MESSAGES, Outcome, Record
 
 # A JVM member that loses its session commits its old offsets again in the next session. In a
 # scenario this happens twice: after the expiry, and after the freeze. The commit may come before or

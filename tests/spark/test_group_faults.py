@@ -21,10 +21,10 @@ from confluent_kafka.admin import AdminClient
 from kazoo.exceptions import NoNodeError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from spark.queries import LIMIT_S, Place, Query, QueryGroup, wait
 from support.jvm.member import JvmMember
 from support.kafka.traffic import Traffic
 from support.members.crew import environment
-from support.members.spark_queries import LIMIT_S, Place, Query, QueryGroup, wait
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
@@ -133,7 +133,7 @@ class DriverProcess:
         self.hold = self.directory / "hold"
         self.errors = self.directory / "errors.txt"
         self._lines: list[dict[str, Any]] = []
-        program = Path(__file__).parents[1] / "support" / "members" / "spark_queries.py"
+        program = Path(__file__).with_name("queries.py")
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, program, self.directory, json.dumps(scene.options(**options))],

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from support.members.spark_queries import QueryGroup, wait
+from spark.queries import QueryGroup, wait
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox

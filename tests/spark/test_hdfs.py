@@ -12,8 +12,8 @@ import fsspec
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.hadoop import Hdfs
-from support.history.spark_source import FORMAT, RestartedStream, loaded
+from spark.hadoop import Hdfs
+from spark.history_source import FORMAT, RestartedStream, loaded
 from support.zk.history_logs import LogWriter, every_kind, number
 
 from zkconsumer.errors import BadFileError, HistoryError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from support.history.spark_source import RestartedStream, loaded
+from spark.history_source import RestartedStream, loaded
 from support.zk.history_logs import LogWriter, changed, created, every_kind, number
 
 from zkconsumer.history import transactions as tx

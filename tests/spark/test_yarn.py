@@ -13,7 +13,7 @@ from typing import Any
 import fsspec
 import pyspark
 import pytest
-from support.hadoop import Hdfs, Yarn
+from spark.hadoop import Hdfs, Yarn
 from support.packages import LIMIT_S, build, pip, python_without_package
 from support.zk.client import peer_of
 from support.zk.history_logs import every_kind

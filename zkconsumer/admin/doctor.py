@@ -30,11 +30,13 @@ from zkconsumer.admin.groups import (
     unknown_group,
 )
 from zkconsumer.admin.health import read_again
+from zkconsumer.admin.lag import FEW
 from zkconsumer.admin.plan import Plan
 from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import RefusedError
 from zkconsumer.kafka.client_settings import Brokers
+from zkconsumer.kafka.logs import log_ends, without_messages
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import PATIENCE_S
 from zkconsumer.protocol.model import TopicPartition
@@ -191,8 +193,6 @@ def kafka_logs(limit_s: float) -> AskLogs:
     """Return a function that asks the brokers for logs, with `limit_s` seconds per request."""
 
     def ask(brokers: Brokers, partitions: Sequence[TopicPartition]) -> Logs:
-        from zkconsumer.kafka.logs import log_ends  # noqa: PLC0415 - loads librdkafka: 50 ms
-
         return log_ends(brokers, partitions, limit_s=limit_s)
 
     return ask
@@ -300,9 +300,6 @@ def _with_logs(
 
 def _with_tails(brokers: Brokers, by_name: dict[str, ExaminedGroup]) -> dict[str, ExaminedGroup]:
     """Find the partitions that groups without members have read up to transaction markers."""
-    from zkconsumer.admin.lag import FEW  # noqa: PLC0415 - as below
-    from zkconsumer.kafka.logs import without_messages  # noqa: PLC0415 - loads librdkafka: 50 ms
-
     tails = {
         name: {
             tp: (at, log.end)

@@ -33,6 +33,7 @@ from zkconsumer.admin.groups import (
 from zkconsumer.admin.plan import KafkaChange, Plan
 from zkconsumer.errors import RefusedError
 from zkconsumer.kafka.client_settings import Brokers
+from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
@@ -209,8 +210,6 @@ def kafka_offsets(
     """
 
     def ask(brokers: Brokers, group: str, partitions: Collection[TopicPartition]) -> Stored:
-        from zkconsumer.kafka.logs import committed_in_kafka  # noqa: PLC0415 - loads librdkafka
-
         return committed_in_kafka(
             brokers, group, partitions, limit_s=limit_s, on_progress=on_progress
         )

@@ -195,8 +195,7 @@ def complete_line(root: Click, commands: Mapping[str, str]) -> None:
         root: the command `zkconsumer`.
         commands: the names of its commands, with a description of each.
     """
-    # Typer imports Pydantic to convert values. The import takes 0.1 s, and completion needs only
-    # words.
+    # Typer imports Pydantic to convert values. The import is slow, and completion needs only words.
     vars(core)["build_runtime_param"] = lambda descriptor: _Word()
     line = os.environ.get(LINE, "")
     words = _split(line)[1:]

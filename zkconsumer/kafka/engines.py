@@ -1,7 +1,7 @@
 """Which reader fetches: librdkafka, or zkconsumer's own columnar reader (`fetch.engine`).
 
 Only this module chooses, and only the package `kafka` knows both readers. A reader is
-imported only if it may be used: the import of numba alone takes 0.15 s, and a process with
+imported only if it may be used: the imports are slow (docs/performance.md), and a process with
 `fetch.engine=columns` does not load librdkafka.
 """
 

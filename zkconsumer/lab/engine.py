@@ -315,7 +315,7 @@ class Engine:
             raise ConfigError(
                 f"session_s is {given['session_s']!r}", where="session_s", remedy="give seconds"
             )
-        from zkconsumer.lab.comparisons import compared  # noqa: PLC0415 - 0.15 s
+        from zkconsumer.lab.comparisons import compared  # noqa: PLC0415 - see `worlds.COORDINATED`
 
         return compared(
             script,

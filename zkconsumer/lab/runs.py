@@ -332,7 +332,7 @@ class Run:
 def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> AnyStage:
     """Return the stage of a world or of a scenario, before its first move."""
     if spec is not None and spec.protocol != ZOOKEEPER:
-        from zkconsumer.lab.coordinated import CoordinatedStage  # noqa: PLC0415 - 0.15 s
+        from zkconsumer.lab.coordinated import CoordinatedStage  # noqa: PLC0415 - see `worlds`
 
         return CoordinatedStage(spec)
     if spec is not None:

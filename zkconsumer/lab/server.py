@@ -101,9 +101,9 @@ class Tabs:
 
 
 def new_engine() -> Engine:
-    """Return an engine. Importing the engine takes half a second, so the server starts without
+    """Return an engine. Importing the engine is slow, so the server starts without
     it."""
-    from zkconsumer.lab.engine import Engine  # noqa: PLC0415 - half a second
+    from zkconsumer.lab.engine import Engine  # noqa: PLC0415 - see above
 
     return Engine()
 

@@ -27,8 +27,8 @@ memory."""
 
 ZOOKEEPER = "zookeeper"
 COORDINATED = ("classic-eager", "classic-cooperative", "consumer")
-"""The protocols with a group coordinator. Their modules take 0.15 s of processor time to import, a
-fifth of the time until the first picture, so a world with ZooKeeper does not import them."""
+"""The protocols with a group coordinator. A world with ZooKeeper does not import their modules,
+because the import would delay the first picture (docs/performance.md)."""
 
 PROTOCOLS = (ZOOKEEPER, *COORDINATED)
 """The protocols of a world: ZooKeeper's, and those with a group coordinator."""

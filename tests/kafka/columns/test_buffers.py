@@ -7,7 +7,7 @@ import os
 
 import pyarrow as pa
 import pytest
-from support.kafka.record_sets import Record, batch
+from kafka.columns.encoded_records import Record, batch
 from support.wait import LIMIT_S
 
 from zkconsumer.kafka.columns.buffers import SlabPool

@@ -555,7 +555,7 @@ def compiled() -> Parsers:
     The first call on a machine compiles them, which takes 5 to 20 seconds. Later processes load
     them from numba's cache, which is next to this file or in `NUMBA_CACHE_DIR`.
     """
-    from numba import njit, types  # noqa: PLC0415 - costs 0.15 s
+    from numba import njit, types  # noqa: PLC0415 - a slow import
     from numba.core.errors import NumbaPedanticWarning  # noqa: PLC0415 - as above
 
     seen = types.Array(types.uint8, 1, "C", readonly=True)

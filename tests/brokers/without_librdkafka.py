@@ -14,7 +14,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from support.members.columnar_program import arrow_places, one_stream
+from brokers.columnar_program import arrow_places, one_stream
 from zkconsumer.cli import app
 
 

@@ -20,6 +20,7 @@ from support.members.evidence import Delivery
 from support.members.mixed_groups import Group, GroupSetup, Topics
 from support.wait import wait_for
 from support.zk.log import history
+
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

@@ -13,7 +13,7 @@ from typing import Any
 
 from numba.core import event
 
-from support.members.columnar_program import arrow_places, one_stream
+from brokers.columnar_program import arrow_places, one_stream
 
 begun, never = threading.Event(), threading.Event()
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-
 from support.internals import driver_of
 from support.members.group import Group
 from support.processes import children, command
 from support.wait import wait_for
+
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox import spark as sparks
 from zkconsumer.spark.process_lifecycle import RUNNER
