@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from zkconsumer.admin.lag import WINDOW, GroupLag, PartitionLag, SeenCommit, Status
@@ -628,12 +628,7 @@ class LagExporter:
         self._server.set_app(lambda request, start: self._respond(metrics, request, start))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
-from types import TracebackType
 from typing import Self
 
 _POLL_INTERVAL_S = 0.05
@@ -66,12 +65,7 @@ class Proxy:
         self._run(self._accept)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         self.end(self._listener)
         self.cut()

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from zkconsumer.errors import RefusedError
@@ -263,12 +262,7 @@ class RealGroup:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property

@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Self, TypeVar
 
 from zkconsumer.config.settings import ConnectionConfig
@@ -70,12 +69,7 @@ class ZooKeeperClient:
         self._session.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._session.stop()
 
     # ---- reading ---------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self, TypeVar
 
 from kazoo.client import KazooClient
@@ -331,12 +331,7 @@ class Observer:
         self._session.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
