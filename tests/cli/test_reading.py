@@ -121,16 +121,21 @@ def test_reading_never_writes(world: World) -> None:
 
 
 def test_a_group_that_may_not_be_read(world: World) -> None:
-    """`lag` names the group and the right that is missing, shows the others, and exits with 1."""
+    """Commands name the group and what to permit, show the others, and exit with 1."""
     world.scene.session.set_acls(
         paths.offsets("idle"), [make_digest_acl("somebody", "else", all=True)]
     )
-    for named in ((), ("--group", "g", "--group", "idle")):
-        result = world.run("lag", *named, "--output", "json")
-        assert result.exit_code == 1
+    both = ("--group", "g", "--group", "idle")
+    for command in (("lag",), ("lag", *both), ("offsets", "get"), ("offsets", "get", *both)):
+        result = world.run(*command, "--output", "json")
+        assert result.exit_code == 1, command
         assert {row["group"] for row in json.loads(result.stdout)} == {"g"}
         assert "group idle is skipped: ZooKeeper does not allow this client" in result.stderr
         assert "authenticate as a user who may read it" in result.stderr
+    exported = world.run("offsets", "export")
+    assert exported.exit_code == 1
+    assert "idle is left out: ZooKeeper does not allow this client" in exported.stderr
+    assert set(json.loads(exported.stdout)["groups"]) == {"g"}
     assert world.run("lag", "--group", "idle").output.startswith("zkconsumer: ZooKeeper does not")
 
 

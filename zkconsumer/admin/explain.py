@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 from zkconsumer.admin.findings import ExaminedGroup, partitions_of, ranges
 from zkconsumer.admin.groups import (
+    existing_group,
     read_all_topic_payloads,
     read_brokers,
-    read_groups,
-    unknown_group,
 )
 from zkconsumer.admin.health import remarks
 from zkconsumer.config.settings import ConsumerConfig
@@ -80,14 +79,10 @@ def explain(
     `settings` gives the members' strategy and `exclude.internal.topics` if no partition has an
     owner. Raises UnknownGroupError, AccessDeniedError and ZooKeeperUnreachableError.
     """
-    images = read_groups(connection, [group])
-    if group not in images:
-        raise unknown_group(group, connection)
+    image = existing_group(connection, group)
     payloads = read_all_topic_payloads(connection)
     has_brokers = bool(read_brokers(connection))
-    return explanation(
-        ExaminedGroup(images[group], payloads, settings=settings, has_brokers=has_brokers)
-    )
+    return explanation(ExaminedGroup(image, payloads, settings=settings, has_brokers=has_brokers))
 
 
 def explanation(examined: ExaminedGroup) -> Explanation:

@@ -274,6 +274,19 @@ def read_groups(
     }
 
 
+def existing_group(
+    connection: ZooKeeperClient,
+    name: str,
+    *,
+    directories: Collection[str] = (MEMBERS, OWNERS, OFFSETS),
+) -> GroupImage:
+    """Read a group. Raises UnknownGroupError if it does not exist, and AccessDeniedError."""
+    images = read_groups(connection, [name], directories=directories)
+    if name not in images:
+        raise unknown_group(name, connection)
+    return images[name]
+
+
 def read_allowed_groups(
     connection: ZooKeeperClient,
     names: Sequence[str],

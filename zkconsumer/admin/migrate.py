@@ -23,6 +23,7 @@ from zkconsumer.admin.groups import (
     GroupImage,
     OffsetNode,
     Selection,
+    existing_group,
     read_groups,
     read_topic_names,
     read_topics,
@@ -184,7 +185,7 @@ def verify_migration(
 ) -> list[Transfer]:
     """Read the target store again, and return the partitions whose offset is not there."""
     moved = [one for one in done.transfers if one.action in _MOVES]
-    image = _image(connection, done.group)
+    image = existing_group(connection, done.group)
     brokers = registered_brokers(connection)
     stored = _known(ask_kafka(brokers, done.group, [one.partition for one in moved]))
     missing = []
@@ -218,13 +219,6 @@ def kafka_offsets(
 
 
 # ---- reading ------------------------------------------------------------------------------------
-
-
-def _image(connection: ZooKeeperClient, group: str) -> GroupImage:
-    images = read_groups(connection, [group])
-    if group not in images:
-        raise unknown_group(group, connection)
-    return images[group]
 
 
 def _partitions(connection: ZooKeeperClient, topics: Selection | None) -> set[TopicPartition]:
@@ -275,7 +269,7 @@ def _activity(
         if time.monotonic() > deadline:
             return Activity.LIVE
         time.sleep(_POLL_INTERVAL_S)
-        offsets = {**offsets, **_image(connection, image.name).offsets}
+        offsets = {**offsets, **existing_group(connection, image.name).offsets}
     return Activity.DUAL
 
 

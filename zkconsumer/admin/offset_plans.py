@@ -29,6 +29,8 @@ from zkconsumer.admin.group_changes import Targets, plan_offsets
 from zkconsumer.admin.groups import (
     GroupImage,
     Selection,
+    existing_group,
+    read_allowed_groups,
     read_groups,
     read_topic_names,
     read_topics,
@@ -37,7 +39,14 @@ from zkconsumer.admin.groups import (
     unknown_topic_remedy,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
-from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation, quoted
+from zkconsumer.errors import (
+    AccessDeniedError,
+    Advice,
+    ConfigError,
+    RefusedError,
+    RemedyOperation,
+    quoted,
+)
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import (
     LogRange,
@@ -330,20 +339,27 @@ def read_committed(
 
     Kafka is asked for `topics`, or for the topics of which the group has offsets or owners in
     ZooKeeper. With both stores the higher offset is used. `on_progress(done, total)` is called with
-    the number of groups read so far and the total number. Raises UnknownGroupError; ConfigError for
-    an unknown topic.
+    the number of groups read so far and the total number. A group to which ZooKeeper denies access
+    is left out with a note. Raises UnknownGroupError; AccessDeniedError if there is only one group;
+    ConfigError for an unknown topic.
     """
     names = list(groups)
     directories = (OFFSETS,) if storage is Storage.ZOOKEEPER else (OFFSETS, OWNERS)
     images: dict[str, GroupImage] = {}
+    denied: dict[str, AccessDeniedError] = {}
     found: dict[str, dict[TopicPartition, int]] = {}
     notes: list[str] = []
     brokers = Brokers() if storage is Storage.ZOOKEEPER else registered_brokers(connection)
     for number, name in enumerate(names):
         if number % _SLICE == 0:
-            images = read_groups(
+            images, denied = read_allowed_groups(
                 connection, names[number : number + _SLICE], directories=directories
             )
+        if name in denied:
+            if len(names) == 1:
+                raise denied[name]
+            notes.append(f"{name} is left out: {denied[name]}")
+            continue
         if name not in images:
             raise unknown_group(name, connection)
         image = images[name]
@@ -526,9 +542,7 @@ def select_topics(
     Raises InvalidFilterError, UnknownGroupError, and ConfigError if no topic matches.
     """
     wanted = white_list(pattern)
-    image = read_groups(connection, [group], directories=(OFFSETS, OWNERS)).get(group)
-    if image is None:
-        raise unknown_group(group, connection)
+    image = existing_group(connection, group, directories=(OFFSETS, OWNERS))
     topics = sorted({tp.topic for tp in (*image.offsets, *image.owners)})
     found: dict[str, frozenset[int] | None] = {}
     found |= dict.fromkeys(matching(wanted, topics, internal=frozenset()))

@@ -16,9 +16,8 @@ from itertools import groupby
 from zkconsumer.admin.findings import Finding, Severity, partitions_of
 from zkconsumer.admin.groups import (
     GroupImage,
+    existing_group,
     read_all_topic_payloads,
-    read_groups,
-    unknown_group,
 )
 from zkconsumer.admin.health import last_write
 from zkconsumer.errors import Advice, RemedyOperation, quoted
@@ -43,11 +42,9 @@ def verify(
     the members' `exclude.internal.topics`. Raises UnknownGroupError, AccessDeniedError and
     ZooKeeperUnreachableError.
     """
-    images = read_groups(connection, [group])
-    if group not in images:
-        raise unknown_group(group, connection)
+    image = existing_group(connection, group)
     payloads = read_all_topic_payloads(connection)
-    return list(unsettled(images[group], payloads, exclude_internal=exclude_internal))
+    return list(unsettled(image, payloads, exclude_internal=exclude_internal))
 
 
 def unsettled(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zkconsumer.admin.groups import read_all_topic_payloads, read_groups, unknown_group
+from zkconsumer.admin.groups import existing_group, read_all_topic_payloads
 from zkconsumer.errors import ConfigError, MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
@@ -60,11 +60,8 @@ def live_group(
 
     Raises UnknownGroupError, AccessDeniedError and ZooKeeperUnreachableError.
     """
-    images = read_groups(connection, [name], directories=(MEMBERS, OWNERS))
-    if name not in images:
-        raise unknown_group(name, connection)
+    image = existing_group(connection, name, directories=(MEMBERS, OWNERS))
     payloads = read_all_topic_payloads(connection)
-    image = images[name]
     return image.group_input(payloads, strategy, exclude_internal=exclude_internal), image.threads
 
 

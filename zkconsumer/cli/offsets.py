@@ -22,7 +22,7 @@ from zkconsumer.cli.apply import (
     with_kafka_notes,
 )
 from zkconsumer.cli.lag import offset_notes, unknown, unmatched
-from zkconsumer.cli.members import of_time
+from zkconsumer.cli.members import of_time, skipped
 from zkconsumer.cli.options import (
     AllGroups,
     Common,
@@ -43,8 +43,9 @@ from zkconsumer.protocol.paths import validate_group, validate_group_znode
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import Selection
-    from zkconsumer.admin.lag import PartitionLag
+    from zkconsumer.admin.lag import GroupLag, PartitionLag
     from zkconsumer.admin.offset_plans import Reset
+    from zkconsumer.errors import AccessDeniedError
     from zkconsumer.protocol.model import TopicPartition
     from zkconsumer.zk.client import ZooKeeperClient
 
@@ -200,27 +201,38 @@ def get(
 
     If no group is named, the offsets of all groups are shown. WRITTEN is the time of the last write
     to the offset in ZooKeeper, by ZooKeeper's clock. Exit code 1: no group uses a
-    topic or a partition that --topic names (owns it, subscribes to it, or has an offset for it).
+    topic or a partition that --topic names (owns it, subscribes to it, or has an offset for it), or
+    ZooKeeper denied access to some of the groups.
 
     Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
     """
-    from zkconsumer.admin.groups import read_group_names, unknown_group
+    from zkconsumer.admin.groups import read_by_bisection, read_group_names, unknown_group
     from zkconsumer.admin.lag import group_lags, unasked_logs
     from zkconsumer.cli import Exit
 
     names, only = common.groups(group, all_groups=all_groups), topics_of(topic)
+    denied: dict[str, AccessDeniedError] = {}
+
+    def deny(name: str, error: AccessDeniedError) -> dict[str, GroupLag]:
+        denied[name] = error
+        return {}
+
     with common.connect(names[0] if names else None) as connection:
-        found = group_lags(
-            connection,
-            read_group_names(connection) if names is None else names,
-            only=only,
-            logs=unasked_logs,
-            limit_s=connection.config.zookeeper_connection_timeout_s,
-        )
+
+        def read(some: Sequence[str]) -> dict[str, GroupLag]:
+            limit_s = connection.config.zookeeper_connection_timeout_s
+            return group_lags(connection, some, only=only, logs=unasked_logs, limit_s=limit_s)
+
+        asked = read_group_names(connection) if names is None else names
+        parts = read_by_bisection(asked, read, deny)
+        found = {name: one for part in parts for name, one in part.items()}
+        if denied and not found:
+            raise next(iter(denied.values()))
         for name in names or ():
-            if name not in found:
+            if name not in found and name not in denied:
                 raise unknown_group(name, connection)
         missing = unmatched(found.values(), only, connection)
+        missing += [skipped(name, error) for name, error in denied.items()]
     common.write(
         [_row(name, one) for name, of_group in found.items() for one in of_group.partitions],
         COLUMNS,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from zkconsumer.cli.options import Connection
 from zkconsumer.errors import (
-    AccessDeniedError,
     UnknownGroupError,
     ZkConsumerError,
 )
@@ -227,27 +226,23 @@ class Feed:
         self, zk: ZooKeeperClient, names: Sequence[str], reading: BrokerReading
     ) -> list[GroupRow]:
         """Read some groups; a group to which access is denied becomes a row without figures."""
+        from zkconsumer.admin.groups import read_by_bisection
         from zkconsumer.admin.lag import group_lags
 
-        try:
+        def read(some: Sequence[str]) -> list[GroupRow]:
             # Kafka's offsets would take a request per group; only the details of a group read them.
             found = group_lags(
                 zk,
-                names,
+                some,
                 limit_s=self._limit_s(zk),
                 logs=reading.ends,
                 kafka=lambda brokers, name, mine: {},
                 tails=self._history.tails,
             )
-        except AccessDeniedError:
-            if len(names) == 1:
-                return [GroupRow(names[0], None)]
-            half = len(names) // 2
-            return [
-                *self._slice(zk, names[:half], reading),
-                *self._slice(zk, names[half:], reading),
-            ]
-        return [row_of(one, self._history) for one in found.values()]
+            return [row_of(one, self._history) for one in found.values()]
+
+        parts = read_by_bisection(names, read, lambda name, _: [GroupRow(name, None)])
+        return [row for part in parts for row in part]
 
     # ---- one group -------------------------------------------------------------------------------
 
