@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from sim.later_mutants import MUTANTS, Mutant, run_seed
+from support.sim.later_mutants import MUTANTS, Mutant, run_seed
 from support.sim.mutants import function
 
 from zkconsumer.later.group_events import Loaded

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
-from sim.later_mutants import MUTANTS, Mutant
+from support.sim.later_mutants import MUTANTS, Mutant
 
 from zkconsumer.later import (
     classic_member_state,

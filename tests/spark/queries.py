@@ -1,7 +1,7 @@
 """Queries of a group on a real Spark, which record every message that they receive.
 
 In this process: `Query(spark, ...)`. In a separate process, which a test may kill:
-    python spark_queries.py DIRECTORY OPTIONS    (JSON)
+    python queries.py DIRECTORY OPTIONS    (JSON)
 Its lines on standard output are events. Its query holds batches back while the file DIRECTORY/hold
 exists.
 """
