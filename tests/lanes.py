@@ -551,6 +551,11 @@ SINGLE_TESTS = (
         "Takes 6 s. tests/brokers/test_tools.py::test_moving_by_time also uses old brokers.",
         "tests/cli/test_offsets.py::test_by_time_on_old_brokers",
     ),
+    *_later(
+        "Takes 40 s, because it starts three servers and kills leaders. The normal lane restores "
+        "the moments of one server.",
+        "tests/admin/test_restore.py::test_faults_of_an_ensemble",
+    ),
     Rule(
         Lane.ALL,
         "tests/admin/test_restore.py::test_each_moment_is_restored",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from support.scenes import Scene, scenes
 from support.zk.client import peer_of
@@ -23,7 +24,7 @@ from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.offsets import Choice, Point, read_past
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.sandbox import ZooKeeperEnsemble, ZooKeeperServer
 from zkconsumer.zk.client import ZooKeeperClient
 
 GROUPS = ("billing", "audit")
@@ -237,3 +238,54 @@ def test_a_moment_after_the_end_of_the_logs(committed: Past, tmp_path: Path) -> 
     committed.data_dir = copy
     with pytest.raises(RefusedError, match="the logs end at"):
         committed.plan(Choice.TIME, committed.moments[-1][1])
+
+
+def test_faults_of_an_ensemble(scene: Scene, tmp_path: Path) -> None:
+    """Leaders are killed, logs and snapshots roll, and the oldest are deleted; 40 restorations into
+    another ensemble give what the client had recorded."""
+    dice = random.Random(37)
+    scene.session.delete(paths.broker(0))
+    recorded: list[tuple[int, dict[TopicPartition, int]]] = []
+    now: dict[TopicPartition, int] = {}
+    settings = {"autopurge.purgeInterval": 0, "snapCount": 30, "preAllocSize": 64}
+    with ZooKeeperEnsemble(tmp_path / "zk", settings=settings) as ensemble:
+        with peer_of(ensemble.connect) as client:
+            for round_ in range(40):
+                for _ in range(20):
+                    tp = dice.choice(PARTITIONS)
+                    offset = dice.randint(0, 1_000)
+                    client.retry(write, client, paths.offset("billing", tp), offset)
+                    now[tp] = offset
+                if dice.random() < 0.1:
+                    client.retry(client.delete, paths.CONSUMERS, recursive=True)
+                    now.clear()
+                client.retry(client.ensure_path, "/clock")
+                recorded.append((client.retry(client.set, "/clock", b"").mzxid, dict(now)))
+                if round_ in (12, 28):
+                    leader = ensemble.leader()
+                    leader.kill()
+                    leader.start()
+                    ensemble.leader()
+        directories = [one.directory / "data" / "version-2" for one in ensemble.servers]
+    oldest = min(directories[0].glob("log.*"), key=lambda one: int(one.suffix[1:], 16))
+    oldest.unlink()  # the other servers have its transactions
+    with ZooKeeperClient(scene.config()) as tools:
+        for zxid, offsets in recorded:
+            point = Point(Choice.ZXID, zxid + 1)
+            scene.session.delete(paths.CONSUMERS, recursive=True)
+            if offsets:
+                past = read_past(find_servers(directories), point)
+                found = plan_restore(tools, past, limit_s=LIMIT_S)
+                apply(tools, found.plan, backup_dir=tmp_path)
+            stored = {
+                tp: int(scene.session.get(paths.offset("billing", tp))[0])
+                for tp in PARTITIONS
+                if scene.session.exists(paths.offset("billing", tp))
+            }
+            assert stored == offsets
+
+
+def write(client: KazooClient, path: str, offset: int) -> None:
+    """Commit an offset; a lost connection may repeat the request, which changes nothing more."""
+    client.ensure_path(path)
+    client.set(path, b"%d" % offset)

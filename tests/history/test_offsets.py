@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.zk.history_logs import HEADER, LogWriter, changed, created, multi, number, sized
+from support.zk.log import Tree, entries
 
 from zkconsumer.errors import ConfigError, RefusedError
 from zkconsumer.history import transactions as tx
@@ -23,6 +25,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.protocol.requests import Right
 
+INCIDENT = Path(__file__).parents[1] / "golden" / "history" / "incident.tar.gz"
 TPS = [TopicPartition("t", number) for number in range(3)]
 PATHS = {tp: paths.offset("g", tp) for tp in TPS}
 
@@ -182,6 +185,43 @@ def test_what_the_logs_do_not_contain(story: Commits, tmp_path: Path) -> None:
     for choice, text in ((Choice.SESSION, "session 0x5 wrote no offset"), (Choice.TOOL, "no tool")):
         with pytest.raises(ConfigError, match=text):
             read_past(servers, Point(choice, 5))
+
+
+def test_an_incident_of_real_servers(tmp_path: Path) -> None:
+    """At every hundredth transaction, the offsets are those of an independent reader of the logs.
+
+    Each of the three servers alone gives the same answer, or says that an offset is unknown.
+    """
+    with tarfile.open(INCIDENT) as archive:
+        archive.extractall(tmp_path, filter="data")
+    directories = sorted(tmp_path.iterdir())
+    truth: dict[str, bytes | None] = {}
+    tree, number = Tree("/consumers/billing/offsets/orders/"), 0
+    for entry in entries(directories):
+        for written in tree.apply(entry):
+            if written.change is not None and written.change.path:
+                new = written.change.new
+                truth[written.change.path] = None if new is None else new.data
+        number += 1
+        if number % 100 or not any(truth.values()):
+            continue
+        wanted = {path: data for path, data in truth.items() if data is not None}
+        assert offsets_after(entry.zxid, directories) == wanted
+        for one in directories:
+            alone = offsets_after(entry.zxid, [one])
+            assert {path: data for path, data in alone.items() if data}.items() <= wanted.items()
+
+
+def offsets_after(zxid: int, directories: Sequence[Path]) -> dict[str, bytes | None]:
+    """Return path -> payload after a transaction; None for an unknown one."""
+    try:
+        found = read_past(find_servers(directories), Point(Choice.ZXID, zxid + 1))
+    except RefusedError:  # this server's logs do not contain the transaction
+        return {}
+    return {
+        paths.offset("billing", tp): one.data if isinstance(one, Written) else None
+        for tp, one in found.offsets["billing"].items()
+    }
 
 
 @given(seed=st.integers(0, 1 << 32))

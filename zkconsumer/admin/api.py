@@ -7,6 +7,7 @@ writes nothing and returns a Plan. `apply` executes a plan, and `undo` reverts i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -28,14 +29,18 @@ from zkconsumer.admin.groups import (
     topics,
 )
 from zkconsumer.admin.health import GroupWatch
+from zkconsumer.admin.inventory import IDLE_S, Inventory, inventory
 from zkconsumer.admin.lag import GroupLag, group_lags
 from zkconsumer.admin.migrate import Direction, Migration
 from zkconsumer.admin.offset_files import FileFormat, Offsets, read_file, write_offsets
 from zkconsumer.admin.offset_plans import Reset
 from zkconsumer.admin.plan import Plan, load_plan
+from zkconsumer.admin.restore import Restoration, plan_restore
 from zkconsumer.admin.verify import verify
 from zkconsumer.admin.what_if import OwnerChange, live_group, places, what_if
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
+from zkconsumer.history.inputs import find_servers
+from zkconsumer.history.offsets import Point, read_past
 from zkconsumer.kafka.logs import KeptLogs
 from zkconsumer.protocol import arguments
 from zkconsumer.protocol.group_assignment import assign_each_member
@@ -43,6 +48,7 @@ from zkconsumer.protocol.group_health import PATIENCE_S
 from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.zk.client import ZooKeeperClient
+from zkconsumer.zk.clients import client_addresses
 
 BROKER_LIMIT_S: Final = 6.0
 """Seconds per request to the brokers. If a broker takes longer, its values are reported as
@@ -164,6 +170,19 @@ class Admin:
             storage=storage,
         )
 
+    def inventory(self, *, idle_s: float = IDLE_S) -> Inventory:
+        """Return every user of ZooKeeper's groups, and what must happen to it before Kafka 4.
+
+        A group without members may be deleted if its last commit is older than `idle_s` seconds.
+        """
+        return inventory(
+            self._connection,
+            limit_s=self._limit_s,
+            idle_s=arguments.finite_limit(idle_s, "idle_s"),
+            patience_s=self._patience_s,
+            addresses=lambda: client_addresses(self.config),
+        )
+
     def verify(self, group: str) -> list[Finding]:
         """Return why a group has not settled; empty if it has settled, or has no members.
 
@@ -239,6 +258,36 @@ class Admin:
         for group, one in offsets.items():
             arguments.by_partition(one, f"offsets of {group}", "43")
         return offset_plans.plan_import(self._connection, offsets)
+
+    def plan_restore(
+        self,
+        data_dirs: Iterable[str | PathLike[str]],
+        point: Point,
+        groups: Iterable[str] = (),
+        *,
+        topics: Selection | None = None,
+    ) -> Restoration:
+        """Plan to restore offsets from ZooKeeper's logs, and describe each partition.
+
+        Args:
+            data_dirs: directories, files or archives of ZooKeeper's servers.
+            point: the moment, or the edit that is to be undone, such as
+                `Point(Choice.TIME, milliseconds)`.
+            groups: names of groups; none means all groups below the chroot.
+            topics: partitions to restore; None means all.
+
+        Raises:
+            ConfigError: the files have no such group, session or edit; BadFileError for the paths.
+            RefusedError: the files do not contain the moment.
+        """
+        past = read_past(
+            find_servers(data_dirs),
+            point,
+            chroot=self.config.zookeeper_chroot,
+            groups=arguments.names(groups, "groups"),
+        )
+        chosen = arguments.selection(topics, "topics")
+        return plan_restore(self._connection, past, topics=chosen, limit_s=self._limit_s)
 
     def plan_delete_offsets(self, group: str, topics: Mapping[str, Collection[int] | None]) -> Plan:
         """Plan to delete offsets in ZooKeeper. Raises UnknownGroupError, ConfigError."""

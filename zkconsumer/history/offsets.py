@@ -14,7 +14,7 @@ before the first transaction with a later time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -52,8 +52,7 @@ class Point(NamedTuple):
     value: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """A znode as its last write left it.
 
     Attributes:
@@ -336,7 +335,7 @@ class _Replay:
             self._deleted[path] = zxid
         elif kind == tx.SET_ACL:
             if old is not None:
-                self._znodes[path] = replace(old, acl=_rights(acl))
+                self._znodes[path] = old._replace(acl=_rights(acl))
         else:
             consumer = self._consumers.get((session, group), "")
             rights = _rights(acl) if kind in _CREATES else None if old is None else old.acl
