@@ -247,7 +247,7 @@ def test_faults_of_an_ensemble(scene: Scene, tmp_path: Path) -> None:
     scene.session.delete(paths.broker(0))
     recorded: list[tuple[int, dict[TopicPartition, int]]] = []
     now: dict[TopicPartition, int] = {}
-    settings = {"autopurge.purgeInterval": 0, "snapCount": 30, "preAllocSize": 64}
+    settings = {"autopurge.purgeInterval": 0, "snapCount": 60, "preAllocSize": 64}
     with ZooKeeperEnsemble(tmp_path / "zk", settings=settings) as ensemble:
         with peer_of(ensemble.connect) as client:
             for round_ in range(40):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from cli.conftest import Run
 from jsonschema import Draft202012Validator
 from kazoo.client import KazooClient
+from support.zk.history_logs import LogWriter, changed, created
 
 from zkconsumer.cli.schema import schemas
+from zkconsumer.history import transactions as tx
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
@@ -32,6 +35,23 @@ def test_the_command(call: Run, zookeeper: ZooKeeperServer, client: KazooClient)
     assert (row["zxid"], row["session"]) == (hex(zxid), hex(client.client_id[0]))
     assert "topic orders does not exist" in err
     assert client.get(PATH)[0] == b"2"
+
+
+def test_unknown_offsets(call: Run, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    """If transactions before the moment are missing, the offset is unknown, and the code is 1."""
+    log = LogWriter()
+    path = paths.offset("gap", TopicPartition("orders", 0))
+    log.add(tx.CREATE, created(path, b"5"), ms=1)
+    log.write(tmp_path)
+    log.zxid, log.entries = 4, []
+    log.add(tx.SET_DATA, changed("/other", b""), ms=1)
+    log.write(tmp_path, "log.5")
+    words = ("offsets", "restore", "gap", "-z", zookeeper.connect, "--data-dir", str(tmp_path))
+    code, out, err = call(*words, "--before-zxid", "0x5", "-o", "json")
+    (row,) = json.loads(out)
+    assert (code, row["then"], row["action"]) == (1, None, "left")
+    assert "the logs lack transactions before the moment" in row["unknown"]["then"]
+    assert "missing: " in err
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from typing import Final
 
 from zkconsumer.admin.group_changes import plan_offsets
 from zkconsumer.admin.groups import (
@@ -37,6 +38,8 @@ from zkconsumer.protocol.group_znodes import OFFSETS
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.payloads import stored_offset
 from zkconsumer.zk.client import ZooKeeperClient
+
+_UNKNOWN: Final = "unknown: "
 
 
 class Action(Enum):
@@ -71,6 +74,11 @@ class Restored:
     new: int | None = None
     written: Written | None = None
     reason: str = ""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the files do not show the offset of the moment."""
+        return self.reason.startswith(_UNKNOWN)
 
     @property
     def again(self) -> int | None:
@@ -222,7 +230,7 @@ class _Present:
             action = Action.SAME if node is None else Action.DELETE
             return replace(row, action=action, reason="the edit created this offset")
         if isinstance(past, str):
-            return replace(row, reason=f"unknown: {past}")
+            return replace(row, reason=f"{_UNKNOWN}{past}")
         row = replace(row, written=past)
         try:
             then = stored_offset(past.data, where="")
@@ -267,7 +275,7 @@ class _Present:
         missing = {one.partition.topic for one in rows} - self._topic_czxids.keys()
         yield from at_most([f"topic {name} does not exist" for name in sorted(missing)], _NOTES)
         yield from at_most([f"{p.kind}: {p.where}: {p.what}" for p in past.problems], _NOTES)
-        unknown = sum(one.reason.startswith("unknown:") for one in rows)
+        unknown = sum(one.is_unknown for one in rows)
         if unknown:
             yield f"the offsets of {unknown} partitions are unknown, and are not restored"
 

@@ -6,6 +6,7 @@ and how it is told to keep its offsets in Kafka. `docs/migrating.md` explains th
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -165,7 +166,7 @@ WAYS: Final[Mapping[Program, Way]] = {
 def runbook(one: InventoryEntry, zookeeper: str) -> str:
     """Return a runbook for a user of ZooKeeper, in Markdown; `zookeeper` is its connect string."""
     way = WAYS.get(one.program, WAYS[Program.JVM])
-    return "\n".join(_lines(one, way, f"-z {zookeeper}", one.name))
+    return "\n".join(_lines(one, way, f"-z {zookeeper}", shlex.quote(one.name)))
 
 
 def _lines(one: InventoryEntry, way: Way, where: str, name: str) -> Iterator[str]:
@@ -185,7 +186,7 @@ def _lines(one: InventoryEntry, way: Way, where: str, name: str) -> Iterator[str
 
 
 def _head(one: InventoryEntry, way: Way, name: str) -> Iterator[str]:
-    yield f"# Move {name} from ZooKeeper to Kafka"
+    yield f"# Move {one.name} from ZooKeeper to Kafka"
     yield ""
     hints = all(it.is_hint for it in one.evidence) and bool(one.evidence)
     reasons = "; ".join(it.reason for it in one.evidence) or "no evidence"

@@ -114,7 +114,7 @@ def inventory(
             remedy="leave out GROUP, --html and --state",
         )
     idle_s = parse_duration(idle_for, where="--idle-for")
-    names = [common.group(runbook)] if runbook is not None else _names(common, group)
+    names = _names([runbook] if runbook is not None else group)
     progress = Progress("groups")
     with progress.until_done(), common.connect() as connection:
         found = read_inventory(
@@ -140,11 +140,13 @@ def inventory(
     _write(common, found, html=html, state=state, place=place)
 
 
-def _names(common: Addressed, given: list[str] | None) -> list[str] | None:
-    """Return the groups of the command line; None means all, even if the settings name a group."""
+def _names(given: list[str] | None) -> list[str] | None:
+    """Return the groups of the command line; None means all, even if the settings name a group.
+
+    An inventory of one group by accident would hide all others.
+    """
     from zkconsumer.protocol.paths import validate_group_znode
 
-    del common  # an inventory of one group by accident would hide all others
     return list(dict.fromkeys(map(validate_group_znode, given))) if given else None
 
 

@@ -93,11 +93,13 @@ def restore(
     The logs contain every offset that was committed since the oldest log that was kept. The command
     also restores groups that were deleted, with their access control lists, and it can restore into
     another ensemble (--zookeeper). AGAIN and SKIPPED are the messages that members read again or
-    skip because of the move.
+    skip because of the move. Exit code 1: the files do not show the offsets of some partitions,
+    which are not restored.
 
     Example: zkconsumer offsets restore -g billing --data-dir /var/lib/zookeeper --at 03:00
     """
     from zkconsumer.admin.restore import plan_restore
+    from zkconsumer.cli import Exit
     from zkconsumer.history.inputs import find_servers
     from zkconsumer.history.offsets import read_past
 
@@ -121,6 +123,8 @@ def restore(
         common.write(map(_row, found.partitions), COLUMNS)
         plan = with_kafka_notes(connection, found.plan, *found.plan.groups)
         proceed(connection, plan, how, watch)
+    if any(one.is_unknown for one in found.partitions):
+        raise typer.Exit(Exit.FAILED)
 
 
 def _point(
@@ -168,13 +172,12 @@ def _hexadecimal(text: str, *, where: str) -> int:
 
 def _row(one: Restored) -> Mapping[str, object]:
     written = one.written
-    is_unknown = one.reason.startswith("unknown:")
     return {
         "group": one.group,
         "topic": one.partition.topic,
         "partition": one.partition.partition,
         "now": Unknown(one.now) if isinstance(one.now, str) else one.now,
-        "then": Unknown(one.reason) if is_unknown else one.then,
+        "then": Unknown(one.reason) if one.is_unknown else one.then,
         "action": one.action.value,
         "new": one.new,
         "again": one.again,
