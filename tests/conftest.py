@@ -31,7 +31,12 @@ from zkconsumer.sandbox import (
 from zkconsumer.sandbox.server import JavaServer
 
 # The servers and the browser that tests in several directories share.
-pytest_plugins = ["support.zk.servers", "support.shared_servers", "support.browser"]
+pytest_plugins = [
+    "support.zk.servers",
+    "support.shared_servers",
+    "support.browser",
+    "zkconsumer.testing.plugin",
+]
 
 # Tests neither read nor write the contexts and the backups of the user.
 _HOME = tempfile.TemporaryDirectory(prefix="zkconsumer-home-")

@@ -898,6 +898,17 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/docs/test_testing_examples.py", STARTS_PROCESSES),
     Rule(
         Lane.ALL,
+        "tests/testing/test_users_suite.py",
+        "Fifty tests take 3 s of CPU time. The normal lane runs a few of them.",
+    ),
+    *_normal(
+        "Takes less than a second.",
+        "tests/testing/test_users_suite.py::test_every_message_is_delivered_once[2-2]",
+        "tests/testing/test_users_suite.py::test_rebalances_are_recorded[1]",
+        "tests/testing/test_users_suite.py::test_where_offsets_are_stored",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/testing/test_other_clients.py",
         "Installs kafka-python and kafka-node. The normal lane runs zkconsumer and confluent-kafka "
         "against each fake release.",
@@ -906,6 +917,7 @@ RULES: tuple[Rule, ...] = (
         "Starts pytest and real servers, or pytest again. The normal lane runs the examples on "
         "fake servers.",
         "tests/docs/test_testing_examples.py::test_pytest_on_the_sandbox",
+        "tests/docs/test_testing_examples.py::test_the_suite_of_fifty_tests_on_the_sandbox",
         "tests/docs/test_testing_examples.py::test_unittest",
         "tests/packages/test_testing.py",
         "tests/docs/test_testing_examples.py::test_an_unknown_release_is_an_error",

@@ -46,6 +46,24 @@ def test_pytest_on_the_sandbox() -> None:
     assert re.search(r"\b6 passed\b", with_pytest("--legacy-kafka", "sandbox"))
 
 
+@pytest.mark.timeout(10 * LIMIT_S)
+def test_the_suite_of_fifty_tests_on_the_sandbox() -> None:
+    """tests/testing/test_users_suite.py, which runs on the fake, also passes on real servers."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"),
+            *("--legacy-kafka", "sandbox", "tests/testing/test_users_suite.py"),
+        ],
+        cwd=EXAMPLES.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=9 * LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\b50 passed\b", done.stdout)
+
+
 def test_unittest() -> None:
     """The example's test passes with unittest."""
     assert "OK" in run("unittest", "test_totals_unittest.py")

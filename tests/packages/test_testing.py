@@ -7,6 +7,7 @@ import subprocess
 import venv
 from pathlib import Path
 
+import pytest
 from support.packages import LIMIT_S, ROOT, Built, pip
 
 FILES = ("totals.py", "test_totals.py", "test_totals_unittest.py")
@@ -21,6 +22,7 @@ def run(directory: Path, *command: str | Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.timeout(2 * LIMIT_S)
 def test_the_examples_in_an_empty_environment(built: Built, tmp_path: Path) -> None:
     """With only the wheel and pytest, the example's tests pass with pytest and with unittest."""
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
