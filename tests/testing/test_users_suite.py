@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -24,8 +25,8 @@ def start(legacy_kafka: LegacyKafka) -> Iterator[Start]:
     """Starts members of the group `billing`, which leave at the end of the test."""
     with ExitStack() as stack:
 
-        def member(**settings: object) -> ConsumerConnector:
-            defaults: dict[str, object] = {
+        def member(**settings: Any) -> ConsumerConnector:
+            defaults: dict[str, Any] = {
                 "auto_offset_reset": "smallest",
                 "consumer_timeout_s": LIMIT_S,
                 "rebalance_backoff_s": 0.1,
