@@ -879,6 +879,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/testing/test_jvm_consumer.py",
+        "Starts JVMs. tests/mixed runs the same members on real servers, and the file "
+        "test_jvm_peer.py runs a model of them on the fake.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/testing/test_node_client.py",
         "Installs a package of npm. tests/zk/contract sends the same requests with kazoo.",
     ),

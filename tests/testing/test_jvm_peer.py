@@ -11,7 +11,12 @@ from support.wait import eventually
 
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.testing import FakeServerError, FakeZooKeeper, StoppedClock
+from zkconsumer.testing import (
+    FakeServerError,
+    FakeZooKeeper,
+    StoppedClock,
+    wait_until_settled,
+)
 from zkconsumer.testing.jvm_peer import JvmPeer
 
 GROUP, TOPIC = "g", "t"
@@ -112,6 +117,19 @@ def test_a_restart_of_the_server_keeps_the_membership(fake: FakeZooKeeper) -> No
         with peer(fake) as other:
             in_time(fake, lambda: len(one.owned) == len(other.owned) == 2)
         assert one.session == before
+
+
+def test_a_group_has_not_settled_before_a_new_member_has_its_share(fake: FakeZooKeeper) -> None:
+    """A new member owns no partition yet, although every partition has an owner."""
+    with peer(fake) as one:
+        in_time(fake, lambda: len(fake.children(paths.owners_of(GROUP, TOPIC))) == 4)
+        owners = wait_until_settled(fake.connect, GROUP, members=1)
+        assert set(owners) == ALL
+        fake.isolate(one.session)
+        fake.create(paths.member(GROUP, "g_new"), fake.get(paths.member(GROUP, one.consumer_id)))
+        with pytest.raises(AssertionError, match=r"g_new-0 should own .*, and owns \[\]"):
+            wait_until_settled(fake.connect, GROUP, members=2, timeout_s=0.1)
+        fake.heal()
 
 
 def test_a_consumer_beside_a_peer() -> None:

@@ -53,7 +53,7 @@ def wait_until_settled(
     members: int | None = None,
     timeout_s: float = SETTLE_LIMIT_S,
 ) -> dict[TopicPartition, str]:
-    """Wait until every partition that the group's members subscribe to has an owner.
+    """Wait until each partition is owned by the thread to which the members' rules assign it.
 
     Args:
         members: the number of members that the group must have; None: at least one.
@@ -79,6 +79,13 @@ def _unsettled(admin: Admin, group: str, members: int | None) -> list[str]:
     """Return why the group has not settled; empty if it has."""
     try:
         reasons = [f"{one.subject}: {one.what}" for one in admin.verify(group)]
+        # A member that has just joined owns nothing, although every partition has an owner.
+        reasons += [
+            f"{one.thread} should own partitions {[*one.partitions]} of {one.topic}, "
+            f"and owns {[*one.owned]}"
+            for one in admin.explain(group).shares
+            if {*one.partitions} != {*one.owned}
+        ]
         count = len(admin.members([group]).get(group, ()))
     except UnknownGroupError:
         return ["the group does not exist"]

@@ -190,7 +190,7 @@ class FakeZooKeeper:
 
     # ---- znodes ----------------------------------------------------------------------------------
 
-    def create(self, path: str, data: bytes = b"") -> None:
+    def create(self, path: str, data: bytes | None = b"") -> None:
         """Create a persistent znode, with its parents.
 
         Raises:
@@ -203,7 +203,7 @@ class FakeZooKeeper:
             above = parent_of(above)
         self.write(*reversed(missing), rq.Create(path, data))
 
-    def set(self, path: str, data: bytes) -> None:
+    def set(self, path: str, data: bytes | None) -> None:
         """Write a znode's payload.
 
         Raises:
