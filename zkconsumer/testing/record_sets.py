@@ -399,7 +399,8 @@ def _table() -> list[int]:
     return table
 
 
-def _crc32c_in_python(data: bytes) -> int:
+def crc32c_in_python(data: bytes) -> int:
+    """Return the CRC-32C of some bytes; a few megabytes take a second."""
     crc, table = 0xFFFFFFFF, _TABLE
     for octet in data:
         crc = table[(crc ^ octet) & 255] ^ crc >> 8
@@ -412,6 +413,6 @@ crc32c: Callable[[bytes], int]
 try:
     import google_crc32c
 except ImportError:  # the extra `arrow` is not installed
-    crc32c = _crc32c_in_python
+    crc32c = crc32c_in_python
 else:
     crc32c = google_crc32c.value

@@ -7,7 +7,7 @@ import os
 
 import pyarrow as pa
 import pytest
-from kafka.columns.encoded_records import Record, batch
+from support.kafka.encoded_records import Record, batch
 from support.wait import LIMIT_S
 
 from zkconsumer.kafka.columns.buffers import SlabPool

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.columns.encoded_records import CODECS, Record, batch, message, message_set, varint
+from support.kafka.encoded_records import CODECS, Record, batch, message, message_set, varint
 
 from zkconsumer.kafka.columns import parsers
 from zkconsumer.kafka.columns.record_sets import (
