@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
+from enum import Enum
 
 import pytest
 from support.sim.later_mutants import MUTANTS, Mutant, run_seed
 from support.sim.mutants import function
 
+from zkconsumer.later.classic_member_state import Phase as ClassicPhase
+from zkconsumer.later.consumer_member import Phase as ConsumerPhase
 from zkconsumer.later.group_events import Loaded
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.coordinated.recorder import Recorder
 from zkconsumer.sim.coordinated.search import (
     PROTOCOLS,
+    Course,
     end_faults,
     random_delay,
     report,
     run,
+    run_aimed_faults,
     run_faults,
 )
 from zkconsumer.sim.coordinated.stories import ASSIGNORS, plan_for
@@ -126,3 +132,37 @@ def test_a_failing_run_is_shrunk() -> None:
         assert broken is not None and broken.invariant == "C2"
         text = report(found.decisions, mutant.protocol, limit_s=5.0)
     assert " joins" in text and text.splitlines()[-1].startswith("C2")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "brief"),
+    [("classic-cooperative", ClassicPhase.COMPLETING), ("consumer", ConsumerPhase.RECONCILING)],
+)
+def test_aimed_runs_hit_a_brief_phase(protocol: str, brief: Enum) -> None:
+    """Aimed runs keep every promise. More of their faults happen while a member is in a brief phase
+    than in runs with faults at random moments."""
+    hits = Counter[Course]()
+    for course in (run_faults, run_aimed_faults):
+
+        def count(world: World, text: str, course: Course = course) -> None:
+            hits[course] += any(one.lives and one.state.phase is brief for one in world.members)
+
+        for seed in range(20):
+            decide = Decisions(random.Random(seed))
+            found = run(decide, protocol, course=course, say=count)
+            assert found.violation is None, f"{course.__name__}, seed {seed}: {found.violation}"
+    assert hits[run_aimed_faults] > 2 * hits[run_faults]
+
+
+def test_a_group_that_was_deleted_counts_again() -> None:
+    """The monitor accepts that a group begins again with generation 1 after the coordinator has
+    deleted it, because it was empty and had no offsets."""
+    found = run(Decisions(FORGOTTEN), "classic-eager", course=run_aimed_faults)
+    assert found.violation is None
+
+
+# One member joins and dies; the group is deleted; another member joins.
+FORGOTTEN = (
+    *(1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 8, 11, 0, 4, 0, 37, 0, 161, 32, 0, 12, 25, 0, 170, 35, 0),
+    *(1, 1, 0, 0, 4, 0, 37, 34, 21, 12, 23, 17, 6, 12, 32, 1),
+)

@@ -152,7 +152,7 @@ OF_A_WORLD: dict[str, Any] = {
 OF_A_MEMBER: dict[str, Any] = {"gate": 9.0}
 OF_A_LOOP: dict[str, Any] = {"state": State(core_state.Settings("g", "g_0", {}))}
 OF_AN_EXECUTOR: dict[str, Any] = {
-    "running": {1: Running(1, 1, Replayed(commands.ReadView(1), ME, 0.0, (), None))},
+    "running": {1: Running(1, 1, Replayed(commands.ReadView(1), ME, 0.0))},
 }
 OF_A_SESSION: dict[str, Any] = {
     "session_id": 9,
@@ -246,7 +246,7 @@ OF_NO_MATTER = {
 def under_way(world: SmallWorld) -> None:
     """Bring the first member into a state in which it waits for the replies to two requests."""
     one = world.members[0]
-    one.running[1] = Running(1, 1, Replayed(commands.ReadView(2), ME, 0.0, (), None))
+    one.running[1] = Running(1, 1, Replayed(commands.ReadView(2), ME, 0.0))
     one.session.submit([SyncLeader("/a"), SyncLeader("/b")], Done(1, one.post))
 
 

@@ -15,7 +15,7 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import JsonObject, TopicPartition
 from zkconsumer.protocol.requests import Code
 from zkconsumer.sim.jvm_member import JvmMember, MixedMonitor, MixedWorld, run
 from zkconsumer.sim.kernel.search import Decisions
@@ -75,9 +75,8 @@ def test_a_jvm_peer_gives_up_and_is_woken() -> None:
     on.rest()
     on.do(Do.FREEZE, 0)
     on.join(1)
-    connector = member(on, 1).connector
-    on.until(lambda: connector.gave_up, "giving up")
-    assert connector.failed_attempts == 4
+    on.until(lambda: member(on, 1).connector.gave_up, "giving up")
+    assert member(on, 1).connector.failed_attempts == 4
     on.do(Do.THAW, 0)
     on.rest()
     assert (on.owned_by(0), on.owned_by(1)) == (2, 0)
@@ -117,8 +116,7 @@ def test_a_nudge_is_no_loss(foreign: bool) -> None:
     on.rest()
     on.do(Do.FREEZE, 0)
     on.join(1)
-    connector = member(on, 1).connector
-    on.until(lambda: connector.gave_up, "giving up")
+    on.until(lambda: member(on, 1).connector.gave_up, "giving up")
     on.do(Do.THAW, 0)
     on.until(lambda: nudges.seen["Nudge"], "a nudge")
     if foreign:
@@ -168,3 +166,32 @@ def test_an_id_that_another_session_takes_leaves_no_partition_unread() -> None:
     assert on.world.foreign(rq.Multi((rq.Delete(id_znode),))).code is Code.OK
     on.rest()
     assert (on.owned_by(0), on.owned_by(1)) == (2, 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_a_copy_continues_as_its_world(seed: int) -> None:
+    """A mixed world and its copy, made at any moment, do the same, and do not affect each other."""
+    jvm = frozenset({1, 2})
+    told: list[JsonObject] = []
+    world = MixedWorld(Plan(members=3, partitions=4, messages=2), Recorder(told.append), jvm=jvm)
+    draw = random.Random(seed)
+    for _ in range(150 * (seed + 1)):
+        moves = world.enabled()
+        world.act(draw.choice(moves))
+    of_copy: list[JsonObject] = []
+    recorder = Recorder(of_copy.append)
+    recorder.begin(world)
+    twin = world.copy(recorder)
+    before = len(told)
+    state = draw.getstate()
+    for one in (twin, world):
+        draw.setstate(state)
+        for _ in range(300):
+            one.act(draw.choice(one.enabled()))
+        if one is twin:
+            assert len(told) == before
+    assert [twin.jvm_member(who).connector for who in jvm] == [
+        world.jvm_member(who).connector for who in jvm
+    ]
+    assert twin.zookeeper.nodes.keys() == world.zookeeper.nodes.keys()
+    assert twin.now == world.now

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.errors import RefusedError
 from zkconsumer.lab.camera import ZooKeeperCamera, explain, sentence
-from zkconsumer.lab.mixed import CopyableMixedWorld
 from zkconsumer.lab.stage import AnyStage, Camera, LabStage
 from zkconsumer.lab.worlds import (
     COORDINATOR_MOVES,
@@ -36,7 +35,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Reply
-from zkconsumer.sim.jvm_member import JvmMember
+from zkconsumer.sim.jvm_member import JvmMember, MixedWorld
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.recorder import Recorder
@@ -341,7 +340,7 @@ def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> AnyStage:
         assert scenario is not None
         plan, jvm, seed = replace(scenario.plan, faults=UNLIMITED_FAULTS), scenario.jvm, 0
     camera = ZooKeeperCamera()
-    world = CopyableMixedWorld(plan, camera, jvm=jvm) if jvm else World(plan, camera)
+    world = MixedWorld(plan, camera, jvm=jvm) if jvm else World(plan, camera)
     return ZooKeeperStage(world, camera, seed=seed)
 
 

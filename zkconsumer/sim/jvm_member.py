@@ -1,7 +1,9 @@
 """A JVM member in a simulated world, and mixed groups of JVM members and zkconsumer members.
 
-`Connector` is a small model of `ZookeeperConsumerConnector` of Kafka 1.1.1. Its steps are
-generators that yield one request at a time. Tests compare the model with captured runs of the real
+`Programs` is a small model of `ZookeeperConsumerConnector` of Kafka 1.1.1. The programs are
+generators. They yield one request at a time, and they read and change the connector's state
+(`Connector`) only by what they yield. So a program depends on nothing but the answers that it got,
+and can be copied (`kernel.programs`). Tests compare the model with captured runs of the real
 connector. It models:
 
 - the order of reads and writes;
@@ -42,11 +44,12 @@ members have ended, zkconsumer members must serve every partition again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.errors import MalformedZnodeError
@@ -58,6 +61,7 @@ from zkconsumer.protocol.model import Session, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind, consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration
 from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.sim.kernel.programs import Repeatable
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result
 from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
 from zkconsumer.sim.member import Feed, SimMember
@@ -85,17 +89,17 @@ class Lock:
     """Wait for the rebalance lock; the program then holds the lock until the program ends."""
 
 
-Request = rq.Request | Write
-Asked = Request | Sleep | Lock
-Program = Generator[Asked, Answer, None]
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Report another phase."""
+
+    phase: str
+    text: str
 
 
-class _AttemptFailed(Exception):
-    """Ends a rebalance attempt, like any exception or a refused claim in the JVM."""
-
-
+@dataclass(frozen=True)
 class Connector:
-    """The connector's state, and its programs.
+    """The connector's state.
 
     Attributes:
         feeds: the partitions that are fetched and delivered.
@@ -105,20 +109,67 @@ class Connector:
         attempts: number of rebalance attempts.
         failed_attempts: number of failed rebalance attempts.
         gave_up: whether all attempts of the last rebalance failed.
+        cache: the offsets that it has read or stored last.
+        watched: path -> the value that was last read with a watch.
     """
 
-    def __init__(self, settings: Settings, enter: Callable[[str, str], None]) -> None:
+    feeds: Mapping[TopicPartition, Feed] = field(default_factory=dict)
+    registry: Mapping[TopicPartition, int] = field(default_factory=dict)
+    wanted: bool = False
+    leaving: bool = False
+    closed: bool = False
+    started: bool = False
+    attempts: int = 0
+    failed_attempts: int = 0
+    gave_up: bool = False
+    wall_ms: int = 0
+    cache: Mapping[TopicPartition, int] = field(default_factory=dict)
+    knows_root: bool = False
+    watched: Mapping[str, Answer] = field(default_factory=dict)
+
+
+Update = Callable[[Connector], Connector]
+"""A change of the state; its answer is the changed state. A program continues at once, so the other
+threads see all updates between two requests at the same time."""
+
+Request = rq.Request | Write
+Asked = Request | Sleep | Lock | Enter | Update
+Program = Generator[Asked, Answer, None]
+
+
+def _look(connector: Connector) -> Connector:
+    """Change nothing: the answer is the present state."""
+    return connector
+
+
+def _to(**values: Answer) -> Update:
+    """Return the update that sets these attributes."""
+    return lambda it: replace(it, **values)
+
+
+def _cached(tp: TopicPartition, position: int) -> Update:
+    return lambda it: replace(it, cache={**it.cache, tp: position})
+
+
+def _watched(path: str, value: Answer) -> Update:
+    return lambda it: replace(it, watched={**it.watched, path: value})
+
+
+def _wanted_if_changed(before: Connector, path: str) -> Update:
+    """Return the update that wants a rebalance if the value at a path is not the one before."""
+    was = before.watched.get(path)
+    return lambda it: replace(it, wanted=it.wanted or it.watched[path] != was)
+
+
+class _AttemptFailed(Exception):
+    """Ends a rebalance attempt, like any exception or a refused claim in the JVM."""
+
+
+class Programs:
+    """The connector's programs."""
+
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.feeds: dict[TopicPartition, Feed] = {}
-        self.registry: dict[TopicPartition, int] = {}
-        self.wanted = self.leaving = self.closed = self.started = False
-        self.attempts = self.failed_attempts = 0
-        self.gave_up = False
-        self.wall_ms = 0
-        self._enter = enter
-        self._cache: dict[TopicPartition, int] = {}
-        self._knows_root = False
-        self._watched: dict[str, Answer] = {}  # path -> the value that was last read with a watch
 
     @property
     def topics(self) -> list[str]:
@@ -130,7 +181,7 @@ class Connector:
         ids = paths.ids(self.settings.group)
         yield rq.Exists(ids, watch=True)
         yield from self._children(ids)
-        self.wanted = True
+        yield _to(wanted=True)
 
     def topic_changed(self, topic: str) -> Program:
         """The topic was changed or created; a deleted topic causes no rebalance."""
@@ -138,24 +189,24 @@ class Connector:
         seen: Reply = yield rq.Exists(path, watch=True)
         if seen.value is not None:
             yield from self._data(path)
-            self.wanted = True
+            yield _to(wanted=True)
 
     def brokers_changed(self) -> Program:
         yield rq.Children(paths.BROKER_IDS, watch=True)
-        self.wanted = True
+        yield _to(wanted=True)
 
     def arm_again(self) -> Program:
         """The same session has a new connection: the server reports the missed changes."""
         ids = paths.ids(self.settings.group)
-        before = dict(self._watched)
+        before: Connector = yield _look
         yield from self._children(ids)
-        self.wanted |= self._watched[ids] != before.get(ids)
+        yield _wanted_if_changed(before, ids)
         for topic in self.topics:
             path = paths.topic(topic)
             reply: Reply = yield rq.Exists(path, watch=True)
             if reply.value is not None:
                 yield from self._data(path)
-                self.wanted |= self._watched[path] != before.get(path)
+                yield _wanted_if_changed(before, path)
 
     # ---- programs: start, new session, shutdown --------------------------------------------------
 
@@ -167,13 +218,13 @@ class Connector:
         yield from self._children(ids)
         for topic in self.topics:
             yield rq.Exists(paths.topic(topic), watch=True)
-        self.started = True  # the interval of automatic commits begins here
+        yield _to(started=True)  # the interval of automatic commits begins here
         yield from self.rebalance()
 
     def new_session(self) -> Program:
         """Drop the registry without a commit or a release."""
-        self._enter("expired", "its session is over: forgets what it owns, registers again")
-        self.registry = {}
+        yield Enter("expired", "its session is over: forgets what it owns, registers again")
+        yield _to(registry={})
         yield from self._register()
         yield from self.rebalance()
 
@@ -182,20 +233,21 @@ class Connector:
         session.
         """
         yield Lock()
-        self.feeds = {}
+        yield _to(feeds={})
         if self.settings.auto_commit_s is not None:
             yield from self.commit()
-        self.closed = True
-        self._enter("closed", "ends its session")
+        yield _to(closed=True)
+        yield Enter("closed", "ends its session")
 
     def _register(self) -> Program:
         """Register as 0.9 and later do; the id znode of another session causes an error at once."""
         group, path = self.settings.group, paths.member(self.settings.group, self.settings.consumer)
-        self._enter("registering", "")
+        yield Enter("registering", "")
         for parent in (paths.CONSUMERS, parent_of(paths.ids(group)), paths.ids(group)):
             yield rq.Create(parent)
+        connector: Connector = yield _look
         payload = registrations.encode_registration(
-            Registration(self.settings.subscription, timestamp_ms=self.wall_ms)
+            Registration(self.settings.subscription, timestamp_ms=connector.wall_ms)
         )
         created: Reply = yield rq.Create(path, payload, ephemeral=True)
         if created.code is Code.NODE_EXISTS:
@@ -206,25 +258,25 @@ class Connector:
     def rebalance(self) -> Program:
         """`syncedRebalance`: at most `rebalance.max.retries` attempts; sleep after each failure."""
         yield Lock()
-        self.gave_up = False
+        yield _to(gave_up=False)
         for number in range(self.settings.retries):
-            if self.leaving:
+            connector: Connector = yield _look
+            if connector.leaving:
                 break
-            self.attempts += 1
-            self._enter("rebalancing", f"attempt {number + 1}")
+            yield lambda it: replace(it, attempts=it.attempts + 1)
+            yield Enter("rebalancing", f"attempt {number + 1}")
             try:
                 yield from self._attempt()
                 break
             except (_AttemptFailed, MalformedZnodeError) as error:
-                self.failed_attempts += 1
-                self._enter("failed", str(error))
-                self.feeds = {}
+                yield lambda it: replace(it, failed_attempts=it.failed_attempts + 1, feeds={})
+                yield Enter("failed", str(error))
                 if self.settings.auto_commit_s is not None:
                     yield from self.commit()
                 yield Sleep(self.settings.backoff_s)
         else:
-            self.gave_up = True
-            self._enter("idle", f"can't rebalance after {self.settings.retries} retries")
+            yield _to(gave_up=True)
+            yield Enter("idle", f"can't rebalance after {self.settings.retries} retries")
 
     def _attempt(self) -> Program:
         group = self.settings.group
@@ -233,9 +285,9 @@ class Connector:
         brokers = yield from self._brokers()
         if not brokers:
             yield rq.Children(paths.BROKER_IDS, watch=True)
-            self._enter("waiting", "no brokers found when trying to rebalance")
+            yield Enter("waiting", "no brokers found when trying to rebalance")
             return
-        self.feeds = {}
+        yield _to(feeds={})
         if self.settings.auto_commit_s is not None:
             yield from self.commit()
         yield from self._release_all()
@@ -251,15 +303,13 @@ class Connector:
         for tp in mine:
             offsets[tp] = yield from self._stored(tp)
         yield from self._claim_all(mine)
-        self.registry = dict(offsets)
-        self._cache.update(offsets)
+        yield lambda it: replace(it, registry=offsets, cache={**it.cache, **offsets})
         yield from self._brokers()  # the requests of the JVM's leader finder
         # A partition without a stored offset starts where auto.offset.reset (here: smallest) says.
         starts = {tp: max(at, 0) for tp, at in offsets.items()}
-        self.registry = dict(starts)
-        self.feeds = {tp: Feed(0, at) for tp, at in starts.items()}
+        yield _to(registry=starts, feeds={tp: Feed(0, at) for tp, at in starts.items()})
         shown = ", ".join(f"{tp} from {at}" for tp, at in starts.items())
-        self._enter("consuming", f"reads {shown}" if shown else "has no partition")
+        yield Enter("consuming", f"reads {shown}" if shown else "has no partition")
 
     def _share(
         self, members: dict[str, Registration], partitions: dict[str, tuple[int, ...]]
@@ -275,14 +325,16 @@ class Connector:
 
     def _release_all(self) -> Program:
         """Delete the owner znodes of the registry's partitions without checking their owners."""
-        for tp in sorted(self.registry):
+        connector: Connector = yield _look
+        for tp in sorted(connector.registry):
             yield rq.Delete(paths.owner(self.settings.group, tp))
-        self.registry = {}
+        yield _to(registry={})
 
     def _claim_all(self, mine: dict[TopicPartition, ThreadId]) -> Program:
         """Try all claims; if a claim is refused, delete the znodes that were created."""
-        if not self._knows_root:
-            self._knows_root = True
+        connector: Connector = yield _look
+        if not connector.knows_root:
+            yield _to(knows_root=True)
             yield rq.Exists("/")
         got: list[TopicPartition] = []
         refused: list[TopicPartition] = []
@@ -320,15 +372,17 @@ class Connector:
 
     def commit(self) -> Program:
         """Write changed positions without a check of the version."""
-        for tp, position in sorted(self.registry.items()):
-            if position == self._cache.get(tp, 0):
+        connector: Connector = yield _look
+        for tp, position in sorted(connector.registry.items()):
+            connector = yield _look
+            if position == connector.cache.get(tp, 0):
                 continue
             path, data = paths.offset(self.settings.group, tp), payloads.encode_offset(position)
             reply: Reply = yield rq.SetData(path, data, -1)
             if reply.code is Code.NO_NODE:
                 yield from self._create_parents(path)
                 yield rq.Create(path, data)
-            self._cache[tp] = position
+            yield _cached(tp, position)
 
     def _stored(self, tp: TopicPartition) -> Generator[Asked, Answer, int]:
         path = paths.offset(self.settings.group, tp)
@@ -361,13 +415,13 @@ class Connector:
     def _data(self, path: str) -> Generator[Asked, Answer, bytes | None]:
         reply: Reply = yield rq.Get(path, watch=True)
         data = reply.value.data if reply.code is Code.OK else None
-        self._watched[path] = data
+        yield _watched(path, data)
         return data
 
     def _children(self, path: str) -> Generator[Asked, Answer, tuple[str, ...]]:
         reply: Reply = yield rq.Children(path, watch=True)
         names = tuple(reply.value) if reply.code is Code.OK else ()
-        self._watched[path] = names
+        yield _watched(path, names)
         return names
 
 
@@ -390,14 +444,24 @@ OnPhase = Callable[["JvmMember", str, str], None]
 
 @dataclass
 class _Running:
-    program: Program
+    """The program of a thread, and what it waits for."""
+
+    program: Repeatable[Asked, Answer, None]
     request: Request | None = None
     wakes_at: float = NEVER
     wants_lock: bool = False
 
+    def copy(self) -> _Running:
+        return replace(self, program=self.program.copy())
+
 
 class JvmMember:
-    """One JVM member; a world uses it like a `SimMember`, but it cannot be copied."""
+    """One JVM member; a world uses it like a `SimMember`.
+
+    Attributes:
+        connector: the connector's state; each update replaces it.
+        on_phase: is called when the member enters another phase.
+    """
 
     gate = 0.0
     """A JVM member has no lease, so it may deliver messages at any time."""
@@ -409,10 +473,11 @@ class JvmMember:
     """No thread of a JVM member is preempted before it posts."""
 
     def __init__(self, settings: Settings, on_phase: OnPhase) -> None:
-        self.settings = settings
+        self.settings, self.on_phase = settings, on_phase
         self.wire: deque[tuple[Answer, Answer]] = deque()
         self.inbox: deque[Answer] = deque()
-        self.connector = Connector(settings, partial(on_phase, self))
+        self.connector = Connector()
+        self._programs = Programs(settings)
         self._session: Session | None = None
         self._connected = False
         self._now = 0.0
@@ -421,12 +486,24 @@ class JvmMember:
         self._events: deque[Callable[[], Program]] = deque()
         self._commits_at: float | None = None  # None: the scheduler has not been started
 
+    def copy(self, on_phase: OnPhase) -> JvmMember:
+        """Return a member that continues independently from here."""
+        twin = copy(self)
+        twin.on_phase = on_phase
+        twin.wire, twin.inbox = self.wire.copy(), self.inbox.copy()
+        twin._events = self._events.copy()
+        twin._threads = {thread: one.copy() for thread, one in self._threads.items()}
+        return twin
+
+    def _set(self, **values: Answer) -> None:
+        self.connector = replace(self.connector, **values)
+
     @property
     def name(self) -> str:
         return self.settings.consumer
 
     @property
-    def feeds(self) -> dict[TopicPartition, Feed]:
+    def feeds(self) -> Mapping[TopicPartition, Feed]:
         return self.connector.feeds
 
     @property
@@ -451,19 +528,19 @@ class JvmMember:
         """zkclient sends unanswered requests again, even in a new session."""
         self._now, self._connected = now, True
         before, self._session = self._session, session
-        connector = self.connector
-        connector.wall_ms = wall_ms
+        programs = self._programs
+        self._set(wall_ms=wall_ms)
         for thread, running in self._threads.items():
             if running.request is not None:
                 self.wire.append((thread, running.request))
         if before is None:
-            self._events.append(connector.start)
+            self._events.append(programs.start)
         elif before.id == session.id:
-            self._events.append(connector.arm_again)
+            self._events.append(programs.arm_again)
         else:
             # After the listeners for a new session, zkclient calls all other listeners.
-            self._events += [connector.new_session, connector.ids_changed]
-            self._events += [partial(connector.topic_changed, one) for one in connector.topics]
+            self._events += [programs.new_session, programs.ids_changed]
+            self._events += [partial(programs.topic_changed, one) for one in programs.topics]
         self._pump()
 
     def replied(self, thread: Answer, reply: Reply) -> None:
@@ -505,15 +582,15 @@ class JvmMember:
         """`commitOffsets()`; a running commit serves both callers."""
         self._now = now
         if Thread.SCHEDULER not in self._threads:
-            self._run(Thread.SCHEDULER, self.connector.commit())
+            self._run(Thread.SCHEDULER, self._programs.commit)
         self._pump()
 
     def leave(self, now: float) -> None:
         """Shut down by the user."""
         self._now = now
         if not self.connector.leaving:
-            self.connector.leaving = True
-            self._events.append(self.connector.shutdown)
+            self._set(leaving=True)
+            self._events.append(self._programs.shutdown)
             self._pump()
 
     # ---- called by the user ----------------------------------------------------------------------
@@ -530,9 +607,8 @@ class JvmMember:
         return not self.closed
 
     def finish_all(self, now: float) -> None:
-        for tp, feed in self.feeds.items():
-            if feed.unfinished:
-                self.feeds[tp] = replace(feed, unfinished=False)
+        if any(feed.unfinished for feed in self.feeds.values()):
+            self._set(feeds={tp: replace(it, unfinished=False) for tp, it in self.feeds.items()})
 
     def deliverable(self, tp: TopicPartition, log_end: int, now: float) -> bool:
         feed = self.feeds.get(tp)
@@ -544,8 +620,9 @@ class JvmMember:
         """
         feed = self.feeds[tp]
         offset = feed.delivered or 0
-        self.feeds[tp] = replace(feed, delivered=offset + 1, unfinished=True)
-        self.connector.registry[tp] = offset + 1
+        taken = replace(feed, delivered=offset + 1, unfinished=True)
+        registry = {**self.connector.registry, tp: offset + 1}
+        self._set(feeds={**self.feeds, tp: taken}, registry=registry)
         return offset, feed.epoch
 
     # ---- threads ---------------------------------------------------------------------------------
@@ -554,11 +631,11 @@ class JvmMember:
         at = paths.locate(fired.path)
         match at.kind:
             case ZnodeKind.IDS:
-                self._events.append(self.connector.ids_changed)
+                self._events.append(self._programs.ids_changed)
             case ZnodeKind.TOPIC:
-                self._events.append(partial(self.connector.topic_changed, at.name))
+                self._events.append(partial(self._programs.topic_changed, at.name))
             case ZnodeKind.BROKER_IDS:
-                self._events.append(self.connector.brokers_changed)
+                self._events.append(self._programs.brokers_changed)
 
     def _pump(self) -> None:
         """Start all threads that can start: listeners in their order, and a rebalance."""
@@ -570,15 +647,15 @@ class JvmMember:
     def _start_event(self) -> bool:
         if not self._events or Thread.EVENT in self._threads:
             return False
-        self._run(Thread.EVENT, self._events.popleft()())
+        self._run(Thread.EVENT, self._events.popleft())
         return True
 
     def _start_watcher(self) -> bool:
         connector = self.connector
         if not connector.wanted or connector.leaving or Thread.WATCHER in self._threads:
             return False
-        connector.wanted = False
-        self._run(Thread.WATCHER, connector.rebalance())
+        self._set(wanted=False)
+        self._run(Thread.WATCHER, self._programs.rebalance)
         return True
 
     def _locked(self) -> bool:
@@ -591,8 +668,8 @@ class JvmMember:
         self._resume(waiting[0], None)
         return True
 
-    def _run(self, thread: Thread, program: Program) -> None:
-        self._threads[thread] = _Running(program)
+    def _run(self, thread: Thread, begin: Callable[[], Program]) -> None:
+        self._threads[thread] = _Running(Repeatable(begin))
         self._resume(thread, None)
 
     def _resume(self, thread: Thread, reply: Reply | None) -> None:
@@ -601,7 +678,7 @@ class JvmMember:
             return  # a broken request is sent again with the next connection
         running.request = None
         try:
-            asked = running.program.send(reply)
+            asked = self._continue(running.program, reply)
         except StopIteration:
             del self._threads[thread]
             if self._lock is thread:
@@ -617,6 +694,20 @@ class JvmMember:
                 if self._connected:
                     self.wire.append((thread, asked))
 
+    def _continue(
+        self, program: Repeatable[Asked, Answer, None], answer: Answer
+    ) -> Request | Sleep | Lock:
+        """Let a program run until it sends a request or waits."""
+        while True:
+            asked = program.send(answer)
+            answer = None
+            if isinstance(asked, Enter):
+                self.on_phase(self, asked.phase, asked.text)
+            elif callable(asked):
+                self.connector = answer = asked(self.connector)
+            else:
+                return asked
+
 
 # ---- mixed groups --------------------------------------------------------------------------------
 
@@ -628,20 +719,28 @@ faults are rarer, by this factor."""
 
 
 class MixedWorld(World):
-    """A world in which some members are JVM members; it cannot be copied."""
+    """A world in which some members are JVM members."""
 
     def __init__(self, plan: Plan, watcher: Watcher | None = None, *, jvm: frozenset[int]) -> None:
+        self.jvm = jvm  # `new_member` reads it during the initialisation
         super().__init__(plan, watcher)
-        self.jvm = jvm
-        for who in jvm:
-            settings = self.members[who].settings
-            # The model of the JVM member subscribes to topics by name only.
-            streams = max(settings.subscription.values())
-            static = replace(settings, subscription={self.TOPIC: streams}, pattern=Pattern.STATIC)
-            member = JvmMember(static, self._entered)
-            # A world uses both kinds in the same way. Only the monitors read the additional
-            # attributes of `SimMember`.
-            self.members[who] = cast(SimMember, member)
+
+    def new_member(self, who: int) -> SimMember:
+        """Return a new process of a member; a JVM member that starts again is a JVM member."""
+        if who not in self.jvm:
+            return super().new_member(who)
+        settings = self._settings(who)
+        # The model of the JVM member subscribes to topics by name only.
+        streams = max(settings.subscription.values())
+        static = replace(settings, subscription={self.TOPIC: streams}, pattern=Pattern.STATIC)
+        # A world uses both kinds in the same way. Only the monitors read the additional
+        # attributes of `SimMember`.
+        return cast(SimMember, JvmMember(static, self._entered))
+
+    def _copy_of(self, member: SimMember) -> SimMember:
+        if isinstance(member, JvmMember):
+            return cast(SimMember, member.copy(self._entered))
+        return super()._copy_of(member)
 
     def _entered(self, member: JvmMember, phase: str, text: str) -> None:
         who = int(member.name.rpartition("_")[2])
@@ -649,9 +748,6 @@ class MixedWorld(World):
 
     def jvm_member(self, who: int) -> JvmMember:
         return cast(JvmMember, self.members[who])
-
-    def copy(self, watcher: Watcher) -> Self:
-        raise TypeError("a JVM member's programs cannot be copied")
 
 
 class MixedMonitor(Monitor):

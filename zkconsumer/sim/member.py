@@ -4,14 +4,14 @@ The world replaces the member's thread: it calls `receive`, `overtake` and `wake
 `sim.session` replaces kazoo. `SimStreams` replaces the streams: a partition is a position and at
 most one unfinished message.
 
-The exhaustive search copies members often. Generators cannot be copied, so an operation keeps its
-command and the replies so far. A copy replays the replies into a new generator when it continues.
+The exhaustive search copies members often, so a member's operations can be copied
+(`kernel.programs`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -45,6 +45,7 @@ from zkconsumer.member.state import NEVER, Settings, State
 from zkconsumer.protocol.model import Ownership, Position, Purpose, Session, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.requests import OffsetRequest, Reply, Request
+from zkconsumer.sim.kernel.programs import Repeatable
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Rare
 from zkconsumer.sim.session import SimSession
@@ -52,45 +53,14 @@ from zkconsumer.sim.session import SimSession
 OnTransition = Callable[["SimMember", State, Event, tuple[cmd.Command, ...]], None]
 
 
-class Replayed(Generator[OperationRequests, Sequence[Reply], object]):
+class Replayed(Repeatable[OperationRequests, Sequence[Reply], object]):
     """An operation that can be copied: its command, and the replies that were sent to it."""
 
-    __slots__ = ("_running", "command", "me", "sent", "started")
+    __slots__ = ("command", "started")
 
-    def __init__(
-        self,
-        command: cmd.Command,
-        me: Identity,
-        started: float,
-        sent: tuple[Sequence[Reply], ...],
-        running: RunningOperation | None,
-    ) -> None:
-        self.command, self.me, self.started, self.sent = command, me, started, sent
-        self._running = running
-
-    def copy(self) -> Replayed:
-        return Replayed(self.command, self.me, self.started, self.sent, None)
-
-    def __next__(self) -> OperationRequests:
-        assert self._running is not None
-        return next(self._running)
-
-    def send(self, replies: Sequence[Reply], /) -> OperationRequests:
-        if self._running is None:
-            _, self._running = operation(self.command, self.me, self.started)
-            next(self._running)
-            for earlier in self.sent:
-                self._running.send(earlier)
-        self.sent = (*self.sent, replies)
-        return self._running.send(replies)
-
-    def throw(self, *_: object) -> OperationRequests:
-        """Refuse: an executor throws nothing into an operation."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        if self._running is not None:
-            self._running.close()
+    def __init__(self, command: cmd.Command, me: Identity, started: float) -> None:
+        super().__init__(lambda: operation(command, me, started)[1])
+        self.command, self.started = command, started
 
 
 class CopyableExecutor(Executor):
@@ -99,8 +69,8 @@ class CopyableExecutor(Executor):
     def operation(
         self, command: cmd.Command, me: Identity, now: float
     ) -> tuple[int, RunningOperation]:
-        op, running = operation(command, me, now)
-        return op, Replayed(command, me, now, (), running)
+        op, _ = operation(command, me, now)
+        return op, Replayed(command, me, now)
 
     def take_over(self, other: Executor) -> None:
         """Continue the running operations of another executor."""

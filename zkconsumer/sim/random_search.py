@@ -17,13 +17,14 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.rebalance import CALLING
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.model import RebalanceMode, Storage, TopicPartition
+from zkconsumer.protocol.model import RebalanceMode, Storage
 from zkconsumer.protocol.registrations import Pattern
-from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, shrunk
+from zkconsumer.sim.aims import CHURN, DISTURBANCES, RECONNECTED, PhaseAim
+from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, one_of, shrunk
 from zkconsumer.sim.kernel.world import InvariantViolation
-from zkconsumer.sim.member import PREEMPTED_S, SimMember
+from zkconsumer.sim.member import PREEMPTED_S
 from zkconsumer.sim.monitor import Monitor, made_room
-from zkconsumer.sim.plan import FAULTS, MEMBER_FAULTS, USER_ACTIONS, Action, Do, Plan, Rare
+from zkconsumer.sim.plan import FAULTS, USER_ACTIONS, Action, Do, Plan, Rare
 from zkconsumer.sim.recorder import ROOT, Recorder
 from zkconsumer.sim.world import PEER, Watcher, Watchers, World, possible, repairs
 from zkconsumer.trace.story import story
@@ -186,12 +187,6 @@ def draw_aimed(decide: Decide, aims: Sequence[Phase] = (), rare: Rare | None = N
 AIMS = tuple(one for one in Phase if one not in (Phase.SETTLED, Phase.CLOSED))
 """Phases at which a world aims; members rest in SETTLED, so faults often hit that phase anyway."""
 
-CHURN = (Do.LEAVE, Do.REVIVE, Do.COMMIT)
-"""Actions that are frequent in aimed worlds."""
-
-RECONNECTED = {Phase.RECOVERING: {Do.CUT}, Phase.REGISTERING: {Do.CUT, Do.EXPIRE}}
-"""Phases that follow a new connection, and the faults that lead to them."""
-
 RARELY_DIAGNOSED = frozenset(
     {
         *RECONNECTED,
@@ -217,25 +212,12 @@ RARE_REPORT_FAULTS = {
 These faults lead to a diagnosis or interrupt it; the timeouts are those of explicit commits.
 """
 
-DISTURBANCES = {Do.DELETE_OWNER: 6, Do.GROW: 4}
-"""Faults that make a member rebalance during a diagnosis, and how often they happen."""
-
 RARE_FAULTS = {
     Rare.TOOL: {Do.APPLY: 5, Do.LOSE_TOOL: 5},
     Rare.DIAGNOSIS: {Do.DELETE_OWNER: 20},
     Rare.COMMIT: {Do.CUT: 6, Do.DELETE_ID: 6, Do.COMMIT_TIMEOUT: 6, Do.COMMIT: 12, Do.REFUSE: 2},
 }
 """How often some faults and actions happen in sharp worlds."""
-
-RARE_CHURN = {
-    Rare.TOOL: (Do.APPLY,),
-    Rare.COMMIT: (Do.REFUSE,),
-    Rare.DIAGNOSIS: (Do.BAD_REGISTRATION, Do.STUCK),
-}
-"""Actions and faults that sharp worlds choose as often as starts, leaves and commits."""
-
-COMMIT_FAULTS = (Do.CUT, Do.DELETE_ID, Do.COMMIT_TIMEOUT)
-"""Faults and timeouts that make an explicit commit fail."""
 
 RARE_AIMS = {
     Rare.TOOL: (Phase.LEAVING, Phase.LEAVING, Phase.RECOVERING, Phase.STOPPING),
@@ -258,18 +240,6 @@ RARE_AIMS = {
 
 A run draws one of the phases; a phase that is listed twice is drawn twice as often.
 """
-
-RESERVED = 3
-"""Number of faults that a run reserves for diagnoses, of each kind that disturbs a diagnosis."""
-
-EARLY_REPLIES = 3
-"""A diagnosis that has received at most this many replies counts as early."""
-
-ANSWERING = (Do.SERVE, Do.RECEIVE)
-"""Actions that bring a member the replies to its requests."""
-
-RECONNECTING = (Do.READ, Do.NOTICE, Do.CONNECT, Do.OVERTAKE)
-"""Actions of a client that connects again before the member handles an earlier reply."""
 
 
 def draw_plan(decide: Decide) -> Drawn:
@@ -474,8 +444,10 @@ def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> 
     all members would join before the first message, and no member would hand over a partition of
     which it has read messages.
     """
-    if world.plan.aim is not None and (found := _aimed(world, actions, world.plan.aim, decide)):
-        return found[decide(len(found))]
+    if world.plan.aim is not None:
+        aim = PhaseAim(world.plan, world.plan.aim)
+        if found := aim.preferred(world, actions, decide):
+            return one_of(found, decide)
     if world.plan.rare and (early := _early(world, actions)) and decide(EARLY_RARITY):
         actions = [action for action in actions if action not in early] or actions
     if rarity and decide(rarity) == 0:
@@ -512,162 +484,8 @@ def _early(world: World, actions: list[Action]) -> list[Action]:
     return []
 
 
-def _aimed(world: World, actions: list[Action], aim: Phase, decide: Decide) -> list[Action]:
-    """Return actions that an aimed world prefers now; often none.
-
-    The actions are faults of one kind against members in the phase `aim`, or starts and leaves.
-    A sharp world that aims at the end of a diagnosis prefers the steps of this diagnosis in that
-    phase.
-    """
-    live = [who for who, link in enumerate(world.links) if link.joined and not link.dead]
-    hit = [who for who in live if _is_hit(world.plan, world.members[who], aim)]
-    near = [who for who in live if _is_near(world.plan, world.members[who], aim)]
-    if world.plan.rare is Rare.DIAGNOSIS and (diagnosed := _diagnosed(world, actions, hit)):
-        return diagnosed
-    is_urgent = near and world.plan.rare is Rare.DIAGNOSIS
-    if not is_urgent and decide(AIM_RARITY if hit or near else CHURN_RARITY):
-        return []
-    if hit:
-        kept = _kept(world, aim)
-        found = [
-            one
-            for one in possible(world)
-            if (one.do not in MEMBER_FAULTS or one.who in hit) and one.do not in kept
-        ]
-        found = _preferred(world, actions, found, hit) or found
-    elif near and world.plan.rare is Rare.COMMIT and aim not in RECONNECTED:
-        found = [one for one in possible(world) if one.do is Do.COMMIT and one.who in near]
-    elif near:
-        found = _disturbing(world, actions, aim, near)
-    else:
-        found = _churn(world)
-    kinds = list(dict.fromkeys(one.do for one in found))
-    if not kinds:
-        return []
-    kind = kinds[decide(len(kinds))]
-    return [one for one in found if one.do is kind]
-
-
-def _diagnosed(world: World, actions: list[Action], hit: list[int]) -> list[Action]:
-    """Return the steps of the diagnoses of the members `hit`, so that they end in this phase."""
-    diagnosing = [who for who in hit if world.members[who].diagnosis is not None]
-    return [one for one in actions if one.do in ANSWERING and one.who in diagnosing]
-
-
-def _preferred(
-    world: World, actions: list[Action], found: list[Action], hit: list[int]
-) -> list[Action]:
-    """Return what a sharp world prefers while the members `hit` are in the phase of its aim.
-
-    Args:
-        actions: the ordinary actions that are possible now.
-        found: the possible faults.
-    """
-    if world.plan.rare is Rare.TOOL and world.tool is not None and world.tool.writes:
-        return [one for one in found if one.do is Do.LOSE_TOOL]
-    if world.plan.rare is Rare.COMMIT:
-        delayed = [who for who in hit if world.members[who].delays_user]
-        if posts := [one for one in actions if one.do is Do.POST and one.who in delayed]:
-            return posts
-        busy = [who for who in hit if world.members[who].state.commits.running]
-        return [one for one in found if one.do in COMMIT_FAULTS and one.who in busy]
-    return []
-
-
-def _kept(world: World, aim: Phase) -> set[Do]:
-    """Return the kinds of faults of which the run keeps the last `RESERVED` for diagnoses."""
-    if not world.plan.is_ambiguous:
-        return set()
-    kinds = DISTURBANCES.keys() | RECONNECTED.get(aim, set()) | {Do.DELETE_ID}
-    return {do for do in kinds if world.faults_left.get(do, 0) <= RESERVED}
-
-
-def _churn(world: World) -> list[Action]:
-    """Return the possible starts, leaves and commits, and in some sharp worlds the tool's starts.
-
-    A member leaves only while it owns partitions to hand over.
-    """
-    kinds = CHURN + (RARE_CHURN.get(world.plan.rare, ()) if world.plan.rare else ())
-    found = [one for one in possible(world) if one.do in kinds]
-    return [one for one in found if one.do is not Do.LEAVE or world.members[one.who].feeds]
-
-
-def _is_hit(plan: Plan, member: SimMember, aim: Phase) -> bool:
-    """Return whether faults should hit the member now: it is in the phase of the aim."""
-    has_commit = bool(member.state.commits.running) or member.delays_user
-    return member.state.phase is aim and (has_commit or plan.rare is not Rare.COMMIT)
-
-
-def _is_near(plan: Plan, member: SimMember, aim: Phase) -> bool:
-    """Return whether the member should be prepared for the phase of the aim: by a commit or by an
-    interruption of its diagnosis.
-    """
-    if plan.rare is Rare.COMMIT and aim in RECONNECTED:
-        return bool(member.state.commits.running)
-    if plan.rare is Rare.COMMIT:
-        return bool(member.feeds) and member.unposted is None and not member.settled
-    return plan.is_ambiguous and _can_disturb(member, aim)
-
-
-def _can_disturb(member: SimMember, aim: Phase) -> bool:
-    """Return whether an interruption now could make the member's diagnosis end in the phase `aim`.
-
-    The report of a diagnosis (`Diagnosed`) comes seven round trips after its start. A rebalance
-    that starts early reaches a later phase by then. A registration takes few round trips, so it
-    starts while the member awaits the last reply. A recovery comes before the report only if the
-    last reply waits in the inbox while the client connects again.
-    """
-    if aim is Phase.REGISTERING and member.awaits_last_reply:
-        return True
-    if aim in RECONNECTED:
-        return member.is_diagnosed
-    if aim is Phase.COMMITTING and member.may_release_early:
-        return True
-    return member.diagnosis is not None and member.diagnosis <= EARLY_REPLIES
-
-
-def _disturbing(
-    world: World, actions: list[Action], aim: Phase, diagnosing: list[int]
-) -> list[Action]:
-    """Return actions that bring a member into another phase during its diagnosis."""
-    if aim in RECONNECTED:
-        return _reconnecting(world, actions, aim, diagnosing)
-    if posts := [one for one in actions if one.do is Do.POST and one.who in diagnosing]:
-        return posts
-    freed = [one for one in repairs(world) if one.do is Do.UNSTICK]
-    if freed and any(world.members[who].state.phase is Phase.WAITING for who in diagnosing):
-        return freed
-    disturbing = [one for one in possible(world) if one.do in DISTURBANCES]
-    owned = set[TopicPartition]().union(*(world.members[who].state.owned for who in diagnosing))
-    if world.plan.rare and (lost := [one for one in disturbing if one.tp in owned]):
-        is_late = all(world.members[who].state.phase is not Phase.SETTLED for who in diagnosing)
-        return [] if is_late and aim is Phase.BEFORE_START else lost
-    return [*_churn(world), *disturbing]
-
-
-def _reconnecting(
-    world: World, actions: list[Action], aim: Phase, diagnosing: list[int]
-) -> list[Action]:
-    """Return actions after which a member registers or connects again before it handles the last
-    reply to its diagnosis.
-    """
-    found = [one for one in possible(world) if one.who in diagnosing]
-    if any(world.members[who].awaits_last_reply for who in diagnosing):
-        return [one for one in found if one.do is Do.DELETE_ID]
-    for kind in RECONNECTING:
-        if steps := [one for one in actions if one.do is kind and one.who in diagnosing]:
-            return steps
-    return [one for one in found if one.do in RECONNECTED[aim]]
-
-
 EARLY_RARITY = 20
 """A sharp world permits actions that it delays with a probability of one in EARLY_RARITY."""
-
-AIM_RARITY, CHURN_RARITY = 2, 40
-"""In the phase at which a world aims, one action in AIM_RARITY is a fault.
-
-In the other phases, one action in CHURN_RARITY is a start, a leave or a commit.
-"""
 
 
 def heal(world: World, decide: Decide) -> None:

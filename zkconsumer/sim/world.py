@@ -1235,6 +1235,10 @@ class World:
         twin.log_start = dict(self.log_start)
         twin.kafka, twin.old_sessions = dict(self.kafka), list(self.old_sessions)
         twin.starts = list(self.starts)
-        twin.members = [member.copy(twin._transition) for member in self.members]
+        twin.members = [twin._copy_of(member) for member in self.members]
         twin.links = [replace(link) for link in self.links]
         return twin
+
+    def _copy_of(self, member: SimMember) -> SimMember:
+        """Return a copy of another world's member, which reports to this world."""
+        return member.copy(self._transition)

@@ -136,6 +136,8 @@ class Monitor(Watcher):
         known = world.known()
         if known is None:
             return
+        if not known:  # no assignment is in force; a group that was deleted counts again from 1
+            self.generation, self.assigned = -1, {}
         for tp, members in world.serving().items():
             if len(members) < 2:
                 continue

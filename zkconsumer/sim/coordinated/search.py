@@ -9,10 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import Enum
 
+from zkconsumer.later.classic_member_state import Phase as ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
+from zkconsumer.later.consumer_member import Phase as ConsumerPhase
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Move, Plan, Watcher, Watchers, World
+from zkconsumer.sim.kernel.aims import Aim
 from zkconsumer.sim.kernel.search import (
     SHRINK_S,
     Decide,
@@ -54,16 +58,21 @@ def _silent(world: World, text: str) -> None:
     """Announce nothing."""
 
 
+Course = Callable[[World, Decide, Callable[[str], None]], None]
+"""Lets members join and faults happen; the last argument announces them."""
+
+
 def run(
     decide: Decisions,
     protocol: str | None = None,
     *,
+    course: Course | None = None,
     watcher: Watcher | None = None,
     say: Callable[[World, str], None] = _silent,
 ) -> Result:
     """Run a group with faults, then without; if `protocol` is None, a decision selects it.
 
-    `say` announces each fault before it happens.
+    `course` is `run_faults` or `run_aimed_faults`; `say` announces each fault before it happens.
     """
     name = protocol or one_of(sorted(PROTOCOLS), decide)
     monitor = Monitor()
@@ -77,7 +86,7 @@ def run(
         say(world, text)
 
     def play() -> None:
-        run_faults(world, decide, announce)
+        (course or run_faults)(world, decide, announce)
         end_faults(world)
         rest(world)
         monitor.check_rest(world, REST_S)
@@ -138,14 +147,12 @@ def run_faults(
             world.join(who)
         else:
             faults -= 1
-            kind, who = one_of(_possible(world), decide)
-            say(_named(kind, who))
-            _perform(world, kind, who)
+            _happen(world, one_of(_possible(world), decide), say)
         world.run(one_of((0.01, 0.1, 1.0, 5.0, 15.0, 60.0), decide) * decide(SHARES) / SHARES)
         world.produce()
 
 
-def _possible(world: World) -> list[tuple[str, int]]:
+def _possible(world: World) -> list[Move]:
     """Return the faults, and ends of faults, that can happen now.
 
     No partition is added to the topic of static members: 1. The leader, a static member, is closed.
@@ -155,41 +162,107 @@ def _possible(world: World) -> list[tuple[str, int]]:
     Kafka 3.9.1 does the same.
     """
     is_static = any(member.state.settings.instance for member in world.members)
-    found: list[tuple[str, int]] = [("move", 0), ("no coordinator", 0)]
-    found += [] if is_static else [("grow", 0)]
-    found += [("restart broker", n) for n in range(len(world.brokers))]
+    found = [Move("move"), Move("no coordinator")]
+    found += [] if is_static else [Move("grow")]
+    found += [Move("restart broker", n) for n in range(len(world.brokers))]
     for who, member in enumerate(world.members):
         if member.dead:
-            found.append(("revive", who))
+            found.append(Move("revive", who))
         elif member.joined:
-            found += [("kill", who), ("leave", who), ("cut", who)]
-            found.append(("thaw" if member.frozen else "freeze", who))
-            found.append(("hurry" if member.slow else "slow", who))
-            found.append(("unmute" if member.muted else "mute", who))
+            kinds = ["kill", "leave", "cut", "thaw" if member.frozen else "freeze"]
+            kinds += ["hurry" if member.slow else "slow", "unmute" if member.muted else "mute"]
+            found += [Move(do, who) for do in kinds]
     return found
 
 
-def _named(kind: str, number: int) -> str:
-    """Return a fault as a story announces it."""
-    if kind in ("grow", "move", "no coordinator"):
-        return {"grow": "a partition is added", "move": "the coordinator moves"}.get(kind, kind)
-    return f"{kind} {number}" if kind == "restart broker" else f"{kind} g_{number}"
-
-
-def _perform(world: World, kind: str, who: int) -> None:
-    """Let a fault happen, or end it."""
-    match kind:
+def _happen(world: World, fault: Move, say: Callable[[str], None]) -> None:
+    """Announce a fault, or its end, and let it happen."""
+    who = fault.who
+    match fault.do:
         case "move":
+            say("the coordinator moves")
             alive = [n for n in range(len(world.brokers)) if n not in world.down]
             at = alive.index(world.leader) if world.leader in alive else -1
             world.act(Move("coordinate", alive[(at + 1) % len(alive)]))
         case "no coordinator":
+            say("no coordinator")
             world.act(Move("no_coordinator"))
         case "restart broker":
+            say(f"restart broker {who}")
             world.act(Move("kill_broker", who))
             world.act(Move("revive_broker", who))
+        case "grow":
+            say("a partition is added")
+            world.act(fault)
         case _:
-            world.act(Move(kind, who))
+            say(f"{fault.do} g_{who}")
+            world.act(fault)
+
+
+# ---- aimed runs ----------------------------------------------------------------------------------
+
+AIMS: dict[str, tuple[Enum, ...]] = {
+    "classic": (ClassicPhase.UNJOINED, ClassicPhase.PREPARING, ClassicPhase.COMPLETING),
+    "consumer": (
+        ConsumerPhase.JOINING,
+        ConsumerPhase.RECONCILING,
+        ConsumerPhase.ACKNOWLEDGING,
+        ConsumerPhase.FENCED,
+        ConsumerPhase.STALE,
+    ),
+}
+"""For each kind of protocol: the phases at which an aimed run aims, one of them in each run.
+
+Members rest in the stable phase, so faults at random moments hit that phase anyway."""
+
+MOST_MOVES = 3_000
+"""Number of moves after which an aimed run ends its faults, although some have not happened."""
+
+CHURN = frozenset({"leave", "revive", "slow", "hurry"})
+"""Moves that let members change their phase."""
+
+
+class PhaseAim(Aim[World, Move]):
+    """Aims at a phase of members."""
+
+    def __init__(self, phase: Enum) -> None:
+        self._phase = phase
+
+    def hit(self, world: World) -> list[int]:
+        members = enumerate(world.members)
+        return [who for who, one in members if one.lives and one.state.phase is self._phase]
+
+    def faults(self, world: World, moves: list[Move], hit: list[int]) -> list[Move]:
+        of_members = {who for who, one in enumerate(world.members) if who not in hit}
+        found = _possible(world)
+        return [one for one in found if one.do in OF_THE_GROUP or one.who not in of_members]
+
+    def churn(self, world: World) -> list[Move]:
+        waiting = [Move("join", who) for who, one in enumerate(world.members) if not one.joined]
+        return [*waiting, *(one for one in _possible(world) if one.do in CHURN)]
+
+
+OF_THE_GROUP = frozenset({"move", "no coordinator", "grow", "restart broker"})
+"""Faults that do not hit a single member."""
+
+
+def run_aimed_faults(world: World, decide: Decide, say: Callable[[str], None]) -> None:
+    """Let members join and faults happen, most of them while a member is in one phase."""
+    aim = PhaseAim(one_of(AIMS[world.plan.protocol], decide))
+    first = decide(len(world.members))
+    say(f"g_{first} joins")
+    world.join(first)
+    faults = len(world.members) + decide(2 * FAULTS)
+    for _ in range(MOST_MOVES):
+        if not faults:
+            break
+        if found := aim.preferred(world, world.enabled(), decide):
+            faults -= 1
+            _happen(world, one_of(found, decide), say)
+            world.produce()
+        elif not world.step():
+            break
+    world.join(*[who for who, one in enumerate(world.members) if not one.joined])
 
 
 def rest(world: World) -> None:
