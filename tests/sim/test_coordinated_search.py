@@ -197,7 +197,7 @@ ELSEWHERE = {
     "_wires": "a message of a broken connection is dropped; the times of arrival are past",
     "_queue": "messages with the members, the rest with the surroundings",
     "_number": "a count",
-    "_asked": "with the members",
+    "_unanswered": "with the members",
     "joins": "only numbers the next member ids",
 }
 OF_A_MEMBER: dict[str, Any] = {

@@ -191,7 +191,7 @@ class StreamClients:
         self._config, self._brokers = config, brokers
         self._servers: set[str] = set()
         # The brokers about which `_are_old` was answered last, and the answer.
-        self._asked: tuple[Brokers, bool] | None = None
+        self._old_brokers: tuple[Brokers, bool] | None = None
 
     def messages(self) -> Fetcher | None:
         """Make a client that fetches messages; None while no broker is registered."""
@@ -231,11 +231,11 @@ class StreamClients:
         """Return whether a broker is older than 0.11, if this decides which reader is used."""
         if self.engines.messages is self.engines.old_messages:
             return False
-        if self._asked is None or self._asked[0] != known:
-            self._asked = known, self._find_old(known)
-            if self._asked[1]:
+        if self._old_brokers is None or self._old_brokers[0] != known:
+            self._old_brokers = known, self._find_old(known)
+            if self._old_brokers[1]:
                 logger.info("the columnar reader fetches, because a broker is older than 0.11")
-        return self._asked[1]
+        return self._old_brokers[1]
 
     def _find_old(self, known: Brokers) -> bool:
         oldest = min(broker.version for broker in known)

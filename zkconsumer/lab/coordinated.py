@@ -94,7 +94,7 @@ class CoordinatedCamera(Camera[World], Watcher):
         self.requests = 0
         self.has_seen = False
         self.waiting: dict[int, Messages] = {}
-        self._recorder = Recorder(self._told)
+        self._recorder = Recorder(self._show)
         self._owners: list[int] = []
         self._last_owners: list[int] = []
         self._rows: list[list[Json]] = []
@@ -106,7 +106,7 @@ class CoordinatedCamera(Camera[World], Watcher):
 
     def copy(self) -> CoordinatedCamera:
         twin = super().copy()
-        twin._recorder = self._recorder.copy(twin._told)
+        twin._recorder = self._recorder.copy(twin._show)
         return twin
 
     def _parts(self, world: World) -> JsonObject:
@@ -320,7 +320,7 @@ class CoordinatedCamera(Camera[World], Watcher):
         self._recorder.acted(world)
         self.has_seen |= len(self._events) > before
 
-    def _told(self, entry: JsonObject) -> None:
+    def _show(self, entry: JsonObject) -> None:
         """Turn an entry of the recorder into an event of the frame."""
         text = entry.get("text", "")
         name = entry.get("member", "")

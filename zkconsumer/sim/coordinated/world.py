@@ -360,7 +360,7 @@ class World:
         self._wires: dict[tuple[int, int], Wire] = {}
         self._queue: list[tuple[float, int, Entry]] = []
         self._number = 0
-        self._asked: dict[tuple[int, int], tuple[Sender, int, msg.Request]] = {}
+        self._unanswered: dict[tuple[int, int], tuple[Sender, int, msg.Request]] = {}
         for broker in range(plan.brokers):
             self._at_broker(broker, ge.TopicsChanged(self.topics()))
         self._at_broker(0, ge.Elected(self.partition))
@@ -374,7 +374,7 @@ class World:
         twin.members = [member.copy() for member in self.members]
         twin.brokers, twin._broker_ticks = self.brokers.copy(), self._broker_ticks.copy()
         twin._wires = {way: replace(wire) for way, wire in self._wires.items()}
-        twin._queue, twin._asked = self._queue.copy(), self._asked.copy()
+        twin._queue, twin._unanswered = self._queue.copy(), self._unanswered.copy()
         return twin
 
     # ---- parts -----------------------------------------------------------------------------------
@@ -553,7 +553,7 @@ class World:
     def unanswered(self) -> Iterator[tuple[int, int, Sender, bool, msg.Request]]:
         """Yield the requests to which a broker has not replied: the broker, the request's number
         there, its origin, whether the connection has broken since, and the request."""
-        for (broker, number), (sender, epoch, request) in self._asked.items():
+        for (broker, number), (sender, epoch, request) in self._unanswered.items():
             yield broker, number, sender, self._wire(sender.who, broker).epoch != epoch, request
 
     def connections(self) -> list[tuple[int, int]]:
@@ -753,7 +753,9 @@ class World:
             self.move_coordinator(None)
         self.brokers[broker] = self._coordinator()
         self._broker_ticks[broker] = NEVER
-        self._asked = {where: one for where, one in self._asked.items() if where[0] != broker}
+        self._unanswered = {
+            where: one for where, one in self._unanswered.items() if where[0] != broker
+        }
         for who, member in enumerate(self.members):
             if (who, broker) in self._wires and member.lives:
                 self._wires[who, broker].epoch += 1
@@ -921,7 +923,7 @@ class World:
             self._respond(sender, epoch, request, answer)
             return
         self._number += 1
-        self._asked[broker, self._number] = (sender, epoch, request)
+        self._unanswered[broker, self._number] = (sender, epoch, request)
         client, fresh = self.members[who].name, self._fresh(who, request)
         self._at_broker(broker, ge.Received(self._number, request, client, fresh))
 
@@ -937,7 +939,7 @@ class World:
         state, replies = group_coordinator.step(self.brokers[broker], event, self.now)
         self.brokers[broker] = state
         for reply in replies:
-            asked = self._asked.pop((broker, reply.number), None)
+            asked = self._unanswered.pop((broker, reply.number), None)
             if asked is not None:
                 sender, epoch, request = asked
                 self._respond(sender, epoch, request, reply.response)
