@@ -118,6 +118,7 @@ def inventory(
     patience_s: float = PATIENCE_S,
     addresses: Callable[[], ClientAddresses] = ClientAddresses,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_wait: Callable[[int, float], None] = lambda groups, left_s: None,
 ) -> Inventory:
     """Read all groups, or these, and other programs' trees; return what must happen to each.
 
@@ -127,6 +128,8 @@ def inventory(
         patience_s: seconds between two readings of a group that was written recently.
         addresses: asks ZooKeeper's servers for the addresses of their clients.
         on_progress: called with the number of groups read, and their total number.
+        on_wait: called before the wait for the second readings, with the number of these groups and
+            the seconds.
 
     Raises what `ZooKeeperClient.read` raises.
     """
@@ -135,7 +138,7 @@ def inventory(
     for at in range(0, len(names), SLICE):
         survey.read(names[at : at + SLICE])
         on_progress(min(at + SLICE, len(names)), len(names))
-    survey.look_again(patience_s)
+    survey.look_again(patience_s, on_wait)
     survey.clients = addresses()
     entries = [*survey.entries(), *(survey.trees() if groups is None else ())]
     return Inventory(tuple(sorted(entries, key=lambda one: one.name)), round(survey.now_s * 1000))
@@ -187,7 +190,7 @@ class _Survey:
             if isinstance(node, Node) and (found := programs.read_spout(node.data)) is not None:
                 self._spouts.setdefault(spouts[path], []).append(found)
 
-    def look_again(self, patience_s: float) -> None:
+    def look_again(self, patience_s: float, on_wait: Callable[[int, float], None]) -> None:
         """Read the groups again in which an offset was written recently, after `patience_s`."""
         suspects = {
             name: self._first[name]
@@ -195,7 +198,9 @@ class _Survey:
             if one.write_age_s(self.now_s) is not None
         }
         if suspects:
-            time.sleep(max(0.0, self._read_s + patience_s - time.monotonic()))
+            left_s = max(0.0, self._read_s + patience_s - time.monotonic())
+            on_wait(len(suspects), left_s)
+            time.sleep(left_s)
             self._health |= read_again(self.connection, suspects)
 
     # ---- entries -------------------------------------------------------------------------------

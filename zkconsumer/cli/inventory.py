@@ -125,6 +125,7 @@ def inventory(
             patience_s=patience,
             addresses=lambda: common.addresses(connection.config),
             on_progress=progress.advanced,
+            on_wait=_waits,
         )
         missing = set(names or ()) - {one.name for one in found.entries}
         if missing:
@@ -138,6 +139,14 @@ def inventory(
         sys.stdout.write(text_of(found.entries[0], place))
         return
     _write(common, found, html=html, state=state, place=place)
+
+
+def _waits(groups: int, left_s: float) -> None:
+    if left_s >= 0.5:
+        say(
+            f"watching for {left_s:.0f} s whether a client commits without a registration (groups"
+            f" with a recent commit: {groups})"
+        )
 
 
 def _names(given: list[str] | None) -> list[str] | None:
