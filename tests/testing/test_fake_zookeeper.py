@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from zkconsumer.testing import (
     Op,
     StoppedClock,
 )
+from zkconsumer.testing.zookeeper_wire import LACKING
 
 Connect = Callable[..., KazooClient]
 
@@ -209,6 +211,15 @@ def test_a_four_letter_word_names_the_release(fake: FakeZooKeeper, connect: Conn
     assert "zk_znode_count\t3\n" in fake.command("mntr")
     assert "tickTime=100\n" in fake.command("conf")
     assert "not in the whitelist" in fake.command("dump")
+
+
+def test_the_page_names_what_is_lacking() -> None:
+    """docs/testing.md names each request that the fake refuses, and its example runs."""
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text("utf-8")
+    _, _, alone = page.partition("## ZooKeeper alone")
+    _, _, lacking = alone.partition("## What the fakes lack")
+    assert [name for name in LACKING.values() if name not in lacking] == []
+    exec(alone.partition("```python\n")[2].partition("```")[0], {})
 
 
 # ---- faults -------------------------------------------------------------------------------------
