@@ -187,6 +187,23 @@ def test_a_paused_broker_answers_later(kafka: FakeCluster) -> None:
     consumer.close()
 
 
+def test_a_paused_broker_does_not_end_a_wait_for_messages(kafka: FakeCluster) -> None:
+    """A fetch that waits at a frozen broker is answered after `resume`, even if messages come."""
+    kafka.produce("t", ["before"], partition=0)
+    leader = kafka.brokers[kafka.leader("t", 0) or 0]
+    fetches = leader.inject(Delay(0.0), "Fetch", times=2)
+    consumer = Consumer(settings(kafka, group_id="g", fetch_wait_max_ms=20_000))
+    consumer.assign([RawPartition("t", 0, 0)])
+    assert taken(consumer, 1) == [(0, 0, b"before")]
+    eventually(lambda: fetches.count == 2)  # the second fetch waits for messages
+    leader.pause()
+    kafka.produce("t", ["after"], partition=0)
+    assert consumer.poll(0.3) is None
+    leader.resume()
+    assert taken(consumer, 1) == [(0, 1, b"after")]
+    consumer.close()
+
+
 def test_transactions(kafka: FakeCluster) -> None:
     """`read_committed` skips aborted messages, and ends before an open transaction."""
     producer = Producer(settings(kafka, transactional_id="x", linger_ms=0))

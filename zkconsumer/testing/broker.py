@@ -78,6 +78,7 @@ class _Connection(FramedConnection):
         super().__init__(port)
         self._broker = broker
         self._requests: deque[bytes] = deque()
+        self._held: list[tuple[bytes | None, float]] = []
         self._is_busy = self._is_working = False
 
     def received(self, frame: bytes) -> None:
@@ -94,8 +95,21 @@ class _Connection(FramedConnection):
             self._broker._serve(self, self._requests.popleft())
         self._is_working = False
 
+    def work(self) -> None:
+        """Continue after `pause`, or handle what has arrived."""
+        held, self._held = self._held, []
+        for response, delay_s in held:
+            self.respond(response, delay_s=delay_s)
+        super().work()
+
     def respond(self, response: bytes | None, *, delay_s: float = 0.0) -> None:
-        """Send the response to the current request, if it has one, and begin the next."""
+        """Send the response to the current request, if it has one, and begin the next.
+
+        A frozen broker sends the response when it continues.
+        """
+        if self.port.is_paused:
+            self._held.append((response, delay_s))
+            return
         self._is_busy = False
         if response is not None and self.is_open:
             self.send(response, delay_s=delay_s)
