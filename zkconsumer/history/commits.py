@@ -10,15 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from zkconsumer.history import transactions as tx
 from zkconsumer.history.tables import Commits
-from zkconsumer.history.transactions import RowTuple
+from zkconsumer.history.transactions import CLOSE_SESSION, SET_DATA, RowTuple
 
 DIGITS: Final = 18
 """Maximum number of digits of an offset in a commit that is counted here. A longer number may not
 fit into 64 bits."""
-
-_UNKNOWN: Final = object()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,11 +72,14 @@ class CommitRuns:
         self.parts = parts
         self.runs: list[CommitRun] = []
         self.places: dict[str, object] = {}
+        self._at: dict[str, CommitRun] = {}  # the paths of `places` that are offsets
         self._last_writes: dict[int, int] = {}
 
     def learn(self, path: str, place: object) -> None:
         """Record the meaning of a path, as in `places`."""
         self.places[path] = place
+        if isinstance(place, CommitRun):
+            self._at[path] = place
         if isinstance(place, CommitRun) and place.number == -1:
             self._add(place)
 
@@ -91,6 +91,7 @@ class CommitRuns:
     def forget_paths(self) -> None:
         """Drop the meanings of all paths."""
         self.places.clear()
+        self._at.clear()
 
     def others(self, batch: Rows) -> Iterator[RowTuple]:
         """Yield the rows that do not continue a run, and count those that do.
@@ -99,37 +100,36 @@ class CommitRuns:
         first, and again in their order. Rows of paths without a meaning are left out. Handle a row
         before the next one is taken.
         """
-        places, last_writes, marked = self.places, self._last_writes, -1
-        one, other = self.parts.meanings
+        runs, last_writes, marked = self._at.get, self._last_writes, -1
         rows = batch.tuples
         for at, row in enumerate(rows):
             zxid, time_ms, session, _, kind, part, path, data, _, _, _ = row
-            if kind != tx.CLOSE_SESSION:
+            if kind != CLOSE_SESSION:
                 last_writes[session] = time_ms
             if part == 0:
                 for mark in self.marks(rows, at):
                     marked = zxid
                     yield mark
-            if path is not None:
-                place = places.get(path, _UNKNOWN)
-                if place is None or (place is _UNKNOWN and one not in path and other not in path):
-                    continue
-                if (
-                    kind == tx.SET_DATA
-                    and isinstance(place, CommitRun)
-                    and place.session == session
-                ):
-                    run = None if zxid == marked else place.row
-                    if run is not None and data and len(data) <= DIGITS and data.isdigit():
-                        offset = int(data)
-                        if offset >= run.last:
-                            pause = time_ms - run.last_ms
-                            if pause > run.longest_pause_ms:  # noqa: PLR1730 - `max` takes longer
-                                run.longest_pause_ms = pause
-                            run.last, run.last_ms, run.last_zxid = offset, time_ms, zxid
-                            run.count += 1
-                            continue
-            yield row
+            run = runs(path)
+            if run and run.session == session and kind == SET_DATA and zxid != marked:
+                line = run.row
+                if line and data and data.isdigit() and len(data) <= DIGITS:
+                    offset = int(data)
+                    if offset >= line.last:
+                        pause = time_ms - line.last_ms
+                        if pause > line.longest_pause_ms:  # noqa: PLR1730 - `max` takes longer
+                            line.longest_pause_ms = pause
+                        line.last, line.last_ms, line.last_zxid = offset, time_ms, zxid
+                        line.count += 1
+                        continue
+            if path is None or self._has_meaning(path):
+                yield row
+
+    def _has_meaning(self, path: str) -> bool:
+        """Return whether a path may have a meaning."""
+        if path in self.places:
+            return self.places[path] is not None
+        return any(part in path for part in self.parts.meanings)
 
     def marks(self, rows: Sequence[RowTuple], first: int) -> Iterator[RowTuple]:
         """Yield the edit marks of a transaction whose parts begin at the number `first`."""

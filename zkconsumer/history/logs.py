@@ -1,7 +1,7 @@
 """Read one transaction log from its beginning, or from where the last read ended.
 
-The memory that the reader needs does not depend on the size of the log: it holds a window of 1 MB
-and the window's rows, or one transaction if that is larger than the window.
+The memory that the reader needs does not depend on the size of the log: it holds a window of at
+most 1 MB and the window's rows, or one transaction if that is larger than the window.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ WINDOW_BYTES: Final = 1 << 20
 
 The C library gives the memory of larger windows back to the system, so that the pages of the next
 window are new. With 2 MB, these page faults take a fifth of the time.
+"""
+
+PLAIN_WINDOW_BYTES: Final = 1 << 16
+"""Bytes that the plain decoder reads at a time: its rows take four times as many bytes, and fit
+into a processor's cache. With 1 MB, a report takes a fifth longer.
 """
 
 READ_ERRORS: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, RuntimeError)
@@ -255,9 +260,9 @@ class LogReader:
         return True
 
     def _read(self, file: IO[bytes]) -> Iterator[RowBatch]:
-        window = b""
+        window, usual = b"", WINDOW_BYTES if self.fast else PLAIN_WINDOW_BYTES
         while True:
-            size = max(WINDOW_BYTES, len(window))
+            size = max(usual, len(window))
             if self.until >= 0:
                 size = min(size, max(0, self.until - self.offset - len(window)))
             more = file.read(size)

@@ -51,8 +51,9 @@ ERROR_SIZE: Final = 4  # bytes of the record of an error
 OVERHEAD: Final = 12  # bytes of the checksum and the length before a transaction's header
 _HEADER: Final = 32  # bytes of a transaction's header
 _END: Final = 0x42  # the byte after each transaction, `B`
+_SLASH: Final = 0x2F
 
-_HEAD = struct.Struct(">Qiqiqqi")
+_HEAD = struct.Struct(">Qiqiqqii")  # a header, and the first number of its record
 _INT = struct.Struct(">i")
 _PAIR = struct.Struct(">ii")
 _LONG = struct.Struct(">q")
@@ -123,10 +124,15 @@ def _text(window: bytes, at: int, stop: int) -> tuple[str, int]:
 
 
 def _path(window: bytes, at: int, stop: int) -> tuple[str, int]:
-    path, end = _text(window, at, stop)
-    if path[:1] != "/":
-        raise _Fault(at, "a path does not begin with /")
-    return path, end
+    (size,) = _INT.unpack_from(window, at)
+    end = at + 4 + size
+    if size > 0 and end <= stop and window[at + 4] == _SLASH:
+        try:
+            return window[at + 4 : end].decode(), end
+        except UnicodeDecodeError:
+            pass
+    _text(window, at, stop)  # raises a fault that says more
+    raise _Fault(at, "a path does not begin with /")
 
 
 def _buffer(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
@@ -141,8 +147,6 @@ def _buffer(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
 
 def _acl(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
     """Return an encoded access control list and the offset after it, and check its lengths."""
-    if window.startswith(_OPEN, at) and at + len(_OPEN) <= stop:
-        return _OPEN, at + len(_OPEN)
     (count,) = _INT.unpack_from(window, at)
     if count == -1:
         return None, at + 4
@@ -196,6 +200,8 @@ def _new_znode(window: bytes, at: int, stop: int) -> tuple[str, bytes | None, by
     """
     path, at = _path(window, at, stop)
     data, at = _buffer(window, at, stop)
+    if window.startswith(_OPEN, at) and at + len(_OPEN) <= stop:
+        return path, data, _OPEN, at + len(_OPEN)
     acl, at = _acl(window, at, stop)
     return path, data, acl, at
 
@@ -209,7 +215,8 @@ def _create(window: bytes, at: int, stop: int, slack: int) -> Values:
     if at == stop:  # the records of 3.4.0 end here (CreateTxnV0)
         return path, data, -1, ephemeral, acl
     (version,) = _INT.unpack_from(window, at)
-    _end(window, at + 4, stop, slack)
+    if at + 4 != stop:
+        _end(window, at + 4, stop, slack)
     return path, data, version, ephemeral, acl
 
 
@@ -230,7 +237,8 @@ def _create_ttl(window: bytes, at: int, stop: int, slack: int) -> Values:
 
 def _delete(window: bytes, at: int, stop: int, slack: int) -> Values:
     path, at = _path(window, at, stop)
-    _end(window, at, stop, slack)
+    if at != stop:
+        _end(window, at, stop, slack)
     return path, None, 0, 0, None
 
 
@@ -370,48 +378,57 @@ def decode(window: bytes, at: int, rows: list[RowTuple], paths: dict[bytes, str]
     `examine` says why it stops there. `paths` keeps the paths of commits between calls, so that
     each is decoded once; it is emptied when it has `MAX_PATHS`.
     """
-    limit, add = len(window), rows.append
+    limit, add, known = len(window), rows.append, paths.get
     view, head, integer = memoryview(window), _HEAD.unpack_from, _INT.unpack_from
+    decoders = _ALONE.get
     if len(paths) > MAX_PATHS:
         paths.clear()
+    padded = window + bytes(4)  # a transaction without a record is shorter than `_HEAD`
     while at + 45 <= limit:
-        checksum, size, session, cxid, zxid, time_ms, kind = head(window, at)
-        stop = at + OVERHEAD + size
-        if not _HEADER <= size < limit - at - OVERHEAD or window[stop] != _END:
+        checksum, size, session, cxid, zxid, time_ms, kind, length = head(padded, at)
+        stop = at + 12 + size
+        if size < 32 or stop >= limit or window[stop] != 66:
             break
-        if adler32(view[at + OVERHEAD : stop]) != checksum:
+        if adler32(view[at + 12 : stop]) != checksum:
             break
-        at += 44
         try:
             # Four of five transactions are commits, so they are decoded without a function call.
-            if kind == SET_DATA:
-                end = at + 4 + integer(window, at)[0]
-                path = paths.get(encoded := window[at + 4 : end])
-                if path is None:
-                    path = paths[encoded] = encoded.decode()
+            if kind == 5:
+                end = at + 48 + length
+                path = known(window[at + 48 : end]) or _new_path(window[at + 48 : end], paths)
                 (length,) = integer(window, end)
                 last = end + 4 + length
-                if path[:1] == "/" and end < stop and length >= 0 and last + 4 in (stop, stop - 12):
-                    data, (version,) = window[end + 4 : last], integer(window, last)
+                if path and end < stop and length >= 0 and last + 4 in (stop, stop - 12):
+                    (version,) = integer(window, last)
+                    data = window[end + 4 : last]
                     add((zxid, time_ms, session, cxid, 5, -1, path, data, version, 0, None))
                     at = stop + 1
                     continue
             if kind == MULTI:
-                rows += _multi(window, at, stop, (zxid, time_ms, session, cxid))
+                rows += _multi(window, at + 44, stop, (zxid, time_ms, session, cxid))
             else:
-                values = _decoder(kind, at)(window, at, stop, DIGEST)
-                add((zxid, time_ms, session, cxid, kind, -1, *values))
+                how = decoders(kind) or _decoder(kind, at + 44)
+                add((zxid, time_ms, session, cxid, kind, -1, *how(window, at + 44, stop, DIGEST)))
         except (_Fault, struct.error, UnicodeDecodeError):
-            return at - 44
+            return at
         at = stop + 1
     return at
+
+
+def _new_path(encoded: bytes, paths: dict[bytes, str]) -> str:
+    """Decode a path, and keep it in `paths`; return "" if it does not begin with a slash."""
+    path = encoded.decode()
+    if path[:1] != "/":
+        return ""
+    paths[encoded] = path
+    return path
 
 
 def _multi(window: bytes, at: int, stop: int, head: tuple[int, ...]) -> list[RowTuple]:
     """Return the rows of a multi, which begin with the values of `head`."""
     parts = list(_parts(window, at, stop, DIGEST))
-    errors = [values[3] for kind, values in parts if kind == ERROR]
-    if errors or not parts:
+    if not parts or ERROR in dict(parts):
+        errors = [values[3] for kind, values in parts if kind == ERROR]
         return [(*head, MULTI, -1, None, None, 0, next(filter(None, errors), 0), None)]
     return [(*head, kind, number, *values) for number, (kind, values) in enumerate(parts)]
 
