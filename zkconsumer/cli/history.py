@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
@@ -27,7 +26,7 @@ POLL_S = 1.0
 """Seconds between two checks of the files with --follow."""
 
 DataDirs = Annotated[
-    list[Path],
+    list[str],
     typer.Option(
         "--data-dir",
         "-d",
@@ -170,7 +169,7 @@ def _window(from_: str | None, to: str | None) -> TimeSpan:
     )
 
 
-def _described(data_dirs: Sequence[Path], groups: Sequence[str] | None) -> Described:
+def _described(data_dirs: Sequence[str], groups: Sequence[str] | None) -> Described:
     """Read everything; show progress on a terminal. Raises HistoryError."""
     from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
@@ -201,7 +200,7 @@ def reading() -> Iterator[Callable[[int], None]]:
 
 
 def _following(
-    data_dirs: Sequence[Path], groups: Sequence[str] | None, window: TimeSpan
+    data_dirs: Sequence[str], groups: Sequence[str] | None, window: TimeSpan
 ) -> Iterator[Line]:
     """Yield the events in the files; then keep yielding the events that the servers write.
 
@@ -233,7 +232,7 @@ def _following(
 
 
 def _show_transactions(
-    display: Display, data_dirs: Sequence[Path], window: TimeSpan, columns: Sequence[Column]
+    display: Display, data_dirs: Sequence[str], window: TimeSpan, columns: Sequence[Column]
 ) -> None:
     """Print the transactions, as JSON Lines while they are read, and then the problems."""
     from zkconsumer.history.inputs import History, find_servers

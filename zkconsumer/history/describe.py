@@ -15,7 +15,7 @@ from zkconsumer.history.logs import RowBatch
 from zkconsumer.history.snapshots import read_snapshot
 from zkconsumer.history.tables import Tables
 
-STATE_FORMAT: Final = 3
+STATE_FORMAT: Final = 4
 """The format of `Description.state`; raise it when a class that a state contains changes."""
 
 Progress = Callable[[int], None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import get_type_hints
 
-from zkconsumer.history.transactions import KINDS, Row
+from zkconsumer.history.transactions import KINDS, VERSIONED, Row
 
 
 @dataclass(slots=True, kw_only=True)
@@ -231,8 +231,6 @@ def as_dict(row: Event) -> dict[str, object]:
 def transaction(row: Row, file: str) -> Transaction:
     """Return a decoded row as a row of the table `transactions`."""
     kind = KINDS[row.kind]
-    creates = kind.startswith("create") and kind != "createSession"
-    changes = creates or kind in ("setData", "setACL", "reconfig", "check")
     return Transaction(
         zxid=row.zxid,
         time_ms=row.time_ms,
@@ -243,7 +241,7 @@ def transaction(row: Row, file: str) -> Transaction:
         part=None if row.part < 0 else row.part,
         path=row.path,
         data=row.data if kind != "closeSession" else None,
-        version=row.version if changes else None,
+        version=row.version if row.kind in VERSIONED else None,
         ephemeral=bool(row.number) if kind in ("create", "create2") else None,
         timeout_ms=row.number if kind == "createSession" else None,
         ttl_ms=row.number if kind == "createTTL" else None,

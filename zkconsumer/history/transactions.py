@@ -35,6 +35,11 @@ KINDS: Final = {
 }
 """Type of a transaction -> ZooKeeper's name (`Request.op2String`)."""
 
+VERSIONED: Final = frozenset(
+    {CREATE, SET_DATA, SET_ACL, CHECK, CREATE2, RECONFIG, CREATE_CONTAINER, CREATE_TTL}
+)
+"""Types of transactions with the version of a znode."""
+
 MAX_TRANSACTION: Final = 64 << 20
 """Maximum bytes of one transaction. A server refuses more than `jute.maxbuffer`, 1 MB by default. A
 greater length is reported as damage, so that a wrong length does not allocate memory."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +52,17 @@ from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.logs import LogReader, LogSource, RowBatch
 from zkconsumer.history.tables import TABLES, Event, as_dict, columns_of
-from zkconsumer.history.transactions import CREATE, CREATE2, CREATE_SESSION, CREATE_TTL, KINDS
+from zkconsumer.history.transactions import (
+    CLOSE_SESSION,
+    CREATE,
+    CREATE2,
+    CREATE_SESSION,
+    CREATE_TTL,
+    ERROR,
+    KINDS,
+    MULTI,
+    VERSIONED,
+)
 from zkconsumer.protocol.model import Json
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import (
@@ -276,14 +286,11 @@ def transaction_batch(batch: RowBatch) -> pa.RecordBatch:
     kind, number = rows.column("kind"), rows.column("number")
     codes = pa.array(list(KINDS), pa.int8())
     names = pa.array(list(KINDS.values())).take(pc.index_in(kind, codes))
-    nothing = pa.scalar(None, pa.int64())
 
-    def if_kind(kinds: Sequence[str], values: pa.Array) -> pa.Array:
-        return pc.if_else(pc.is_in(names, pa.array(kinds)), values, nothing)
+    def if_kind(kinds: Collection[int], values: pa.Array) -> pa.Array:
+        is_one = pc.is_in(kind, pa.array(list(kinds), pa.int8()))
+        return pc.if_else(is_one, values, pa.scalar(None, values.type))
 
-    changes = [name for name in KINDS.values() if name.startswith(("create", "set"))]
-    changes = [*(name for name in changes if name != KINDS[CREATE_SESSION]), "check", "reconfig"]
-    creates = pa.array([KINDS[CREATE], KINDS[CREATE2]])
     part = rows.column("part").cast(pa.int64())
     found = {
         "zxid": rows.column("zxid"),
@@ -292,23 +299,27 @@ def transaction_batch(batch: RowBatch) -> pa.RecordBatch:
         "session": rows.column("session"),
         "cxid": rows.column("cxid"),
         "kind": names,
-        "part": pc.if_else(pc.less(part, 0), nothing, part),
+        "part": pc.if_else(pc.less(part, 0), pa.scalar(None, pa.int64()), part),
         "path": rows.column("path"),
-        "data": pc.if_else(
-            pc.equal(names, "closeSession"), pa.scalar(None, pa.binary()), rows.column("data")
-        ),
-        "version": if_kind(changes, rows.column("version").cast(pa.int64())),
-        "ephemeral": pc.if_else(
-            pc.is_in(names, creates), pc.equal(number, 1), pa.scalar(None, pa.bool_())
-        ),
-        "timeout_ms": if_kind([KINDS[CREATE_SESSION]], number),
-        "ttl_ms": if_kind([KINDS[CREATE_TTL]], number),
-        "error": if_kind(["error", "multi"], number),
+        "data": _data(rows),
+        "version": if_kind(VERSIONED, rows.column("version").cast(pa.int64())),
+        "ephemeral": if_kind([CREATE, CREATE2], pc.equal(number, 1)),
+        "timeout_ms": if_kind([CREATE_SESSION], number),
+        "ttl_ms": if_kind([CREATE_TTL], number),
+        "error": if_kind([ERROR, MULTI], number),
         "damage": pa.nulls(rows.num_rows, pa.string()),
     }
     return pa.RecordBatch.from_arrays(
         [found[field.name].cast(field.type) for field in schema], schema=schema
     )
+
+
+def _data(rows: pa.RecordBatch) -> pa.Array:
+    """Return the data of rows, without the deleted paths of sessions that ended."""
+    is_close = pc.equal(rows.column("kind"), pa.scalar(CLOSE_SESSION, pa.int8()))
+    if not pc.any(is_close).as_py():
+        return rows.column("data")
+    return pc.if_else(is_close, pa.scalar(None, pa.binary()), rows.column("data"))
 
 
 # ---- stream -------------------------------------------------------------------------------------
