@@ -10,7 +10,6 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from zkconsumer.errors import SandboxError
@@ -115,12 +114,7 @@ class KafkaSource:
         self._process = start(PROGRAM, self._bootstrap, directory=self._directory)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

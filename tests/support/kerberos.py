@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from support.packages import ROOT, pip
@@ -80,12 +79,7 @@ class Realm:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def _end(self) -> None:

@@ -6,7 +6,6 @@ import datetime
 import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from cryptography import x509
@@ -154,12 +153,7 @@ class SecureZooKeeper:
         self.plain.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.plain.stop()
 
 
