@@ -14,8 +14,8 @@ from zkconsumer.admin.lag import (
     NOTHING_COMMITTED,
     CommitWindow,
     GroupLag,
-    OffsetSource,
     PartitionLag,
+    Source,
     StoreWatch,
     group_lags,
 )
@@ -62,7 +62,7 @@ def test_lag(scene: Scene) -> None:
         (1, "g_a-0", 5, "the partition has no leader"),
         (2, "g_b-0", 5, 95),
     ]
-    assert {one.source for one in found.partitions} == {OffsetSource.ZOOKEEPER}
+    assert {one.source for one in found.partitions} == {Source.ZOOKEEPER}
     assert all(one.session == scene.session.client_id[0] for one in found.partitions)
 
 
@@ -79,11 +79,11 @@ def test_both_stores(scene: Scene) -> None:
     }
     found = _lag(scene, kafka=kafka).partitions
     assert [(one.committed, one.source) for one in found] == [
-        (5, OffsetSource.BOTH),
-        (9, OffsetSource.KAFKA),
-        (5, OffsetSource.ZOOKEEPER),
+        (5, Source.BOTH),
+        (9, Source.KAFKA),
+        (5, Source.ZOOKEEPER),
         ("Kafka: timed out", None),
-        (5, OffsetSource.ZOOKEEPER),
+        (5, Source.ZOOKEEPER),
     ]
     assert [one.in_zookeeper for one in found] == [5, 5, 5, None, 5]
     assert [one.rule for one in found] == ["", "larger", "", "", "larger"]
@@ -91,8 +91,8 @@ def test_both_stores(scene: Scene) -> None:
     assert found[3].lag == "Kafka: timed out"
 
 
-@pytest.mark.parametrize("dead", [OffsetSource.ZOOKEEPER, OffsetSource.KAFKA])
-def test_the_lag_follows_the_store_that_moves(scene: Scene, dead: OffsetSource) -> None:
+@pytest.mark.parametrize("dead", [Source.ZOOKEEPER, Source.KAFKA])
+def test_the_lag_follows_the_store_that_moves(scene: Scene, dead: Source) -> None:
     """After a second reading the lag follows the store that has moved, even to a lower offset."""
     scene.topic("t", 1)
     tp, stores = TopicPartition("t", 0), StoreWatch()
@@ -102,10 +102,10 @@ def test_the_lag_follows_the_store_that_moves(scene: Scene, dead: OffsetSource) 
         found = _lag(scene, kafka={tp: OffsetAndMetadata(kafka)}, stores=stores)
         return found.partitions[0]
 
-    live = OffsetSource.KAFKA if dead is OffsetSource.ZOOKEEPER else OffsetSource.ZOOKEEPER
+    live = Source.KAFKA if dead is Source.ZOOKEEPER else Source.ZOOKEEPER
     window = CommitWindow()
     for moving, rule in ((10, "larger"), (20, "moved"), (20, "moved"), (30, "moved")):
-        offsets = (90, moving) if dead is OffsetSource.ZOOKEEPER else (moving, 90)
+        offsets = (90, moving) if dead is Source.ZOOKEEPER else (moving, 90)
         one = read(*offsets)
         assert one.source is (dead if rule == "larger" else live)
         assert (one.rule, one.lag) == (rule, 10 if rule == "larger" else 100 - moving)

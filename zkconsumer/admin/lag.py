@@ -64,7 +64,7 @@ NOTHING_TO_READ: Final = frozenset({NOTHING_COMMITTED, NO_SUCH_TOPIC, NO_SUCH_PA
 """Reasons for which a partition has no lag, although everything could be read."""
 
 
-class OffsetSource(Enum):
+class Source(Enum):
     """Store of a committed offset."""
 
     ZOOKEEPER = "zookeeper"
@@ -104,7 +104,7 @@ class PartitionLag:
     consumer: ConsumerId | None = None
     remark: str = ""
     is_read: bool = False
-    moved: OffsetSource | None = None
+    moved: Source | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -126,20 +126,20 @@ class PartitionLag:
         """
         kafka = self.in_kafka
         if isinstance(kafka, OffsetAndMetadata):
-            return self.in_zookeeper if self.source is OffsetSource.ZOOKEEPER else kafka.offset
+            return self.in_zookeeper if self.source is Source.ZOOKEEPER else kafka.offset
         return kafka if self.in_zookeeper is None else self.in_zookeeper
 
     @property
-    def source(self) -> OffsetSource | None:
+    def source(self) -> Source | None:
         """The store that `committed` comes from; None if no offset is committed."""
         kafka = self.in_kafka.offset if isinstance(self.in_kafka, OffsetAndMetadata) else None
         if kafka is None:
-            return OffsetSource.ZOOKEEPER if isinstance(self.in_zookeeper, int) else None
+            return Source.ZOOKEEPER if isinstance(self.in_zookeeper, int) else None
         if not isinstance(self.in_zookeeper, int):
-            return OffsetSource.KAFKA
+            return Source.KAFKA
         if kafka == self.in_zookeeper:
-            return OffsetSource.BOTH
-        larger = OffsetSource.KAFKA if kafka > self.in_zookeeper else OffsetSource.ZOOKEEPER
+            return Source.BOTH
+        larger = Source.KAFKA if kafka > self.in_zookeeper else Source.ZOOKEEPER
         return self.moved or larger
 
     @property
@@ -160,7 +160,7 @@ class PartitionLag:
     def committed_ms(self) -> int | None:
         """The time of the last commit in ms since 1970, by the server's clock; None if it is
         unknown, because Kafka returns no times."""
-        is_known = self.source in (OffsetSource.ZOOKEEPER, OffsetSource.BOTH) and self.written_ms
+        is_known = self.source in (Source.ZOOKEEPER, Source.BOTH) and self.written_ms
         return self.written_ms if is_known else None
 
     @property
@@ -188,7 +188,7 @@ class StoreWatch:
 
     def __init__(self) -> None:
         # (group, partition) -> its offset in ZooKeeper and in Kafka, and the store that has moved
-        self._known: dict[tuple[str, TopicPartition], tuple[int, int, OffsetSource | None]] = {}
+        self._known: dict[tuple[str, TopicPartition], tuple[int, int, Source | None]] = {}
 
     def keep(self, groups: Iterable[str]) -> None:
         """Forget all other groups."""
@@ -208,9 +208,9 @@ class StoreWatch:
         old_zookeeper, old_kafka, moved = self._known.get((group, one.tp), first)
         match (zookeeper != old_zookeeper, kafka != old_kafka):
             case (True, False):
-                moved = OffsetSource.ZOOKEEPER
+                moved = Source.ZOOKEEPER
             case (False, True):
-                moved = OffsetSource.KAFKA
+                moved = Source.KAFKA
             case (True, True):
                 moved = None
         self._known[group, one.tp] = zookeeper, kafka, moved
@@ -588,7 +588,7 @@ class CommitWindow:
     commits: list[SeenCommit] = field(default_factory=list)
     lag: int | None = None
     is_owned: bool = False
-    source: OffsetSource | None = None
+    source: Source | None = None
     rate: float | None = None
     _read: tuple[float, int] | None = None  # the time and the offset of the last reading
 
@@ -613,7 +613,7 @@ class CommitWindow:
 
     def observe(self, one: PartitionLag, now_s: float) -> None:
         """Record a reading of the partition at `now_s`, in seconds since 1970."""
-        if one.source in (OffsetSource.ZOOKEEPER, OffsetSource.KAFKA):
+        if one.source in (Source.ZOOKEEPER, Source.KAFKA):
             if self.source not in (None, one.source):
                 self.commits.clear()  # the offsets of two stores are not one sequence
                 self._read = None

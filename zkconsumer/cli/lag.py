@@ -611,12 +611,12 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
     Like the original, it shows only topics that have a directory of owners; members that own no
     partition follow.
     """
-    from zkconsumer.admin.lag import OffsetSource
+    from zkconsumer.admin.lag import Source
     from zkconsumer.protocol.paths import owners
 
     owned = group.image.listed.get(owners(group.name), ())
     # The original prefers an offset in Kafka to the offset in ZooKeeper.
-    partitions = [replace(one, moved=OffsetSource.KAFKA) for one in group.partitions]
+    partitions = [replace(one, moved=Source.KAFKA) for one in group.partitions]
     rows = [
         (
             one.topic,
