@@ -10,9 +10,10 @@ import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Load:
 
 def release_settings(load: Load) -> dict[str, str | bool]:
     """Return librdkafka's settings for brokers that do not report their versions."""
-    if not load.release.startswith("0.8"):
+    if not load.release.startswith(("0.8", "0.9")):
         return {}
     return {"api.version.request": False, "broker.version.fallback": load.release}
 
@@ -138,8 +139,24 @@ def fill(bootstrap: str, load: Load) -> None:
 def raw_rate(bootstrap: str, load: Load) -> float:
     """Return the messages per second of confluent-kafka's `consume(chunk)` alone, after the first
     chunk.
+    """
+    return _raw_rate(bootstrap, load, lambda messages: None)
 
-    The reader never requests more messages than exist, because such a request would wait for a
+
+def raw_value_rate(bootstrap: str, load: Load) -> float:
+    """Return the messages per second of confluent-kafka's `consume(chunk)`, after the first chunk,
+    if the value of each message is read.
+    """
+
+    def read(messages: list[Message]) -> None:
+        for message in messages:
+            message.value()
+
+    return _raw_rate(bootstrap, load, read)
+
+
+def _raw_rate(bootstrap: str, load: Load, read: Callable[[list[Message]], None]) -> float:
+    """The reader never requests more messages than exist, because such a request would wait for a
     second.
     """
     consumer = Consumer(
@@ -157,7 +174,9 @@ def raw_rate(bootstrap: str, load: Load) -> float:
     count = first = len(consumer.consume(load.chunk, 30))
     start = time.perf_counter()
     while count < load.messages:
-        count += len(consumer.consume(min(load.chunk, load.messages - count), 1.0))
+        messages = consumer.consume(min(load.chunk, load.messages - count), 1.0)
+        read(messages)
+        count += len(messages)
     rate = (count - first) / (time.perf_counter() - start)
     consumer.close()
     return rate

@@ -29,7 +29,7 @@ from _bench import (
     at_most,
     cpu_seconds,
     fill,
-    raw_rate,
+    raw_value_rate,
     release_settings,
     show,
     without_goal,
@@ -43,8 +43,8 @@ from zkconsumer.consumer.stream_fetcher import in_thread
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+from zkconsumer.kafka.engines import engines
 from zkconsumer.kafka.fetcher import AutoOffsetReset
-from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition as Partition
 from zkconsumer.protocol.paths import owners_of
 from zkconsumer.protocol.payloads import Broker
@@ -66,20 +66,21 @@ def settings_of(bootstrap: str) -> Settings:
     return {**fetch_settings(config), **broker_settings(Brokers([broker]))}
 
 
-def stream_of(bootstrap: str, topic: str, **more: str | bool) -> StreamReader[bytes, bytes]:
+def stream_of(bootstrap: str, load: Load) -> StreamReader[bytes, bytes]:
     """Return a stream without a group: its lease is open, and the benchmark grants its
     partition.
     """
-    settings = {**settings_of(bootstrap), **more}
+    settings = {**settings_of(bootstrap), **release_settings(load)}
+    chosen = engines(ConsumerConfig(group_id="bench", zookeeper_connect="unused:2181"))
     gate = LeaseGate()
     gate.open(gate.clock() + 3600)
     return StreamReader(
-        topic=topic,
+        topic=load.topic,
         thread_id="bench-0",
         number=0,
         gate=gate,
-        connect=lambda: KafkaFetcher(settings),
-        connect_columns=lambda: ColumnFetcher(settings),
+        connect=lambda: chosen.messages(settings),
+        connect_columns=None if (columns := chosen.columns) is None else lambda: columns(settings),
         background=in_thread,
         reset=AutoOffsetReset.SMALLEST,
         timeout_s=30,
@@ -89,13 +90,23 @@ def stream_of(bootstrap: str, topic: str, **more: str | bool) -> StreamReader[by
     )
 
 
+def granted(bootstrap: str, load: Load) -> StreamReader[bytes, bytes]:
+    """Return a stream that owns all partitions of the load."""
+    stream = stream_of(bootstrap, load)
+    stream.grant([Grant(Partition(load.topic, one), 0, 1) for one in range(load.partitions)])
+    return stream
+
+
 def poll_rate(bootstrap: str, load: Load) -> float:
-    stream = stream_of(bootstrap, load.topic)
-    stream.grant([Grant(Partition(load.topic, 0), 0, 1)])
+    """Return the messages per second of `poll`, if the value of each message is read."""
+    stream = granted(bootstrap, load)
     count = len(stream.poll(max_messages=1, timeout_s=30))
     start = time.perf_counter()
     while count < load.messages:
-        count += len(stream.poll())
+        messages = stream.poll()
+        for message in messages:
+            message.value  # noqa: B018 - the access slices and decodes
+        count += len(messages)
     rate = count / (time.perf_counter() - start)
     stream.close()
     return rate
@@ -107,8 +118,7 @@ cpu_ns: dict[Load, float] = {}
 
 def arrow_rate(bootstrap: str, load: Load) -> float:
     """Return the messages per second of `poll_arrow`, after the first batch."""
-    stream = stream_of(bootstrap, load.topic, **release_settings(load))
-    stream.grant([Grant(Partition(load.topic, one), 0, 1) for one in range(load.partitions)])
+    stream = granted(bootstrap, load)
     count = first = stream.poll_arrow(timeout_s=30).num_rows
     start, before = time.perf_counter(), time.process_time()
     while count < load.messages:
@@ -120,12 +130,12 @@ def arrow_rate(bootstrap: str, load: Load) -> float:
 
 
 def iterator_rate(bootstrap: str, load: Load) -> float:
-    """Return the messages per second of a `for` loop with an empty body."""
-    stream = stream_of(bootstrap, load.topic)
-    stream.grant([Grant(Partition(load.topic, 0), 0, 1)])
+    """Return the messages per second of a `for` loop that reads each value."""
+    stream = granted(bootstrap, load)
     next(stream)
     start = time.perf_counter()
-    for count, _ in enumerate(stream, 2):
+    for count, message in enumerate(stream, 2):
+        message.value  # noqa: B018 - as above
         if count == load.messages:
             break
     rate = load.messages / (time.perf_counter() - start)
@@ -134,18 +144,39 @@ def iterator_rate(bootstrap: str, load: Load) -> float:
 
 
 def asyncio_rate(bootstrap: str, load: Load) -> float:
-    """Return the messages per second of an `async for` loop with an empty body."""
-    inner = stream_of(bootstrap, load.topic)
-    inner.grant([Grant(Partition(load.topic, 0), 0, 1)])
+    """Return the messages per second of an `async for` loop that reads each value."""
+    inner = granted(bootstrap, load)
     stream = aio.Stream(inner)
 
     async def read() -> float:
         await anext(stream)
         start, count = time.perf_counter(), 1
-        async for _ in stream:
+        async for message in stream:
+            message.value  # noqa: B018 - as above
             count += 1
             if count == load.messages:
                 break
+        return load.messages / (time.perf_counter() - start)
+
+    rate = asyncio.run(read())
+    inner.close()
+    aio.stop(stream)
+    return rate
+
+
+def asyncio_poll_rate(bootstrap: str, load: Load) -> float:
+    """Return the messages per second of `await poll()`, if the value of each message is read."""
+    inner = granted(bootstrap, load)
+    stream = aio.Stream(inner)
+
+    async def read() -> float:
+        count = len(await stream.poll(max_messages=1, timeout_s=30))
+        start = time.perf_counter()
+        while count < load.messages:
+            messages = await stream.poll()
+            for message in messages:
+                message.value  # noqa: B018 - as above
+            count += len(messages)
         return load.messages / (time.perf_counter() - start)
 
     rate = asyncio.run(read())
@@ -162,7 +193,7 @@ class Race:
     load: Load
     measured: Callable[[str, Load], float]
     goal: float
-    baseline: Callable[[str, Load], float] = raw_rate
+    baseline: Callable[[str, Load], float] = raw_value_rate
     metric: str = "ratio_to_raw"
 
 
@@ -193,12 +224,17 @@ SMALL, LARGE = Load("small", 100, 1_500_000), Load("large", 1000, 480_000)
 SMALL_LZ4 = Load("small-lz4", 100, 1_500_000, codec="lz4")
 LARGE_LZ4 = Load("large-lz4", 1000, 480_000, codec="lz4")
 SPREAD = Load("spread", 100, 1_600_000, partitions=8)
-# A broker of 0.8 takes messages of the old format only, and batches of at most 1 MB.
+# Brokers of 0.8 and 0.9 take messages of the old format only, and batches of at most 1 MB.
 OLD = Load("old", 100, 1_500_000, batch_bytes=200_000, release="0.8.2.2")
+OLD_0_9 = Load("old", 100, 1_500_000, batch_bytes=200_000, release="0.9.0.1")
 RACES = (
-    Race("100B poll", SMALL, poll_rate, 0.9),
-    Race("1KB poll", LARGE, poll_rate, 0.9),
-    Race("100B iterator", SMALL, iterator_rate, 0.6),
+    Race("100B poll", SMALL, poll_rate, 1.2),
+    Race("1KB poll", LARGE, poll_rate, 1.0),
+    Race("100B iterator", SMALL, iterator_rate, 1.2),
+    Race("1KB iterator", LARGE, iterator_rate, 1.0),
+    Race("8 partitions 100B poll", SPREAD, poll_rate, 1.2),
+    Race("asyncio 100B poll", SMALL, asyncio_poll_rate, 1.2),
+    Race("asyncio 1KB poll", LARGE, asyncio_poll_rate, 1.0),
     Race("100B arrow", SMALL, arrow_rate, 6),
     Race("1KB arrow", LARGE, arrow_rate, 1.2),
     Race("100B lz4 arrow", SMALL_LZ4, arrow_rate, 4),
@@ -206,7 +242,12 @@ RACES = (
     Race("8 partitions 100B arrow", SPREAD, arrow_rate, 5),
     Race("asyncio", SMALL, asyncio_rate, 0.5, iterator_rate, "ratio_to_iterator"),
 )
-OLD_RACE = Race("0.8.2.2 100B arrow", OLD, arrow_rate, 3)
+OLD_RACES = (
+    Race("0.8.2.2 100B arrow", OLD, arrow_rate, 3),
+    Race("0.9.0.1 100B arrow", OLD_0_9, arrow_rate, 3),
+    Race("0.8.2.2 100B poll", OLD, poll_rate, 1.0),
+    Race("0.9.0.1 100B poll", OLD_0_9, poll_rate, 1.0),
+)
 _filled: set[tuple[str, Load]] = set()
 
 
@@ -228,7 +269,7 @@ def first_message(bootstrap: str, load: Load, repeats: int) -> Result:
     """
     took: list[float] = []
     for number in range(repeats):
-        stream = stream_of(bootstrap, load.topic)
+        stream = stream_of(bootstrap, load)
         stream.grant([Grant(Partition(load.topic, 1), 0, 1)])
         if stream.poll(timeout_s=0.5 + 0.02 * number):  # varies the time of the grant
             raise SystemExit(f"{load.topic}-1 is not empty")
@@ -440,10 +481,13 @@ def main() -> int:
             results += idle_streams(sandbox)
         if wanted(f"idle fetch {IDLE_FETCHED}"):
             results += idle_fetch(sandbox)
-    if wanted(OLD_RACE.case):
-        with Sandbox(release="0.8.2.2") as sandbox:
-            prepare(sandbox, OLD_RACE.load)
-            results += ratios_of(sandbox.bootstrap, OLD_RACE, options.pairs)
+    for load in (OLD, OLD_0_9):
+        races = [one for one in OLD_RACES if one.load is load and wanted(one.case)]
+        if races:
+            with Sandbox(release=load.release) as sandbox:
+                prepare(sandbox, load)
+                for race in races:
+                    results += ratios_of(sandbox.bootstrap, race, options.pairs)
     return show("bench_consume", results, output=options.output)
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
-from support.kafka.streams import settings_for
+from support.kafka.streams import fetched, settings_for
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.connection import connect
 from zkconsumer.kafka.columns.fetch_sessions import FetchSession, SessionRequest
-from zkconsumer.kafka.columns.fetcher import SESSION_FROM, ColumnFetcher
+from zkconsumer.kafka.columns.fetcher import SESSION_FROM, RecordFetcher
 from zkconsumer.kafka.columns.lookups import addresses_of
 from zkconsumer.kafka.columns.requests import FetchLimits
 from zkconsumer.kafka.fetcher import FetchFault, FetchFaultKind
@@ -31,7 +31,7 @@ class Idle:
 
     def __init__(self, cluster: Sandbox, topic: str, settings: Settings) -> None:
         self.settings = {**settings_for(cluster.bootstrap), **settings}
-        self.fetcher = ColumnFetcher(self.settings)
+        self.fetcher = RecordFetcher(self.settings)
         self.tps = [TopicPartition(topic, number) for number in range(SESSION_FROM)]
         self._cluster = cluster
         cluster.create_topic(topic, partitions=SESSION_FROM)
@@ -40,7 +40,7 @@ class Idle:
         """Wait until the fetcher has sent a request in a session."""
 
         def is_used() -> bool:
-            assert not self.fetcher.consume(1, 0.05)
+            assert not self.fetcher.fetch(0.05)
             return any(one.epoch > 0 for one in self.fetcher.sessions.values())
 
         eventually(is_used)
@@ -60,10 +60,9 @@ class Idle:
         found: list[tuple[int, int, bytes]] = []
 
         def read() -> bool:
-            for one in self.fetcher.consume(100, 0.05):
-                partition, offset, value = one.partition(), one.offset(), one.value()
-                assert isinstance(value, bytes)
-                found.append((partition or 0, offset or 0, value))
+            for one in fetched(self.fetcher, 100, 0.05):
+                assert one.value is not None
+                found.append((one.partition, one.offset, one.value))
             return len(found) >= count
 
         eventually(read)
@@ -138,7 +137,7 @@ def test_a_session_follows_the_assignment(idle: Idle) -> None:
     idle.write(gone, "c")
     idle.fetcher.assign({moved: 1, same: 2})
     assert idle.read(1) == [(moved.partition, 1, b"b")]
-    eventually(lambda: idle.fetcher.consume(1, 0.05) or idle.fetcher.ends([same]))
+    eventually(lambda: idle.fetcher.fetch(0.05) or idle.fetcher.ends([same]))
     assert idle.fetcher.ends([moved, same, gone]) == {moved: 2, same: 2}
     idle.write(same, "c")
     assert idle.read(1) == [(same.partition, 2, b"c")]
@@ -152,7 +151,7 @@ def test_an_offset_outside_the_log_is_a_fault_in_a_session(idle: Idle) -> None:
         idle.fetcher.assign({tp: 50})
         idle.write(idle.tps[4], "a")  # ends the wait of the request in flight
         idle.read(1)
-        eventually(lambda: idle.fetcher.consume(10, 0.05) or idle.troubles())
+        eventually(lambda: idle.fetcher.fetch(0.05) or idle.troubles())
         fault = idle.troubles()[0]
         idle.fetcher.faults.clear()
         assert (fault.kind, fault.tp) == (FetchFaultKind.OUT_OF_RANGE, tp)

@@ -90,7 +90,7 @@ def test_a_message_can_be_pickled(log: Log, readers: list[Reader]) -> None:
     readers[0].grant(0, 0)
     message = next(readers[0].stream)
     again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(message))))
-    names = [name for name in dir(Message) if not name.startswith("_")]
+    names = [name for name, kind in vars(Message).items() if isinstance(kind, property)]
     assert {name: getattr(again, name) for name in names} == {
         name: getattr(message, name) for name in names
     }

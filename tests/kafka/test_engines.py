@@ -11,11 +11,10 @@ import pytest
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+from zkconsumer.kafka.columns.fetcher import RecordFetcher
 from zkconsumer.kafka.engines import StreamClients
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.payloads import Broker
-from zkconsumer.sandbox import Sandbox
 
 NOBODY = "127.0.0.1:1"
 ONLY_LIBRDKAFKA_S = {"ssl.curves.list": "P-256"}
@@ -38,28 +37,18 @@ def kind_of(clients: StreamClients) -> type:
 
 
 @pytest.mark.parametrize(
-    ("version", "settings", "kind", "is_shared"),
+    ("settings", "kind"),
     [
-        (1, {}, ColumnFetcher, False),
-        (3, {}, ColumnFetcher, False),
-        (4, {}, ColumnFetcher, False),
-        (5, {}, KafkaFetcher, True),
-        (1, {"fetch_engine": "librdkafka"}, KafkaFetcher, True),
-        (5, {"fetch_engine": "columns"}, ColumnFetcher, False),
-        (1, {"kafka": ONLY_LIBRDKAFKA_S}, KafkaFetcher, True),
+        ({}, RecordFetcher),
+        ({"fetch_engine": "columns"}, RecordFetcher),
+        ({"fetch_engine": "librdkafka"}, KafkaFetcher),
+        ({"kafka": ONLY_LIBRDKAFKA_S}, KafkaFetcher),
+        ({"kafka": {"sasl.mechanism": "OAUTHBEARER"}}, KafkaFetcher),
     ],
 )
-def test_librdkafka_reads_no_brokers_that_create_topics(
-    version: int, settings: dict[str, Any], kind: type, is_shared: bool
-) -> None:
-    """With `auto`, librdkafka reads messages only from brokers that are surely 0.11 or later."""
-    assert kind_of(clients_of(version, **settings)) is kind
-    assert clients_of(version, **settings).may_share() is is_shared
-
-
-def test_a_broker_is_asked_if_its_registration_does_not_tell(sandbox: Sandbox) -> None:
-    """A broker of 0.11 or later that registers with version 4 is read through librdkafka."""
-    assert kind_of(clients_of(4, sandbox.bootstrap)) is KafkaFetcher
+def test_librdkafka_reads_what_only_it_can(settings: dict[str, Any], kind: type) -> None:
+    """With `auto`, librdkafka reads messages only if a property is not honoured otherwise."""
+    assert kind_of(clients_of(4, **settings)) is kind
 
 
 MODULES = (

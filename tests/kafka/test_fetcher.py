@@ -11,14 +11,22 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 import pytest
-from confluent_kafka import Message
 from support.kafka.logs import ABORTED, COMMITTED, transact
-from support.kafka.streams import KafkaLog, Log, log_cases, opened, settings_for, with_fakes
+from support.kafka.streams import (
+    Fetched,
+    KafkaLog,
+    Log,
+    fetched,
+    log_cases,
+    opened,
+    settings_for,
+    with_fakes,
+)
 from support.wait import LIMIT_S, eventually
 from support.zk.client import peer_of
 
 from zkconsumer.kafka.client_settings import Settings
-from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+from zkconsumer.kafka.columns.fetcher import ColumnFetcher, RecordFetcher
 from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher, FetchFaultKind
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
@@ -45,9 +53,8 @@ def offsets(fetcher: Fetcher, partition: int, count: int, *, wanted: int = 1000)
     deadline = time.monotonic() + LIMIT_S
     while len(found) < count:
         assert time.monotonic() < deadline, f"{found} of {count}"
-        messages = fetcher.consume(wanted, 0.05)
-        assert len(messages) <= wanted
-        found += [one.offset() or 0 for one in messages if one.partition() == partition]
+        messages = fetched(fetcher, wanted, 0.05)
+        found += [one.offset for one in messages if one.partition == partition]
     return found
 
 
@@ -64,13 +71,13 @@ def test_keys_and_values_may_be_missing(log: Log, fetcher: Fetcher) -> None:
     log.append_keyed(0, "k", "")
     fetcher.assign({log.tp(0): 0})
     first, second = [one for _ in range(2) for one in _one(fetcher)]
-    assert (first.key(), first.value()) == (None, None)
-    assert (second.key(), second.value()) == (b"k", b"")
+    assert (first.key, first.value) == (None, None)
+    assert (second.key, second.value) == (b"k", b"")
 
 
-def _one(fetcher: Fetcher) -> list[Message]:
+def _one(fetcher: Fetcher) -> list[Fetched]:
     deadline = time.monotonic() + LIMIT_S
-    while not (messages := fetcher.consume(1, 0.05)):
+    while not (messages := fetched(fetcher, 1, 0.05)):
         assert time.monotonic() < deadline
     return messages
 
@@ -80,15 +87,15 @@ def test_no_message_of_an_unassigned_partition_is_returned(log: Log, fetcher: Fe
     for partition in (0, 1):
         log.append(partition, map(str, range(2000)))
     fetcher.assign({log.tp(0): 0, log.tp(1): 0})
-    seen = [one for one in fetcher.consume(10, LIMIT_S) if one.partition() == 1]
+    seen = [one for one in fetched(fetcher, 10, LIMIT_S) if one.partition == 1]
     fetcher.unassign([log.tp(0)])
     deadline = time.monotonic() + LIMIT_S
     while len(seen) < 2000:
         assert time.monotonic() < deadline
-        messages = fetcher.consume(100, 0.05)
-        assert {one.partition() for one in messages} <= {1}
+        messages = fetched(fetcher, 100, 0.05)
+        assert {one.partition for one in messages} <= {1}
         seen += messages
-    assert [one.offset() for one in seen] == list(range(2000))
+    assert [one.offset for one in seen] == list(range(2000))
 
 
 def test_a_partition_assigned_again_starts_at_its_new_offset(log: Log, fetcher: Fetcher) -> None:
@@ -103,10 +110,10 @@ def test_a_partition_assigned_again_starts_at_its_new_offset(log: Log, fetcher: 
 
 def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetcher) -> None:
     """Unknown partitions in the list have no effect on the other partitions."""
-    seen: list[tuple[int | None, int | None]] = []
+    seen: list[tuple[int, int]] = []
 
     def read(count: int) -> bool:
-        seen.extend((one.partition(), one.offset()) for one in fetcher.consume(10, 0.05))
+        seen.extend((one.partition, one.offset) for one in fetched(fetcher, 10, 0.05))
         return len(seen) >= count
 
     for partition in (0, 1):
@@ -121,18 +128,18 @@ def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetche
         log.append(partition, ["b"])
     eventually(lambda: read(3))
     assert seen[2:] == [(1, 1)]
-    assert fetcher.consume(10, 0.2) == []
+    assert fetched(fetcher, 10, 0.2) == []
 
 
 def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
-    """`consume` returns as soon as a message arrives, even before its timeout."""
+    """`fetch` returns as soon as a message arrives, even before its timeout."""
     fetcher.assign({log.tp(0): 0})
     deadline = time.monotonic() + 1.0  # the end of the log also ends a wait, once
     while not fetcher.faults and time.monotonic() < deadline:
-        assert not fetcher.consume(10, 0.05)
+        assert not fetched(fetcher, 10, 0.05)
     log.append(0, ["a"])
     start = time.monotonic()
-    assert len(fetcher.consume(1000, LIMIT_S)) == 1
+    assert len(fetched(fetcher, 1000, LIMIT_S)) == 1
     assert time.monotonic() - start < LIMIT_S / 2
 
 
@@ -143,10 +150,10 @@ def test_out_of_range_is_a_fault_of_that_partition(log: Log, fetcher: Fetcher, o
     log.append(1, map(str, range(30)))
     log.cut(0, 20)
     fetcher.assign({log.tp(0): offset, log.tp(1): 0})
-    seen: list[tuple[int | None, int | None]] = []
+    seen: list[tuple[int, int]] = []
 
     def is_read() -> bool:
-        seen.extend((one.partition(), one.offset()) for one in fetcher.consume(100, 0.05))
+        seen.extend((one.partition, one.offset) for one in fetched(fetcher, 100, 0.05))
         return bool(out_of_range()) and len(seen) >= 30
 
     def out_of_range() -> list[TopicPartition | None]:
@@ -181,27 +188,24 @@ def test_ends_are_known_of_assigned_partitions_only(log: Log, fetcher: Fetcher) 
     log.append(1, ["a"])
     fetcher.assign({log.tp(0): 0})
     offsets(fetcher, 0, 7)
-    eventually(lambda: fetcher.consume(1, 0.05) or fetcher.ends([log.tp(0)]))
+    eventually(lambda: fetched(fetcher, 1, 0.05) or fetcher.ends([log.tp(0)]))
     assert fetcher.ends([log.tp(0), log.tp(1)]) == {log.tp(0): 7}
     fetcher.unassign([log.tp(0)])
     assert fetcher.ends([log.tp(0)]) == {}
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_no_more_messages_are_returned_than_requested(
-    log: Log, fetcher: Fetcher, most: int
-) -> None:
-    """`max_messages` limits the messages of all partitions together; no message is lost."""
+def test_a_low_limit_loses_no_message(log: Log, fetcher: Fetcher, most: int) -> None:
+    """With a low `max_messages`, each message of each partition is returned once, and in order."""
     for partition in (0, 1):
         log.append(partition, map(str, range(10)))
     fetcher.assign({log.tp(0): 0, log.tp(1): 0})
-    seen: dict[int | None, list[int | None]] = {0: [], 1: []}
+    seen: dict[int, list[int]] = {0: [], 1: []}
 
     def all_seen() -> bool:
-        messages = fetcher.consume(most, 0.05)
-        assert len(messages) <= most
+        messages = fetched(fetcher, most, 0.05)
         for one in messages:
-            seen[one.partition()].append(one.offset())
+            seen[one.partition].append(one.offset)
         return sum(map(len, seen.values())) >= 20
 
     eventually(all_seen)
@@ -236,10 +240,10 @@ def test_the_end_of_a_log_comes_after_all_messages(
     transact(log.sandbox, log.topic, COMMITTED, ABORTED)
     fetcher = closing(log.fetcher())
     fetcher.assign({tp: 0})
-    seen: list[int | None] = []
+    seen: list[int] = []
 
     def has_ended() -> bool:
-        seen.extend(one.offset() for one in fetcher.consume(most, 0.05))
+        seen.extend(one.offset for one in fetched(fetcher, most, 0.05))
         return bool(fetcher.faults)
 
     eventually(has_ended)
@@ -248,7 +252,7 @@ def test_the_end_of_a_log_comes_after_all_messages(
         (FetchFaultKind.END, tp, 12)
     ]
     fetcher.faults.clear()
-    assert fetcher.consume(most, 0.3) == []
+    assert fetched(fetcher, most, 0.3) == []
     assert not fetcher.faults
     log.append(0, ["later"])
     assert offsets(fetcher, 0, 1) == [12]
@@ -259,12 +263,12 @@ def test_an_unassigned_partition_has_no_end(real_log: KafkaLog, closing: Closing
     real_log.append(0, ["a"])
     fetcher = closing(real_log.fetcher())
     fetcher.assign({real_log.tp(0): 0})
-    eventually(lambda: (fetcher.consume(10, 0.05) and False) or fetcher.faults)
+    eventually(lambda: (fetched(fetcher, 10, 0.05) and False) or fetcher.faults)
     fetcher.unassign([real_log.tp(0)])
     assert not fetcher.faults
 
 
-real = pytest.mark.parametrize("make", [KafkaFetcher, ColumnFetcher])
+real = pytest.mark.parametrize("make", [KafkaFetcher, RecordFetcher])
 Make = Callable[[Settings], Fetcher]
 F = TypeVar("F", bound=Fetcher)
 
@@ -291,7 +295,7 @@ def test_without_brokers_there_are_few_reports_and_a_reason(make: Make, closing:
     fetcher.assign({nowhere[0]: 0})
     deadline = time.monotonic() + 2.0
     while time.monotonic() < deadline:
-        assert fetcher.consume(10, 0.05) == []
+        assert fetched(fetcher, 10, 0.05) == []
     assert 1 <= len(fetcher.faults) <= 6
     assert {fault.kind for fault in fetcher.faults} == {FetchFaultKind.RETRIED}
     answers = fetcher.resolve(nowhere, AutoOffsetReset.LARGEST).result(LIMIT_S)
@@ -305,7 +309,7 @@ def test_a_look_up_without_brokers_is_a_fault_of_no_partition(make: Make, closin
     fetcher = closing(make(settings_for("127.0.0.1:1")))
     nowhere = TopicPartition("nowhere", 0)
     answer = fetcher.resolve([nowhere], AutoOffsetReset.SMALLEST)
-    eventually(lambda: fetcher.consume(10, 0.05) or fetcher.faults)
+    eventually(lambda: fetched(fetcher, 10, 0.05) or fetcher.faults)
     fault = fetcher.faults[0]
     assert (fault.kind, fault.tp) == (FetchFaultKind.RETRIED, None)
     assert isinstance(answer.result(LIMIT_S)[nowhere], str)
@@ -340,7 +344,7 @@ def test_partitions_take_turns(
     while max(seen.values()) < 400:
         assert time.monotonic() < deadline
         for run in fetcher.fetch(0.05):
-            seen[run.tp] += run.batch.num_rows
+            seen[run.tp] += len(run)
             assert max(seen.values()) - min(seen.values()) <= 2 * 110
 
 
@@ -354,7 +358,7 @@ def test_a_fetcher_waits_for_a_leader(
     there, later = TopicPartition(topic, 0), TopicPartition(topic, 1)
     fetcher = closing(make(settings_for(sandbox.bootstrap)))
     fetcher.assign({there: 0, later: 0})
-    eventually(lambda: fetcher.consume(1, 0.05) or fetcher.faults)
+    eventually(lambda: fetched(fetcher, 1, 0.05) or fetcher.faults)
     assert [(one.kind, one.tp) for one in fetcher.faults] == [(FetchFaultKind.RETRIED, later)]
     assert isinstance(fetcher.resolve([later], AutoOffsetReset.LARGEST).result(LIMIT_S)[later], str)
     sandbox.add_partitions(topic, partitions=2)
@@ -381,13 +385,9 @@ def test_several_topics_at_once(
     fetcher.assign(dict.fromkeys([*tps, absent], 0))
     seen: set[tuple[str, int, int, bytes]] = set()
     while len(seen) < 6:
-        for one in fetcher.consume(100, 0.05):
-            topic, number, offset, value = one.topic(), one.partition(), one.offset(), one.value()
-            assert topic
-            assert number is not None
-            assert offset is not None
-            assert isinstance(value, bytes)
-            seen.add((topic, number, offset, value))
+        for one in fetched(fetcher, 100, 0.05):
+            assert one.value is not None
+            seen.add((one.topic, one.partition, one.offset, one.value))
         assert time.monotonic() - start < LIMIT_S
     assert seen == {(topic, 1, at, topic.encode()) for topic in topics for at in (0, 1)}
 
@@ -409,7 +409,7 @@ def test_a_quota_is_obeyed(
         zookeeper.create(path, json.dumps(config).encode(), makepath=True)
         changes = "/config/changes/config_change_"
         zookeeper.create(changes, json.dumps(change).encode(), sequence=True)
-    fetcher = closing(ColumnFetcher({**settings_for(sandbox.bootstrap), "client.id": client}))
+    fetcher = closing(RecordFetcher({**settings_for(sandbox.bootstrap), "client.id": client}))
     tp, start = TopicPartition(topic, 0), time.monotonic()
 
     def throttled() -> bool:

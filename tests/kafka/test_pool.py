@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
-from support.kafka.streams import MemoryLog, NoWakeSignal, fetcher_of
+from support.kafka.streams import MemoryLog, NoWakeSignal, fetched, fetcher_of
 from support.wait import eventually
 
 from zkconsumer.errors import FetchError
@@ -46,13 +46,13 @@ def pool_of(connect: Callable[[], Fetcher | None]) -> FetcherPool:
     return FetcherPool(connect=connect, clients=1, max_messages=LIMIT, max_bytes=1 << 20)
 
 
-def read(fetcher: SharedFetcher, count: int) -> list[tuple[int | None, int | None]]:
+def read(fetcher: SharedFetcher, count: int) -> list[tuple[int, int]]:
     """Read at least `count` messages; return them by partition and offset."""
-    found: list[tuple[int | None, int | None]] = []
+    found: list[tuple[int, int]] = []
 
     def enough() -> bool:
-        while len(found) < count and (messages := fetcher.consume(50, 0.05)):
-            found.extend((one.partition(), one.offset()) for one in messages)
+        while len(found) < count and (messages := fetched(fetcher, 50, 0.05)):
+            found.extend((one.partition, one.offset) for one in messages)
         return len(found) >= count
 
     eventually(enough)
@@ -86,7 +86,7 @@ def test_a_partition_moves_between_streams_before_the_first_unassigns_it(
     first.unassign([log.tp(0)])
     rest = read(second, 4900 - len(start))
     assert start + rest == [(0, offset) for offset in range(100, 5000)]
-    assert first.consume(50, 0.0) == []
+    assert fetched(first, 50, 0.0) == []
 
 
 def test_a_stream_that_assigns_too_late_takes_nothing_away(
@@ -126,7 +126,7 @@ def test_each_stream_raises_why_no_client_can_be_made() -> None:
         for number, fetcher in enumerate(fetchers):
             fetcher.assign({TopicPartition("shared", number): 0})
         for fetcher in fetchers:
-            eventually(lambda fetcher=fetcher: fetcher.consume(1, 0.05) or fetcher.faults)
+            eventually(lambda fetcher=fetcher: fetched(fetcher, 1, 0.05) or fetcher.faults)
             assert fetcher.faults[0].kind is FetchFaultKind.PERMANENT
             assert "PLAINTEXT" in fetcher.faults[0].text
     assert not pool.join(60.0)

@@ -18,7 +18,7 @@ from support.wait import LIMIT_S
 from zkconsumer import ConfigError, ConsumerConfig, ConsumerConnector
 from zkconsumer.config.kafka_properties import BY_BOTH, BY_LIBRDKAFKA, REFUSED
 from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings
-from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+from zkconsumer.kafka.columns.fetcher import RecordFetcher
 from zkconsumer.kafka.fetcher import Fetcher, FetchFaultKind
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
@@ -211,7 +211,7 @@ def outcome(fetcher: Fetcher) -> tuple[int, str]:
         fetcher.assign({TopicPartition(TOPIC, 0): 0})
         deadline, count = time.monotonic() + LIMIT_S, 0
         while count < MESSAGES and time.monotonic() < deadline:
-            count += len(fetcher.consume(MESSAGES, 0.1))
+            count += sum(map(len, fetcher.fetch(0.1)))
             for fault in fetcher.faults:
                 if fault.kind in (FetchFaultKind.REFUSED, FetchFaultKind.PERMANENT):
                     return count, fault.text
@@ -219,10 +219,10 @@ def outcome(fetcher: Fetcher) -> tuple[int, str]:
         return count, ""
 
 
-@pytest.mark.parametrize("reader", [KafkaFetcher, ColumnFetcher])
+@pytest.mark.parametrize("reader", [KafkaFetcher, RecordFetcher])
 @pytest.mark.parametrize("case", CASES)
 def test_both_readers_accept_the_same_brokers(
-    secured: SecureBroker, case: str, reader: type[KafkaFetcher | ColumnFetcher]
+    secured: SecureBroker, case: str, reader: type[KafkaFetcher | RecordFetcher]
 ) -> None:
     """Each property has the same effect in both readers; a refusal is an error, not a retry."""
     listener, changes, is_read = CASES[case]

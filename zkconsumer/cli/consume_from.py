@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, Final
 
 from zkconsumer.cli.output import say
@@ -17,11 +18,9 @@ from zkconsumer.errors import Advice, ConfigError, FetchError, RemedyOperation
 from zkconsumer.kafka.fetcher import TIMESTAMP_NOT_AVAILABLE
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message as RawMessage
-
     from zkconsumer.cli.message_lines import Lines
     from zkconsumer.kafka.client_settings import Brokers
-    from zkconsumer.kafka.fetcher import Fetcher
+    from zkconsumer.kafka.fetcher import Fetcher, MessageRun
     from zkconsumer.kafka.logs import LogRange
     from zkconsumer.protocol.model import TopicPartition
     from zkconsumer.zk.client import ZooKeeperClient
@@ -45,12 +44,14 @@ class Start:
 class Plain:
     """A message without a group: it has no fencing token."""
 
-    def __init__(self, raw: RawMessage) -> None:
-        kind, milliseconds = raw.timestamp()
-        self.topic, self.partition, self.offset = raw.topic(), raw.partition(), raw.offset()
+    def __init__(self, run: MessageRun, number: int) -> None:
+        """Read message `number` of a run."""
+        kind, milliseconds = run.timestamp(number)
+        self.topic, self.partition = run.tp
+        self.offset = run.offset(number)
         self.timestamp = None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
-        self.key, self.value = raw.key(), raw.value()
-        self.headers = raw.headers() or []
+        self.key, self.value = run.key(number), run.value(number)
+        self.headers = run.headers(number)
 
 
 def parse_start(text: str) -> Start:
@@ -108,12 +109,15 @@ def _write(
 ) -> int:
     count, last_s = 0, time.monotonic()
     while max_messages is None or count < max_messages:
-        most = _BATCH if max_messages is None else min(_BATCH, max_messages - count)
-        found = fetcher.consume(most, _TURN_S)
+        left = None if max_messages is None else max_messages - count
+        most = _BATCH if left is None else min(_BATCH, left)
+        runs = fetcher.fetch(_TURN_S, most)
         while fetcher.faults:
             _raise_or_say(fetcher)
+        # A run may be longer than `most`.
+        found = list(islice(((run, one) for run in runs for one in range(len(run))), left))
         if found:
-            sys.stdout.buffer.write(lines(map(Plain, found)))
+            sys.stdout.buffer.write(lines(starmap(Plain, found)))
             sys.stdout.buffer.flush()
             count, last_s = count + len(found), time.monotonic()
         elif idle_timeout_s is not None and time.monotonic() - last_s >= idle_timeout_s:

@@ -5,36 +5,39 @@ This module imports pyarrow, so streams import it only for `poll_arrow`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
-from zkconsumer.consumer.messages import Batch
+from zkconsumer.kafka.columns.fetcher import Run as ColumnRun
 from zkconsumer.kafka.columns.from_messages import record_batches
 from zkconsumer.kafka.columns.record_sets import ROWS, SCHEMA
-
-if TYPE_CHECKING:
-    from zkconsumer.kafka.columns.fetcher import Run
+from zkconsumer.kafka.fetcher import MessageList, Run
 
 TOKEN: Final = pa.field("token", pa.int64())
 SCHEMA_WITH_TOKEN: Final = SCHEMA.append(TOKEN)
 
 
-def of_runs(runs: list[tuple[Run, int]]) -> pa.RecordBatch:
-    """Return runs of messages as one record batch; each message has its run's fencing token."""
-    return _joined([_with_token(run.batch, token) for run, token in runs])
-
-
-def of_messages(batch: Batch[object, object]) -> pa.RecordBatch:
-    """Return librdkafka's messages as a record batch."""
+def joined(parts: Iterable[tuple[Run, Sequence[int], int]]) -> pa.RecordBatch:
+    """Return parts of runs as one record batch; each part has its fencing token."""
     return _joined(
         [
-            _with_token(made, token)
-            for tp, token, messages in batch.runs()
-            for made in record_batches([(tp, messages)], SCHEMA.names)
+            _with_token(batch, token)
+            for run, numbers, token in parts
+            for batch in _batches(run, numbers)
         ]
     )
+
+
+def _batches(run: Run, numbers: Sequence[int]) -> Iterable[pa.RecordBatch]:
+    """Return consecutive messages of a run as record batches."""
+    if isinstance(run, ColumnRun):
+        return [run.batch.slice(numbers[0], len(numbers))]
+    assert isinstance(run, MessageList)  # another reader returns columns
+    messages = run.messages[numbers[0] : numbers[-1] + 1]
+    return record_batches([(run.tp, messages)], SCHEMA.names)
 
 
 def _with_token(batch: pa.RecordBatch, token: int) -> pa.RecordBatch:

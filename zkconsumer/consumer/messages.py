@@ -1,16 +1,19 @@
 """The messages, and batches of messages, that a stream hands to the user.
 
-librdkafka's messages are wrapped only when the user accesses them, because wrapping costs
-throughput.
+A message knows its run, and its number in the run. Keys and values are taken from the run, and
+decoded, when the user asks for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
-from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
+from functools import partial
+from itertools import accumulate, groupby
+from types import MappingProxyType
+from typing import Final, Generic, NamedTuple, Self, TypeVar, overload
 
 from zkconsumer.consumer.stream_partitions import Codec, Decoded, Grant, GrantedPartition
 from zkconsumer.errors import DecodeError
@@ -18,12 +21,10 @@ from zkconsumer.kafka.fetcher import (
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
     TIMESTAMP_NOT_AVAILABLE,
-    FetchedMessage,
+    MessageRun,
+    Run,
 )
 from zkconsumer.protocol.model import Position, TopicPartition
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message as RawMessage
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -42,41 +43,29 @@ _TIMESTAMP_TYPES = {
     TIMESTAMP_LOG_APPEND_TIME: TimestampType.LOG_APPEND_TIME,
 }
 
-KeyOf = Callable[[FetchedMessage], Hashable]
-"""A function that returns a message's partition as a key that is unique within one stream."""
-
-
-def key_of(topic: str | None, kind: type[FetchedMessage]) -> KeyOf:
-    """Return the function that returns the key of a message's partition within a stream.
-
-    In the stream of one topic, the key is the partition number. In the stream of a filter (topic
-    None), the key is the pair of topic and number, which equals a `TopicPartition`. `kind` is the
-    class of all messages; a method of the class is faster than a look-up for each message.
-    """
-    return kind.partition if topic is not None else topic_and_number
-
-
-def topic_and_number(raw: FetchedMessage) -> Hashable:
-    """Return the key of a message's partition in the stream of a filter."""
-    return raw.topic(), raw.partition()
-
 
 class Message(Generic[K, V]):
     """One message (JVM: `kafka.message.MessageAndMetadata`, 0.8.1 to 1.1), decoded on access.
 
-    Each access to `key` or `value` calls the decoder. If the decoder raises, the access raises
-    DecodeError; the message and the stream can still be used.
+    The first access to `key` or `value` calls the decoder. If the decoder raises, the access raises
+    DecodeError; the message and the stream can still be used, and the next access calls the decoder
+    again.
+
+    A message keeps the memory of its batch: the response of the broker that contained the message,
+    2 MB by default. Call `detach` to keep a message longer than its batch.
 
     A message can be pickled, for example for a worker process. The pickle contains the decoded key
     and value, so the process that reads it needs no decoder.
     """
 
-    __slots__ = ("_held", "_raw")
+    __slots__ = ("_decoded", "_held", "_number", "_run")
 
     # The fields are set after construction, because an `__init__` would cost the iterator a tenth
-    # of its throughput. A third field would cost 4 %.
-    _raw: RawMessage
+    # of its throughput.
+    _run: MessageRun
+    _number: int
     _held: GrantedPartition
+    _decoded: Mapping[str, Decoded]
 
     @property
     def token(self) -> int:
@@ -89,15 +78,15 @@ class Message(Generic[K, V]):
 
     @property
     def topic(self) -> str:
-        return self._raw.topic()  # type: ignore[return-value]  # None only for an error
+        return self._run.tp.topic
 
     @property
     def partition(self) -> int:
-        return self._raw.partition()  # type: ignore[return-value]  # None only for an error
+        return self._run.tp.partition
 
     @property
     def offset(self) -> int:
-        return self._raw.offset()  # type: ignore[return-value]  # None only for an error
+        return self._run.offset(self._number)
 
     @property
     def timestamp(self) -> int | None:
@@ -105,69 +94,89 @@ class Message(Generic[K, V]):
 
         With the columnar reader a time that does not fit into 64 bits as microseconds is None, too.
         """
-        kind, milliseconds = self._raw.timestamp()
+        kind, milliseconds = self._run.timestamp(self._number)
         return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
 
     @property
     def timestamp_type(self) -> TimestampType | None:
         """The origin of the timestamp; None from a broker before 0.10."""
-        return _TIMESTAMP_TYPES.get(self._raw.timestamp()[0])
+        return _TIMESTAMP_TYPES.get(self._run.timestamp(self._number)[0])
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The headers in the producer's order; empty without headers or before Kafka 0.11."""
-        # librdkafka's consumer returns a list; the stubs also allow the types a producer accepts.
-        return cast(list[tuple[str, bytes | None]], self._raw.headers() or [])
+        return self._run.headers(self._number)
 
     @property
     def leader_epoch(self) -> int | None:
         """The epoch of the leader that wrote the message; None before Kafka 0.11."""
-        epoch = self._raw.leader_epoch()
-        return None if epoch is None or epoch < 0 else epoch
+        return self._run.leader_epoch(self._number)
 
     @property
     def key(self) -> K | None:
         """The decoded key; None if the message has no key."""
-        raw = self._raw.key()
         decoder: Callable[[bytes], K] | None = self._held.codec.key
-        if raw is None or decoder is None:
-            return raw  # type: ignore[return-value]  # without a decoder K is bytes
-        return self._decoded("key", decoder, raw)
+        if decoder is None:
+            return self._run.key(self._number)  # type: ignore[return-value]  # K is bytes
+        return self._decode("key", decoder, self._run.key)
 
     @property
     def value(self) -> V | None:
         """The decoded value; None if the message has no value (a tombstone)."""
-        raw = self._raw.value()
         decoder: Callable[[bytes], V] | None = self._held.codec.value
-        if raw is None or decoder is None:
-            return raw  # type: ignore[return-value]  # without a decoder V is bytes
-        return self._decoded("value", decoder, raw)
+        if decoder is None:
+            return self._run.value(self._number)  # type: ignore[return-value]  # V is bytes
+        return self._decode("value", decoder, self._run.value)
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
         """The position after this message, with its fencing token, for a commit."""
         return {TopicPartition(self.topic, self.partition): Position(self.token, self.offset + 1)}
 
+    def detach(self) -> Self:
+        """Stop keeping the memory of the batch; return the message itself.
+
+        The message then has a copy of its own key, value and headers. Do not call it while another
+        thread reads the message.
+        """
+        read = self._run
+        self._run = self._alone(read.key(self._number), read.value(self._number))
+        return self
+
     def __reduce__(self) -> tuple[object, ...]:
         """Raises DecodeError if a decoder raises."""
-        contents = _Unpickled(
-            at=TopicPartition(self.topic, self.partition),
-            position=self.offset,
-            decoded=(self.key, self.value),
-            time=self._raw.timestamp(),
-            epoch=self.leader_epoch,
-            fields=self.headers,
-            size=len(self._raw),
-        )
-        return _unpickled, (contents, self.token)
+        return _unpickled, (self._alone(self.key, self.value), self.token)
 
     def __repr__(self) -> str:
         return (
             f"Message({self.topic}-{self.partition} at {self.offset}, "
-            f"key={self._raw.key()!r:.40}, {len(self._raw)} bytes, token={self.token})"
+            f"key={self._run.key(self._number)!r:.40}, {self._run.length(self._number)} bytes, "
+            f"token={self.token})"
         )
 
-    def _decoded(self, part: str, decoder: Callable[[bytes], T], raw: bytes) -> T:
+    def _alone(self, key: Decoded, value: Decoded) -> _Alone:
+        return _Alone(
+            tp=self._run.tp,
+            position=self.offset,
+            contents=(key, value),
+            time=self._run.timestamp(self._number),
+            epoch=self.leader_epoch,
+            fields=self.headers,
+            size=self._run.length(self._number),
+        )
+
+    def _decode(
+        self, part: str, decoder: Callable[[bytes], T], read: Callable[[int], bytes | None]
+    ) -> T | None:
+        """Return the decoded key or value; call the decoder if no earlier access has."""
+        if part not in self._decoded:
+            raw = read(self._number)
+            found = None if raw is None else self._called(part, decoder, raw)
+            self._decoded = {**self._decoded, part: found}
+        decoded: T | None = self._decoded[part]
+        return decoded
+
+    def _called(self, part: str, decoder: Callable[[bytes], T], raw: bytes) -> T:
         try:
             return decoder(raw)
         except Exception as error:  # the user's decoder may raise anything
@@ -181,112 +190,133 @@ class Message(Generic[K, V]):
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Unpickled:
-    """The contents of an unpickled message, with the methods of librdkafka's messages.
+NOT_DECODED: Final[Mapping[str, Decoded]] = MappingProxyType({})
 
-    Key and value are already decoded. `size` is the size of the undecoded value in bytes.
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """The `MessageRun` of one message that was detached or unpickled; it ignores all numbers.
+
+    So a message keeps its number when it is detached: the member's thread may be reading its
+    offset. Key and value of an unpickled message are already decoded. `size` is the size of the
+    undecoded value in bytes.
     """
 
-    at: TopicPartition
+    tp: TopicPartition
     position: int
-    decoded: tuple[Decoded, Decoded]
+    contents: tuple[Decoded, Decoded]
     time: tuple[int, int | None]
     epoch: int | None
     fields: list[tuple[str, bytes | None]]
     size: int
 
-    def topic(self) -> str:
-        return self.at.topic
-
-    def partition(self) -> int:
-        return self.at.partition
-
-    def offset(self) -> int:
-        return self.position
-
-    def key(self) -> Decoded:
-        return self.decoded[0]
-
-    def value(self) -> Decoded:
-        return self.decoded[1]
-
-    def timestamp(self) -> tuple[int, int | None]:
-        return self.time
-
-    def leader_epoch(self) -> int | None:
-        return self.epoch
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        return self.fields
-
-    def __len__(self) -> int:
+    @property
+    def estimated_size(self) -> float:
         return self.size
 
+    def __len__(self) -> int:
+        return 1
 
-def _unpickled(contents: _Unpickled, token: int) -> Message[Decoded, Decoded]:
+    def offset(self, number: int) -> int:
+        return self.position
+
+    def key(self, number: int) -> Decoded:
+        return self.contents[0]
+
+    def value(self, number: int) -> Decoded:
+        return self.contents[1]
+
+    def length(self, number: int) -> int:
+        return self.size
+
+    def timestamp(self, number: int) -> tuple[int, int | None]:
+        return self.time
+
+    def leader_epoch(self, number: int) -> int | None:
+        return self.epoch
+
+    def headers(self, number: int) -> list[tuple[str, bytes | None]]:
+        return self.fields
+
+
+def _unpickled(contents: _Alone, token: int) -> Message[Decoded, Decoded]:
     """Return the message that a pickle contains."""
-    held = GrantedPartition(Grant(contents.at, None, token), Codec())
-    return wrapped(cast("RawMessage", contents), held)
+    held = GrantedPartition(Grant(contents.tp, None, token), Codec())
+    return made(contents, 0, held)
 
 
-def wrapped(raw: RawMessage, held: GrantedPartition) -> Message[Decoded, Decoded]:
-    """Return librdkafka's message as a `Message`."""
+def made(run: MessageRun, number: int, held: GrantedPartition) -> Message[Decoded, Decoded]:
+    """Return a message of a run."""
     message: Message[Decoded, Decoded] = Message()
-    message._raw = raw
-    message._held = held
+    message._run, message._number, message._held = run, number, held
+    message._decoded = NOT_DECODED
     return message
 
 
+R_co = TypeVar("R_co", bound=Run, covariant=True)
+
+
+class Part(NamedTuple, Generic[R_co]):
+    """Messages of one run that were handed out under one grant."""
+
+    run: R_co
+    numbers: Sequence[int]
+    held: GrantedPartition
+
+
 class Batch(Sequence[Message[K, V]]):
-    """The messages that one poll returned, in the broker's order. Each is wrapped when it is
-    accessed. A batch can be pickled, as its messages can."""
+    """The messages that one poll returned, in the broker's order. Each is made when it is accessed.
+    A batch can be pickled, as its messages can."""
 
-    __slots__ = ("_held", "_key_of", "_raws")
+    __slots__ = ("_ends", "_parts")
 
-    def __init__(
-        self, raws: list[RawMessage], held: Mapping[Hashable, GrantedPartition], key_of: KeyOf
-    ) -> None:
-        self._raws = raws
-        self._held = held  # one state for each partition: a batch has no change of owner
-        self._key_of = key_of
+    def __init__(self, parts: Sequence[Part[MessageRun]]) -> None:
+        self._parts = parts
+        self._ends = [*accumulate(len(part.numbers) for part in parts)]
 
     def __len__(self) -> int:
-        return len(self._raws)
+        return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[Message[K, V]]:
-        held, key_of = self._held, self._key_of
-        for raw in self._raws:
-            yield wrapped(raw, held[key_of(raw)])
+        for run, numbers, held in self._parts:
+            for number in numbers:
+                message: Message[K, V] = Message()  # as `made` does; a call would cost more
+                message._run = run
+                message._number = number
+                message._held = held
+                message._decoded = NOT_DECODED
+                yield message
 
     @overload
     def __getitem__(self, index: int) -> Message[K, V]: ...
     @overload
     def __getitem__(self, index: slice) -> Batch[K, V]: ...
     def __getitem__(self, index: int | slice) -> Message[K, V] | Batch[K, V]:
-        if isinstance(index, slice):
-            return Batch(self._raws[index], self._held, self._key_of)
-        raw = self._raws[index]
-        return wrapped(raw, self._held[self._key_of(raw)])
+        chosen = range(len(self))[index]
+        if isinstance(chosen, int):
+            part = bisect_right(self._ends, chosen)
+            return made(*self._at(part, chosen))
+        found: list[Part[MessageRun]] = []
+        for part, some in groupby(chosen, partial(bisect_right, self._ends)):
+            run, _, held = self._parts[part]
+            found.append(Part(run, [self._at(part, one)[1] for one in some], held))
+        return Batch(found)
+
+    def _at(self, part: int, index: int) -> tuple[MessageRun, int, GrantedPartition]:
+        run, numbers, held = self._parts[part]
+        return run, numbers[index - self._ends[part]], held  # a negative index
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
         """The position of each partition after the batch, with the fencing token."""
-        last = dict(zip(map(self._key_of, self._raws), self._raws, strict=True))
         return {
-            state.tp: Position(state.epoch, cast(int, raw.offset()) + 1)
-            for state, raw in ((self._held[key], raw) for key, raw in last.items())
+            run.tp: Position(held.epoch, run.offset(numbers[-1]) + 1)
+            for run, numbers, held in self._parts
         }
 
     def __reduce__(self) -> tuple[object, ...]:
         """Raises DecodeError if a decoder raises."""
         return _unpickled_batch, (list(self),)
-
-    def runs(self) -> Iterator[tuple[TopicPartition, int, list[RawMessage]]]:
-        """Yield undecoded messages in runs of one partition, with partition and fencing token."""
-        for key, run in groupby(self._raws, self._key_of):
-            held = self._held[key]
-            yield held.tp, held.epoch, list(run)
 
     def __repr__(self) -> str:
         return f"Batch({len(self)} messages)"
@@ -294,8 +324,4 @@ class Batch(Sequence[Message[K, V]]):
 
 def _unpickled_batch(messages: list[Message[K, V]]) -> Batch[K, V]:
     """Return the batch that a pickle contains."""
-    raws = [message._raw for message in messages]
-    held: dict[Hashable, GrantedPartition] = {
-        topic_and_number(message._raw): message._held for message in messages
-    }
-    return Batch(raws, held, topic_and_number)
+    return Batch([Part(one._run, [one._number], one._held) for one in messages])

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from copy import copy
-from operator import length_hint
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
-from zkconsumer.consumer.messages import Batch, Message
+from zkconsumer.consumer.messages import NOT_DECODED, Batch, Message, Part
 from zkconsumer.consumer.stream_fetcher import (
     Background,
     ReportKind,
@@ -30,7 +29,6 @@ from zkconsumer.consumer.stream_partitions import (
     Decoded,
     Grant,
     GrantedPartition,
-    HasOffset,
     LeaseGate,
     Place,
     StreamPartitions,
@@ -44,7 +42,14 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.kafka.engines import RunFetcher
-from zkconsumer.kafka.fetcher import BUFFER_MESSAGES, TURN_S, AutoOffsetReset, Fetcher
+from zkconsumer.kafka.fetcher import (
+    BUFFER_MESSAGES,
+    TURN_S,
+    AutoOffsetReset,
+    Fetcher,
+    MessageRun,
+    Run,
+)
 from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import Position, TopicPartition
 
@@ -61,9 +66,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     import pyarrow
-    from confluent_kafka import Message as RawMessage
-
-    from zkconsumer.kafka.columns.fetcher import Run
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -257,27 +259,31 @@ class StreamReader(Generic[K, V]):
     def ready(self) -> Generator[Message[K, V], None, None]:
         """Hand out the fetched messages one by one; stop at a change or at the end of the lease."""
         self._iterations += 1
-        index, key_of = self._fetcher.index, self._fetcher.key_of
         gate, partitions = self._gate, self._partitions
         clock = gate.clock
-        state: GrantedPartition | None = None
         try:
-            for raw in self._fetcher.buffer:
-                if state is not None:
+            while (unread := self._fetcher.first()) is not None:
+                run = cast(MessageRun, unread.run)  # as in `take`
+                state = self._fetcher.states[run.tp]
+                for number in unread.numbers:
                     state.unfinished = None  # FINISH
-                if partitions.has_changed or clock() >= gate.deadline:  # LOOK
-                    self._fetcher.buffer = iter([raw, *self._fetcher.buffer])
-                    break
-                state = index[key_of(raw)]
-                state.unfinished = raw  # MARK
-                if not state.granted:  # CONFIRM
-                    state.unfinished = None
-                    continue
-                state.last = raw
-                message: Message[K, V] = Message()  # as `wrapped` does; a call would cost more
-                message._raw = raw
-                message._held = state
-                yield message
+                    if partitions.has_changed or clock() >= gate.deadline:  # LOOK
+                        unread.give_back(number)
+                        return
+                    message: Message[K, V] = Message()  # as `made` does; a call would cost more
+                    message._run = run
+                    message._number = number
+                    message._held = state
+                    message._decoded = NOT_DECODED
+                    state.unfinished = message  # MARK
+                    if not state.granted:  # CONFIRM
+                        state.unfinished = None
+                        continue
+                    state.last = message
+                    yield message
+                state.unfinished = None  # FINISH
+                if (last := state.last) is not None:
+                    state.last = Place(last.offset)  # keeps no memory of the run
         except GeneratorExit:
             raise
         except BaseException:
@@ -303,87 +309,59 @@ class StreamReader(Generic[K, V]):
     def take(self, max_messages: int) -> Batch[K, V]:
         """Hand out the fetched messages as a batch of at most `max_messages`."""
         try:
-            rest = self._fetcher.buffer
-            if length_hint(rest) > max_messages:
-                rest = itertools.islice(rest, max_messages)
-            return self._hand_out(list(rest))
+            # The client fetches messages, unless columns were asked for.
+            return Batch(cast(list[Part[MessageRun]], self._taken(max_messages)))
         except BaseException:
             self._redeliver()
             raise
 
     def take_arrow(self, max_messages: int) -> pyarrow.RecordBatch:
         """Hand out at most `max_messages` fetched messages as columns."""
-        if not self._fetcher.is_columns:
-            return to_arrow().of_messages(self.take(max_messages))
         try:
-            runs: list[Run] = []
-            left = max_messages
-            waiting = self._fetcher.runs.copy()
-            while waiting and left > 0:
-                run = waiting.pop(0)
-                if run.batch.num_rows > left:
-                    waiting.insert(0, run.cut(left))
-                    run = run.cut(0, left)
-                runs.append(run)
-                left -= run.batch.num_rows
-            self._fetcher.runs = waiting
-            return self._hand_out_runs(runs)
+            parts = self._taken(max_messages)
+            return to_arrow().joined([(run, numbers, held.epoch) for run, numbers, held in parts])
         except BaseException:
             self._redeliver()
             raise
 
-    def _hand_out_runs(self, runs: list[Run]) -> pyarrow.RecordBatch:
-        """Hand out runs of messages, as `_hand_out` does with messages."""
-        keyed = [(self._fetcher.key(run.tp), run) for run in runs]
-        first: dict[Hashable, Place] = {}
-        for key, run in keyed:
-            first.setdefault(key, Place(run.offset()))
+    def _taken(self, max_messages: int) -> list[Part[Run]]:
+        """Hand out at most `max_messages` fetched messages, as parts of runs."""
+        taken: list[tuple[Run, range]] = []
+        left = max_messages
+        while left > 0 and (unread := self._fetcher.first()) is not None:
+            taken.append((unread.run, unread.take(left)))
+            left -= len(taken[-1][1])
+        if not taken:
+            return []
+        first: dict[TopicPartition, Place] = {}
+        for run, numbers in taken:
+            first.setdefault(run.tp, Place(run.offset(numbers[0])))
         held, gone = self._marked(first)
-        for key, run in keyed:
-            if key in held:
-                held[key].last = Place(run.last.offset())
+        parts = [Part(run, numbers, held[run.tp]) for run, numbers in taken if run.tp in held]
+        for part in parts:
+            part.held.last = Place(part.run.offset(part.numbers[-1]))
         if gone:
             self._partitions.recheck_releases()
-        return to_arrow().of_runs([(run, held[key].epoch) for key, run in keyed if key in held])
-
-    def _hand_out(self, raws: list[RawMessage]) -> Batch[K, V]:
-        key_of = self._fetcher.key_of
-        if not raws:
-            return Batch([], {}, key_of)
-        if len(self._fetcher.index) == 1:
-            (key,) = self._fetcher.index
-            first, last = {key: raws[0]}, {key: raws[-1]}
-        else:
-            # Find the first and last message of each partition without a Python loop.
-            keys = list(map(key_of, raws))
-            last = dict(zip(keys, raws, strict=True))
-            first = dict(zip(reversed(keys), reversed(raws), strict=True))
-        held, gone = self._marked(first)
-        for key, state in held.items():
-            state.last = last[key]
-        if gone:
-            self._partitions.recheck_releases()
-            raws = [raw for raw in raws if key_of(raw) not in gone]
-        return Batch(raws, held, key_of)
+        return parts
 
     def _marked(
-        self, first: Mapping[Hashable, HasOffset]
-    ) -> tuple[dict[Hashable, GrantedPartition], set[Hashable]]:
+        self, first: Mapping[TopicPartition, Place]
+    ) -> tuple[dict[TopicPartition, GrantedPartition], set[TopicPartition]]:
         """Mark the first message of each partition as unfinished.
 
-        Return the partitions that are still granted, and the keys of the revoked partitions.
+        Return the partitions that are still granted, and the revoked partitions.
         """
         if self._iterations:
             # If an iteration of this stream continues after this batch, it finishes only its own
             # last message. The flag makes the iteration stop and call `wait`, which also
             # finishes this batch.
             self._partitions.has_changed = True
-        held = {key: self._fetcher.index[key] for key in first}
-        for key, state in held.items():
-            state.unfinished = first[key]  # MARK
-        gone = {key for key, state in held.items() if not state.granted}  # CONFIRM
-        for key in gone:
-            held.pop(key).unfinished = None
+        held = {tp: self._fetcher.states[tp] for tp in first}
+        for tp, state in held.items():
+            state.unfinished = first[tp]  # MARK
+        gone = {tp for tp, state in held.items() if not state.granted}  # CONFIRM
+        for tp in gone:
+            held.pop(tp).unfinished = None
         return held, gone
 
     def _wait_on(self, timeout_s: float | None, max_messages: int) -> bool:
@@ -424,9 +402,9 @@ class StreamReader(Generic[K, V]):
             left = None if limit is None else max(0.0, limit - gate.clock())
             if not gate.is_open:
                 gate.wait(partitions, self._turn_s if left is None else min(left, self._turn_s))
-            elif not self._fetcher.has_fetched:
+            elif self._fetcher.first() is None:
                 self._fetcher.fetch(left, max_messages)
-                if self._fetcher.has_fetched:
+                if self._fetcher.first() is not None:
                     continue  # the wait took time: check the lease and the changes again
             else:
                 return True
@@ -541,8 +519,7 @@ class StreamReader(Generic[K, V]):
 
         The JVM's FetchQueueSize counts chunks instead.
         """
-        waiting = length_hint(self._fetcher.buffer) + len(self._fetcher.runs)
-        return waiting + self._fetcher.queued
+        return self._fetcher.queued
 
     @property
     def ends(self) -> dict[TopicPartition, int]:

@@ -9,19 +9,17 @@ offsets (`Fetcher.resolve`), and reading from ZooKeeper whether the brokers have
 from __future__ import annotations
 
 import math
-import random
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from itertools import islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from zkconsumer.consumer.messages import KeyOf, key_of, topic_and_number
 from zkconsumer.consumer.stream_partitions import GrantedPartition, StreamPartitions
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.engines import RunFetcher
@@ -36,27 +34,21 @@ from zkconsumer.kafka.fetcher import (
     Fetcher,
     FetchFault,
     FetchFaultKind,
+    Run,
 )
 from zkconsumer.kafka.log_answers import NO_BROKER
 from zkconsumer.kafka.progress import ProgressWatch
 from zkconsumer.protocol.model import TopicPartition
 
-if TYPE_CHECKING:
-    from confluent_kafka import Message as RawMessage
-
-    from zkconsumer.kafka.columns.fetcher import Run
-
 T = TypeVar("T")
-C = TypeVar("C")
+
+_Client: TypeAlias = Fetcher | RunFetcher
+"""A client for messages, or for columns."""
 
 # Minimum time, in seconds, that brokers get to answer the look-up of topics before the first fetch,
 # even if the user's timeout is shorter. An answer takes 2 to 17 ms. Without the look-up, the first
 # messages would come a second later.
 LEAST_LOOKUP_S: Final = 0.03
-
-# Size of the sample from which the bytes of a larger batch are estimated. Measuring all messages
-# would cost a tenth of the throughput. A batch that is not larger is measured exactly.
-SAMPLED: Final = 10
 
 
 class ReportKind(Enum):
@@ -121,48 +113,37 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
     return done
 
 
-MAX_AT_ONCE: Final = 1_000_000
-"""The greatest number of messages that confluent-kafka returns at once."""
+class Unread:
+    """A run of which messages were not handed out yet.
 
+    Attributes:
+        numbers: the numbers of these messages. A thread that hands out messages takes the numbers
+            from this iterator, so no message is handed out twice.
+    """
 
-class _Source(Protocol):
-    """A broker client, and how its messages reach the buffer of a stream."""
+    __slots__ = ("numbers", "run")
 
-    @property
-    def client(self) -> BrokerClient: ...
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.numbers: Iterator[int] = iter(range(len(run)))
 
-    def fill(self, into: StreamFetcher, max_messages: int, turn_s: float) -> int:
-        """Fetch into the empty buffer, and count the bytes. Return the number of messages or
-        runs."""
+    def __len__(self) -> int:
+        return length_hint(self.numbers)
 
+    def take(self, most: int) -> range:
+        """Return the numbers of the next messages, at most `most`."""
+        first = len(self.run) - len(self)
+        until = first + min(most, len(self))
+        deque(islice(self.numbers, until - first), maxlen=0)
+        return range(first, until)
 
-class _Messages:
-    """A client that fetches messages."""
+    def give_back(self, number: int) -> None:
+        """Hand out message `number` and all later messages again."""
+        self.numbers = iter(range(number, len(self.run)))
 
-    def __init__(self, topic: str | None, client: Fetcher) -> None:
-        self.client = client
-        self._key_of = key_of(topic, client.kind)
-
-    def fill(self, into: StreamFetcher, max_messages: int, turn_s: float) -> int:
-        messages = self.client.consume(min(max_messages, MAX_AT_ONCE), turn_s)
-        into.key_of = self._key_of
-        into.buffer = iter(messages)
-        _count_bytes(messages, into.fetched_bytes)
-        return len(messages)
-
-
-class _Columns:
-    """A client that fetches columns."""
-
-    def __init__(self, client: RunFetcher) -> None:
-        self.client = client
-
-    def fill(self, into: StreamFetcher, max_messages: int, turn_s: float) -> int:
-        # The member's requests do not end a wait of the columnar client, so the wait is short.
-        into.runs = runs = self.client.fetch(min(turn_s, TURN_S))
-        for run in runs:
-            into.fetched_bytes[run.tp.topic] += run.size
-        return len(runs)
+    def drop(self) -> None:
+        """Hand out no further message, not even in an iteration that was suspended."""
+        self.take(len(self))
 
 
 class StreamFetcher:
@@ -171,11 +152,8 @@ class StreamFetcher:
     Attributes:
         states: the partitions that the stream serves.
         not_fetched: the partitions of `states` that are not being fetched, each with the reason.
-        buffer: the fetched messages that were not handed out yet. The buffer is a list iterator, so
-            `length_hint` counts its items.
-        runs: instead of `buffer`, the fetched runs of columns that were not handed out yet.
+        unread: the fetched runs that were not handed out completely.
         is_columns: whether the client fetches columns.
-        index: finds a message's state: `index[key_of(message)]`.
         ends: the known ends of the logs.
         fetched_bytes: topic -> bytes of keys and values fetched, partly estimated.
     """
@@ -198,10 +176,7 @@ class StreamFetcher:
     ) -> None:
         self.states: dict[TopicPartition, GrantedPartition] = {}
         self.not_fetched: dict[TopicPartition, _NotFetched] = {}
-        self.index: dict[Hashable, GrantedPartition] = {}
-        self.key_of: KeyOf = topic_and_number
-        self.buffer: Iterator[RawMessage] = iter([])
-        self.runs: list[Run] = []
+        self.unread: list[Unread] = []
         self._topic = topic
         self._thread_id = thread_id
         self._partitions = partitions
@@ -216,10 +191,10 @@ class StreamFetcher:
         self._report = report
         self._clock = clock
         self._background, self._turn_s = background, turn_s
-        self._source: _Source | None = None
+        self._client: _Client | None = None
         # Running calls: making the client; reading whether the brokers have moved; resolving first
         # offsets, with the states that wait for them.
-        self._connecting: Future[_Source | None] | None = None
+        self._connecting: Future[_Client | None] | None = None
         self._moving: Future[bool] | None = None
         self._resolving: list[tuple[Future[Answers], dict[TopicPartition, GrantedPartition]]] = []
         self._watch = ProgressWatch()
@@ -232,21 +207,20 @@ class StreamFetcher:
 
     @property
     def queued(self) -> int:
-        """The number of messages in the client's queue, if the client counts them.
+        """The number of fetched messages that were not handed out, if the client counts its own.
 
         Any thread may read it.
         """
-        source = self._source
-        return 0 if source is None else source.client.queued
+        client = self._client
+        return sum(map(len, self.unread)) + (0 if client is None else client.queued)
 
-    @property
-    def has_fetched(self) -> bool:
-        """Whether a fetched message or run was not handed out yet."""
-        return bool(self.runs) or length_hint(self.buffer) > 0
-
-    @property
-    def _client(self) -> BrokerClient | None:
-        return None if self._source is None else self._source.client
+    def first(self) -> Unread | None:
+        """Return the first run that was not handed out completely, if any."""
+        while self.unread:
+            if len(self.unread[0]):
+                return self.unread[0]
+            self.unread.pop(0)
+        return None
 
     @property
     def has_columns(self) -> bool:
@@ -269,11 +243,11 @@ class StreamFetcher:
         if gone:
             self._stop_fetching(gone)
         for tp in gone:
-            del self.states[tp], self.index[self.key(tp)]
+            del self.states[tp]
             self.not_fetched.pop(tp, None)
         for tp, state in wanted.items():
             if tp not in self.states:
-                self.index[self.key(tp)] = self.states[tp] = state
+                self.states[tp] = state
                 self.not_fetched[tp] = _NOT_BEGUN if state.delivered is not None else _NO_OFFSET
             is_paused = self._partitions.is_paused(state)
             was_paused = self.not_fetched.get(tp) is _PAUSED
@@ -283,18 +257,14 @@ class StreamFetcher:
             elif was_paused and not is_paused:
                 self.not_fetched[tp] = _RESUMED
 
-    def key(self, tp: TopicPartition) -> Hashable:
-        """Return the key of a partition in `index`."""
-        return tp if self._topic is None else tp.partition
-
     def _stop_fetching(self, tps: Collection[TopicPartition]) -> None:
         """Stop fetching these partitions, and discard their messages that were not handed out."""
-        keys = {self.key(tp) for tp in tps}
         self._watch.forget()
         for tp in tps:
             self._ends_after_buffer.pop(tp, None)
-        self.buffer = iter([raw for raw in self.buffer if self.key_of(raw) not in keys])
-        self.runs = [run for run in self.runs if run.tp not in tps]
+        for one in self.unread:
+            if one.run.tp in tps:
+                one.drop()
         if self._client is not None:
             self._client.unassign(tps)
 
@@ -317,22 +287,33 @@ class StreamFetcher:
             wake_at = min([now + IDLE_S, limit, *dues])
             self._partitions.sleep(max(0.0, wake_at - self._clock()))
             limit = now
-        if (source := self._source) is not None:
+        if (client := self._client) is not None:
             now = self._clock()
             due_in_s = min((one.due for one in self.not_fetched.values()), default=math.inf) - now
             turn_s = max(0.0, min(limit - now, due_in_s, self._turn_s))
-            count = source.fill(self, max_messages, turn_s)
+            count = self._fill(client, max_messages, turn_s)
             # Read the log ends also with the first messages, because the user may process one of
             # them for a long time.
             if self._watch.are_ends_due(now) or (count and not self.ends):
-                self.ends = source.client.ends(self.states)
-            faults = source.client.faults
+                self.ends = client.ends(self.states)
+            faults = client.faults
             while faults:
                 self._on_fault(faults.popleft())
             if not count:
                 self._move_to_ends()
-            if self._source is source:
-                self._check_progress(source.client, now, count)
+            if self._client is client:
+                self._check_progress(client, now, count)
+
+    def _fill(self, client: _Client, max_messages: int, turn_s: float) -> int:
+        """Fetch messages, and count their bytes; return the number of messages."""
+        if self.is_columns:
+            # The member's requests do not end a wait of this client, so the wait is short.
+            turn_s = min(turn_s, TURN_S)
+        runs = client.fetch(turn_s, max_messages)
+        self.unread = [Unread(run) for run in runs]
+        for run in runs:
+            self.fetched_bytes[run.tp.topic] += run.estimated_size
+        return sum(map(len, runs))
 
     def _move_to_ends(self) -> None:
         """Move positions over transaction markers and compacted messages at the ends of logs.
@@ -388,11 +369,11 @@ class StreamFetcher:
 
     def _start_fetching(self, due: list[TopicPartition], now: float, left: float) -> None:
         """Fetch these partitions from their positions, or as `auto.offset.reset` says."""
-        if self._source is None:
-            self._source = self._connected(due, now)
-        if self._source is None:
+        if self._client is None:
+            self._client = self._connected(due, now)
+        if self._client is None:
             return
-        client = self._source.client
+        client = self._client
         unknown = {tp: self.states[tp] for tp in due if self.states[tp].delivered is None}
         if unknown:
             for tp in unknown:
@@ -414,27 +395,26 @@ class StreamFetcher:
         # of this member may already have their grants. `kafka.pool` relies on this.
         client.unassign([tp for tp in offsets if not self.states[tp].granted])
 
-    def _connected(self, due: list[TopicPartition], now: float) -> _Source | None:
+    def _connected(self, due: list[TopicPartition], now: float) -> _Client | None:
         """Return the client; None while it is being made or no broker is registered."""
         if self._connecting is None:
             self._connecting = self._begin_connecting()
         if not self._connecting.done():
             return None
         connecting, self._connecting = self._connecting, None
-        source = connecting.result()
-        if source is None:
+        client = connecting.result()
+        if client is None:
             waiting = _NotFetched(NO_BROKER, now + self._retry_s)
             self.not_fetched.update(dict.fromkeys(due, waiting))
         else:
-            self._watch.begin(source.client, now)
-        return source
+            self._watch.begin(client, now)
+        return client
 
-    def _begin_connecting(self) -> Future[_Source | None]:
+    def _begin_connecting(self) -> Future[_Client | None]:
         if not self.is_columns:
-            of_messages = partial(_Messages, self._topic)
-            return self._in_background(partial(_made, self._connect, of_messages))
+            return self._in_background(self._connect)
         assert self._connect_columns is not None
-        return self._in_background(partial(_made, self._connect_columns, _Columns))
+        return self._in_background(self._connect_columns)
 
     def _take_offsets(
         self, found: Answers, asked: dict[TopicPartition, GrantedPartition], now: float
@@ -508,8 +488,8 @@ class StreamFetcher:
         `auto.offset.reset` replaces an offset that the log does not contain. After a permanent
         error the partition is fetched again from its position after `FAILED_S` seconds.
         """
-        assert self._source is not None
-        self._source.client.unassign([tp])
+        assert self._client is not None
+        self._client.unassign([tp])
         self._ends_after_buffer.pop(tp, None)
         if fault.kind is FetchFaultKind.OUT_OF_RANGE:
             self.states[tp].start_at(None)
@@ -524,7 +504,7 @@ class StreamFetcher:
         """
         for state in self.states.values():
             if state.unfinished is not None:
-                state.start_at(state.unfinished.offset())
+                state.start_at(state.unfinished.offset)
 
     def restart(self) -> None:
         """Discard the client; fetch again every message that was not handed out."""
@@ -542,14 +522,16 @@ class StreamFetcher:
 
     def _forget(self) -> BrokerClient | None:
         """Discard the buffer, all running calls and the client; return the client, still open."""
-        self.buffer, self.runs = iter([]), []
+        for one in self.unread:
+            one.drop()
+        self.unread = []
         self._watch.forget()
         self._resolving, self._moving = [], None
         self._ends_after_buffer.clear()
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.add_done_callback(_close_unused)
-        client, self._source = self._client, None
+        client, self._client = self._client, None
         return client
 
     def _send_report(
@@ -568,20 +550,7 @@ class StreamFetcher:
         )
 
 
-def _made(connect: Callable[[], C | None], kind: Callable[[C], _Source]) -> _Source | None:
-    client = connect()
-    return None if client is None else kind(client)
-
-
-def _count_bytes(messages: list[RawMessage], into: dict[str, float]) -> None:
-    """Add the bytes of these messages; estimate a large batch from a random sample."""
-    few = len(messages) <= SAMPLED
-    share = 1.0 if few else len(messages) / SAMPLED
-    for raw in messages if few else random.choices(messages, k=SAMPLED):
-        into[raw.topic() or ""] += share * (len(raw) + len(raw.key() or b""))
-
-
-def _close_unused(connecting: Future[_Source | None]) -> None:
+def _close_unused(connecting: Future[_Client | None]) -> None:
     """Close a client that is no longer needed when it has been made."""
-    if connecting.exception() is None and (source := connecting.result()) is not None:
-        source.client.close()
+    if connecting.exception() is None and (client := connecting.result()) is not None:
+        client.close()

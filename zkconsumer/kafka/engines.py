@@ -7,7 +7,6 @@ imported only if it may be used: the imports are slow (docs/performance.md), and
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -24,14 +23,13 @@ from zkconsumer.kafka.client_settings import (
     servers,
     without_columns,
 )
-from zkconsumer.kafka.fetcher import BrokerClient, Fetcher
+from zkconsumer.kafka.fetcher import BUFFER_MESSAGES, BrokerClient, Fetcher
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
-    from zkconsumer.kafka.columns.fetcher import ColumnFetcher, Run
+    from zkconsumer.kafka.columns.fetcher import ColumnFetcher, RecordFetcher, Run
+    from zkconsumer.kafka.librdkafka import KafkaFetcher
     from zkconsumer.kafka.pool import FetcherPool
-
-logger = logging.getLogger(__name__)
 
 # The packages that the columnar reader needs. `fetch.engine=auto` also requires the compiler,
 # because plain Python is slower than librdkafka.
@@ -43,21 +41,14 @@ _COMPILER: Final = "numba"
 # streams, all its streams share the pool. Four idle clients cost 0.5 % of a CPU.
 OWN_CLIENTS: Final = 4
 
-# The version of the registrations that brokers from 0.10.2 to 2.5 write, so that the registration
-# does not tell whether the broker is older than 0.11.
-_AMBIGUOUS: Final = 4
-
-# Time limit, in seconds, of a connection that asks a broker for its versions.
-ASK_S: Final = 5.0
-
 
 class RunFetcher(BrokerClient, Protocol):
     """Fetches runs of messages as columns; zkconsumer's own reader does."""
 
-    def fetch(self, timeout_s: float) -> list[Run]:
+    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> list[Run]:
         """Return the next runs; none at the timeout or at a new fault.
 
-        The call waits at most `timeout_s` seconds.
+        The call waits at most `timeout_s` seconds. Runs may have more than `max_messages` messages.
         """
 
     def assign_ranges(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
@@ -70,21 +61,20 @@ class RunFetcher(BrokerClient, Protocol):
 class Engines(NamedTuple):
     """How the clients of a configuration are made from their settings.
 
-    `messages` is for brokers from 0.11 on. `old_messages` is for older brokers, which create each
-    topic that librdkafka names in a metadata request, if the cluster creates topics automatically.
-    So librdkafka would create a topic again that was just deleted. `columns` is None if columns are
-    made from librdkafka's messages. `may_share` tells whether many streams may share clients that
-    fetch messages (`kafka.pool`).
+    `columns` is None if columns are made from librdkafka's messages.
     """
 
     messages: Callable[[Settings], Fetcher]
-    old_messages: Callable[[Settings], Fetcher]
     columns: Callable[[Settings], RunFetcher] | None
-    may_share: bool
 
 
 def engines(config: ConsumerConfig) -> Engines:
     """Choose the readers.
+
+    With `fetch.engine=auto`, the columnar reader reads everything if the extra `fast` is installed
+    and the reader honours the `kafka.` properties. So messages and columns come from one reader,
+    and no metadata request names a topic: a broker before 0.11 creates each topic that librdkafka
+    names, if the cluster creates topics automatically, also a topic that was just deleted.
 
     Raises ConfigError if `fetch.engine=columns` is set and a package that it needs is missing, or
     if the columnar reader does not honour a `kafka.` property.
@@ -93,7 +83,7 @@ def engines(config: ConsumerConfig) -> Engines:
     refused = without_columns(config.kafka)
     lacks = bool(missing) or refused is not None
     if config.fetch_engine == "librdkafka" or (lacks and config.fetch_engine == "auto"):
-        return Engines(librdkafka_s, librdkafka_s, None, may_share=True)
+        return Engines(librdkafka_s, None)
     if refused is not None:
         raise ConfigError(refused.what, where=refused.where, remedy=refused.remedy)
     if missing:
@@ -102,9 +92,7 @@ def engines(config: ConsumerConfig) -> Engines:
             where="fetch.engine",
             remedy="install zkconsumer[fast]",
         )
-    if config.fetch_engine == "columns":
-        return Engines(columnar, columnar, columnar, may_share=False)
-    return Engines(librdkafka_s, columnar, columnar, may_share=True)
+    return Engines(records, columnar)
 
 
 class RangeEngine(NamedTuple):
@@ -153,15 +141,22 @@ def missing_packages(engine: str) -> list[str]:
     return [name for name in needed if find_spec(name) is None]
 
 
-def librdkafka_s(settings: Settings) -> Fetcher:
+def librdkafka_s(settings: Settings) -> KafkaFetcher:
     """Make a client that fetches through librdkafka."""
     from zkconsumer.kafka.librdkafka import KafkaFetcher  # noqa: PLC0415 - see the module
 
     return KafkaFetcher(settings)
 
 
+def records(settings: Settings) -> RecordFetcher:
+    """Make a client of the columnar reader that fetches messages."""
+    from zkconsumer.kafka.columns.fetcher import RecordFetcher  # noqa: PLC0415 - see the module
+
+    return RecordFetcher(settings)
+
+
 def columnar(settings: Settings) -> ColumnFetcher:
-    """Make a client of the columnar reader."""
+    """Make a client of the columnar reader that fetches columns."""
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
 
     return ColumnFetcher(settings)
@@ -190,32 +185,17 @@ class StreamClients:
                 import zkconsumer.kafka.librdkafka  # noqa: F401, PLC0415 - see the module
         self._config, self._brokers = config, brokers
         self._servers: set[str] = set()
-        # The brokers about which `_are_old` was answered last, and the answer.
-        self._old_brokers: tuple[Brokers, bool] | None = None
 
     def messages(self) -> Fetcher | None:
         """Make a client that fetches messages; None while no broker is registered."""
         known = self._brokers()
-        if not known:
-            return None
-        make = self.engines.old_messages if self._are_old(known) else self.engines.messages
-        return make(self._settings(known))
+        return self.engines.messages(self._settings(known)) if known else None
 
     def columns(self) -> RunFetcher | None:
         """Make a client that fetches columns; None while no broker is registered."""
         known = self._brokers()
         assert self.engines.columns is not None
         return self.engines.columns(self._settings(known)) if known else None
-
-    def may_share(self) -> bool:
-        """Return whether many streams may share clients that fetch messages.
-
-        The clients of old brokers and of unknown brokers are not shared, if they are columnar.
-        """
-        if self.engines.messages is self.engines.old_messages or not self.engines.may_share:
-            return self.engines.may_share
-        known = self._brokers()
-        return bool(known) and not self._are_old(known)
 
     def have_brokers_moved(self) -> bool:
         """Return whether all brokers have other addresses than when the last client was made; False
@@ -226,24 +206,6 @@ class StreamClients:
     def _settings(self, known: Brokers) -> Settings:
         self._servers = set(servers(known))
         return {**fetch_settings(self._config), **broker_settings(known)}
-
-    def _are_old(self, known: Brokers) -> bool:
-        """Return whether a broker is older than 0.11, if this decides which reader is used."""
-        if self.engines.messages is self.engines.old_messages:
-            return False
-        if self._old_brokers is None or self._old_brokers[0] != known:
-            self._old_brokers = known, self._find_old(known)
-            if self._old_brokers[1]:
-                logger.info("the columnar reader fetches, because a broker is older than 0.11")
-        return self._old_brokers[1]
-
-    def _find_old(self, known: Brokers) -> bool:
-        oldest = min(broker.version for broker in known)
-        if oldest != _AMBIGUOUS:
-            return oldest < _AMBIGUOUS
-        from zkconsumer.kafka.columns.lookups import Lookup  # noqa: PLC0415 - see the module
-
-        return Lookup(self._settings(known)).create_topics(ASK_S)
 
 
 def fetcher_pool(
@@ -268,8 +230,6 @@ def fetcher_pool(
     if streams <= OWN_CLIENTS:
         return None
     clients = StreamClients(config, brokers)
-    if not clients.may_share():
-        return None
     from zkconsumer.kafka.pool import CLIENTS, FetcherPool  # noqa: PLC0415 - see the module
 
     limits = fetch_settings(config)

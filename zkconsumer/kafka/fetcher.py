@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import sys
 import threading
 from collections import deque
@@ -17,7 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 
 from zkconsumer.errors import FetchError
 from zkconsumer.protocol.model import TopicPartition
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 # again before it is handed out. A higher number gains nothing measurable; a lower number costs
 # throughput.
 BUFFER_MESSAGES: Final = 1000
+
+# Size of the sample from which the bytes of a longer run are estimated.
+SAMPLED: Final = 10
 
 # Time limit, in seconds, of a call to a broker client that no change can end: a stream sees the
 # member's changes, and a shared client its commands, within this time. The wake-ups of a
@@ -148,15 +153,116 @@ Answers = dict[TopicPartition, int | str]
 """Partition -> its offset, or the reason why the offset could not be looked up."""
 
 
-class FetchedMessage(Protocol):
-    """A message, or a run of messages: it has a partition, and the offset of its first message.
+class Run(Protocol):
+    """Fetched messages of one partition, in order. The first message has the number 0."""
 
-    The values are None only for an error, which no fetcher returns.
+    @property
+    def tp(self) -> TopicPartition: ...
+    @property
+    def size(self) -> int:
+        """The number of bytes in memory, at least of the values."""
+
+    @property
+    def estimated_size(self) -> float:
+        """The number of bytes of keys and values, perhaps estimated."""
+
+    def __len__(self) -> int: ...
+    def offset(self, number: int) -> int: ...
+
+
+class MessageRun(Run, Protocol):
+    """A run of which each message can be read.
+
+    `key` and `value` return None for a null. `timestamp` returns librdkafka's number of the type,
+    and the time in ms, which is None if it is too large for the columns. `headers` may be empty.
     """
 
-    def topic(self) -> str | None: ...
-    def partition(self) -> int | None: ...
-    def offset(self) -> int | None: ...
+    def key(self, number: int) -> bytes | None: ...
+    def value(self, number: int) -> bytes | None: ...
+    def timestamp(self, number: int) -> tuple[int, int | None]: ...
+    def headers(self, number: int) -> list[tuple[str, bytes | None]]: ...
+    def leader_epoch(self, number: int) -> int | None:
+        """Return the epoch of the leader that wrote the message; None before Kafka 0.11."""
+
+    def length(self, number: int) -> int:
+        """Return the number of bytes of the value."""
+
+
+class MessageList:
+    """A run of librdkafka's messages, each of which has its own memory."""
+
+    __slots__ = ("messages", "tp")
+
+    def __init__(self, tp: TopicPartition, messages: list[Message]) -> None:
+        """Wrap messages of one partition; there is at least one."""
+        self.tp = tp
+        self.messages = messages
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.messages))
+
+    @property
+    def estimated_size(self) -> float:
+        """The number of bytes of keys and values, estimated from a random sample of a long run.
+
+        Measuring all messages would cost a tenth of the throughput.
+        """
+        few = len(self) <= SAMPLED
+        sample = self.messages if few else random.choices(self.messages, k=SAMPLED)
+        return len(self) / len(sample) * sum(len(one) + len(one.key() or b"") for one in sample)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def offset(self, number: int) -> int:
+        return self.messages[number].offset()  # type: ignore[return-value]  # None for errors only
+
+    def key(self, number: int) -> bytes | None:
+        return self.messages[number].key()
+
+    def value(self, number: int) -> bytes | None:
+        return self.messages[number].value()
+
+    def timestamp(self, number: int) -> tuple[int, int | None]:
+        return self.messages[number].timestamp()
+
+    def headers(self, number: int) -> list[tuple[str, bytes | None]]:
+        # librdkafka's consumer returns a list; the stubs also allow the types a producer accepts.
+        return cast(list[tuple[str, bytes | None]], self.messages[number].headers() or [])
+
+    def leader_epoch(self, number: int) -> int | None:
+        epoch = self.messages[number].leader_epoch()
+        return None if epoch is None or epoch < 0 else epoch
+
+    def length(self, number: int) -> int:
+        return len(self.messages[number])
+
+
+def runs_of(messages: list[Message]) -> list[MessageList]:
+    """Return librdkafka's messages as runs.
+
+    While a backlog is read, there is usually a single run. So the function first checks for one
+    run, which costs half as much.
+    """
+    if not messages:
+        return []
+    kind = type(messages[0])  # a method of the class is faster than a look-up for each message
+    topics, numbers = list(map(kind.topic, messages)), list(map(kind.partition, messages))
+    first, number, count = topics[0], numbers[0], len(messages)
+    if numbers.count(number) == count and topics.count(first) == count:
+        return [MessageList(_partition(first, number), messages)]
+    start, found = 0, []
+    for (topic, number), same in groupby(zip(topics, numbers, strict=True)):
+        end = start + sum(1 for _ in same)
+        found.append(MessageList(_partition(topic, number), messages[start:end]))
+        start = end
+    return found
+
+
+def _partition(topic: str | None, number: int | None) -> TopicPartition:
+    assert topic is not None and number is not None  # only errors lack them
+    return TopicPartition(topic, number)
 
 
 class BrokerClient(Protocol):
@@ -185,7 +291,7 @@ class BrokerClient(Protocol):
         """
 
     def unassign(self, tps: Iterable[TopicPartition]) -> None:
-        """Stop fetching these partitions; no later `consume` returns their messages.
+        """Stop fetching these partitions; no later `fetch` returns their messages.
 
         Partitions that are not assigned are ignored. The faults of these partitions are dropped.
         """
@@ -210,14 +316,11 @@ class BrokerClient(Protocol):
 class Fetcher(BrokerClient, Protocol):
     """Fetches the messages of one stream, from any partitions and given offsets."""
 
-    @property
-    def kind(self) -> type[FetchedMessage]:
-        """The class of the messages. They have the methods of librdkafka's messages."""
-
-    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
+    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> Sequence[MessageRun]:
         """Return the available messages; if there are none, wait up to `timeout_s` for the first.
 
         Messages of a partition are in order. Messages after a fault are returned by the next call.
+        librdkafka returns at most `max_messages`; the columnar reader returns whole responses.
         """
 
 

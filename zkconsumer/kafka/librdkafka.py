@@ -23,6 +23,7 @@ from zkconsumer.errors import BrokerAccessError, FetchError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns.lookups import OFFSETS_TOPIC
 from zkconsumer.kafka.fetcher import (
+    BUFFER_MESSAGES,
     LOOKUP_S,
     REPORT_INTERVAL_S,
     RESOLVE_S,
@@ -30,9 +31,11 @@ from zkconsumer.kafka.fetcher import (
     AutoOffsetReset,
     FetchFault,
     FetchFaultKind,
+    MessageList,
     Resolver,
     descriptors_error,
     drop_faults,
+    runs_of,
 )
 from zkconsumer.kafka.refusals import TRANSPORT, Refusals, invalid, refusal
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
@@ -45,6 +48,9 @@ logger = logging.getLogger(__name__)
 # observation with a broker of 0.10.2, librdkafka received metadata but fetched nothing. A new
 # fetcher costs some milliseconds.
 LOST_AFTER_S: Final = 5.0
+
+MAX_AT_ONCE: Final = 1_000_000
+"""The greatest number of messages that confluent-kafka returns at once."""
 
 _OUT_OF_RANGE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
@@ -138,7 +144,6 @@ class _Errors:
 class KafkaFetcher:
     """The `Fetcher` of real brokers."""
 
-    kind: Final = Message
     queued: Final = 0
 
     def __init__(self, settings: Settings) -> None:
@@ -181,7 +186,15 @@ class KafkaFetcher:
             self._stable_ends.pop(tp, None)
         self._consumer.incremental_unassign([Raw(*tp) for tp in gone])
 
+    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> list[MessageList]:
+        messages = self.consume(min(max_messages, MAX_AT_ONCE), timeout_s)
+        if len(self._assigned) == 1 and messages:
+            (only,) = self._assigned
+            return [MessageList(only, messages)]
+        return runs_of(messages)
+
     def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
+        """Return the same messages as `fetch`, for several partitions in one list."""
         messages, self._backlog = self._backlog, []
         if not messages:
             # A single call with a time limit is not enough: librdkafka would wait until it has

@@ -43,7 +43,6 @@ messages have been available for a long time and none was fetched.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import threading
@@ -53,8 +52,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Final, Protocol
-
-from confluent_kafka import Message
 
 from zkconsumer.errors import FetchError, ZkConsumerError
 from zkconsumer.kafka.fetcher import (
@@ -67,6 +64,7 @@ from zkconsumer.kafka.fetcher import (
     Fetcher,
     FetchFault,
     FetchFaultKind,
+    MessageRun,
     drop_faults,
 )
 from zkconsumer.kafka.log_answers import NO_BROKER
@@ -116,7 +114,6 @@ class SharedFetcher:
     """The `Fetcher` of a stream that shares its clients with other streams; see the module's
     docstring."""
 
-    kind: Final = Message
     wait_s = math.inf  # the pool itself checks that messages arrive
 
     def __init__(self, pool: FetcherPool, wake_signal: WakeSignal) -> None:
@@ -127,7 +124,7 @@ class SharedFetcher:
         # queued messages and faults with their size in bytes, the totals, and the fetch threads
         # that have stopped because the queue is full.
         self._lock = threading.Lock()
-        self._ready: deque[tuple[_Route | None, list[Message] | FetchFault, int]] = deque()
+        self._ready: deque[tuple[_Route | None, MessageRun | FetchFault, int]] = deque()
         self._messages = self._bytes = 0
         self._stopped: set[_FetchThread] = set()
 
@@ -153,22 +150,24 @@ class SharedFetcher:
         with self._lock:
             kept = [one for one in self._ready if one[0] is None or one[0].live]
             self._ready = deque(kept)
-            self._messages = sum(len(one[1]) for one in kept if isinstance(one[1], list))
+            runs = (one[1] for one in kept if not isinstance(one[1], FetchFault))
+            self._messages = sum(map(len, runs))
             self._bytes = sum(one[2] for one in kept)
             self._resume_fetching()
         drop_faults(self.faults, {route.tp for route in gone})
 
-    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
+    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> list[MessageRun]:
         if not self._ready and timeout_s > 0:
             # Clear the event before the check: a message that arrives after the check sets the
             # event again.
             self._wake_signal.wake.clear()
             if not self._ready and not self._wake_signal.has_changed:
                 self._wake_signal.wake.wait(timeout_s)
-        found: list[Message] = []
+        found: list[MessageRun] = []
+        count = 0
         with self._lock:
-            while self._ready and len(found) < max_messages:
-                route, what, size = self._ready[0]
+            while self._ready and count < max_messages:
+                _, what, size = self._ready[0]
                 if isinstance(what, FetchFault):
                     is_end = what.kind is FetchFaultKind.END
                     if found and not is_end:
@@ -179,13 +178,8 @@ class SharedFetcher:
                         continue
                     break
                 self._ready.popleft()
-                room = max_messages - len(found)
-                if len(what) > room:
-                    left = what[room:]
-                    what, taken = what[:room], sum(map(len, what[:room]))
-                    self._ready.appendleft((route, left, size - taken))
-                    size = taken
-                found = found + what if found else what
+                found.append(what)
+                count += len(what)
                 self._messages -= len(what)
                 self._bytes -= size
             self._resume_fetching()
@@ -210,17 +204,17 @@ class SharedFetcher:
 
     # ---- the fetch threads -----------------------------------------------------------------------
 
-    def add(self, route: _Route, messages: list[Message], thread: _FetchThread) -> bool:
+    def add(self, route: _Route, run: MessageRun, thread: _FetchThread) -> bool:
         """Queue messages of a route; return whether there is room for more.
 
         If there is no more room, `thread` receives a command as soon as there is room again.
         """
-        size = sum(map(len, messages))
+        size = run.size
         with self._lock:
             if not route.live:
                 return True
-            self._ready.append((route, messages, size))
-            self._messages += len(messages)
+            self._ready.append((route, run, size))
+            self._messages += len(run)
             self._bytes += size
             has_room = self._pool.has_room(self._messages, self._bytes)
             if not has_room:
@@ -235,20 +229,6 @@ class SharedFetcher:
                 return
             self._ready.append((route, fault, 0))
         self._wake_signal.wake.set()
-
-
-def _runs(messages: list[Message]) -> list[tuple[tuple[str | None, int | None], int]]:
-    """Return topic and partition of each run of messages, and the length of the run.
-
-    While a backlog is read, there is usually a single run. So the function first checks for one
-    run, which costs half as much.
-    """
-    topics, numbers = list(map(Message.topic, messages)), list(map(Message.partition, messages))
-    first, number, count = topics[0], numbers[0], len(messages)
-    if numbers.count(number) == count and topics.count(first) == count:
-        return [((first, number), count)]
-    runs = itertools.groupby(zip(topics, numbers, strict=True))
-    return [(key, sum(1 for _ in run)) for key, run in runs]
 
 
 class FetcherPool:
@@ -421,11 +401,11 @@ class _FetchThread:
         self._place(client, changed)
         if not self._routes:
             self._pause(IDLE_S)
-        messages = client.consume(BUFFER_MESSAGES, TURN_S if self._routes else 0.0)
-        self._queue_messages(messages)
+        runs = client.fetch(TURN_S if self._routes else 0.0)
+        self._queue_runs(runs)
         self._take_faults(client)
         if self._client is client:
-            self._check_progress(client, len(messages))
+            self._check_progress(client, sum(map(len, runs)))
 
     def _pause(self, pause_s: float) -> None:
         if not self._ended:
@@ -491,20 +471,15 @@ class _FetchThread:
         if gone or offsets:
             self._watch.forget()
 
-    def _queue_messages(self, messages: list[Message]) -> None:
-        """Queue messages for their streams, in runs of one partition."""
-        if not messages:
-            return
-        start, full = 0, set[SharedFetcher]()
-        for key, count in _runs(messages):
-            end = start + count
-            route = self._fetching.get(key)  # type: ignore[call-overload]  # as a TopicPartition
+    def _queue_runs(self, runs: Iterable[MessageRun]) -> None:
+        """Queue messages for their streams."""
+        full = set[SharedFetcher]()
+        for run in runs:
+            route = self._fetching.get(run.tp)
             if route is not None and route.live:
-                some = messages[start:end] if end - start < len(messages) else messages
-                route.next = some[-1].offset() + 1  # type: ignore[operator]  # only errors lack it
-                if not route.fetcher.add(route, some, self):
+                route.next = run.offset(len(run) - 1) + 1
+                if not route.fetcher.add(route, run, self):
                     full.add(route.fetcher)
-            start = end
         if full and self._client is not None:
             self._full |= full
             stopped = [tp for tp, one in self._fetching.items() if one.fetcher in full]

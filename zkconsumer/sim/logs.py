@@ -15,10 +15,12 @@ from typing import Final, Protocol
 from confluent_kafka import Message
 
 from zkconsumer.kafka.fetcher import (
+    BUFFER_MESSAGES,
     Answers,
     AutoOffsetReset,
     FetchFault,
     FetchFaultKind,
+    MessageList,
     drop_faults,
 )
 from zkconsumer.protocol.model import TopicPartition
@@ -81,13 +83,12 @@ class CountedLog:
 class MemoryFetcher:
     """The `Fetcher` of an in-memory log; `copy` returns a fetcher in the same state.
 
-    `consume` calls `wait` if it has nothing to return. With `no_wait` it returns at once,
+    `fetch` calls `wait` if it has nothing to return. With `no_wait` it returns at once,
     regardless of its timeout. The fetcher reports no ends of logs: every offset of an in-memory log
     is a message, so such an end would move no position.
     """
 
     wait_s = 0.0
-    kind: Final = Message
     queued: Final = 0
 
     def __init__(self, log: Log, wait: Wait = no_wait) -> None:
@@ -111,10 +112,11 @@ class MemoryFetcher:
             self.positions.pop(tp, None)
         drop_faults(self.faults, gone)
 
-    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
+    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> list[MessageList]:
         if timeout_s > 0 and not self._ready():
             self._wait(self._ready, timeout_s)
-        found: list[Message] = []
+        found: list[MessageList] = []
+        left = max_messages
         for tp, offset in list(self.positions.items()):
             if self._is_out_of_range(tp, offset):
                 del self.positions[tp]
@@ -122,9 +124,12 @@ class MemoryFetcher:
                     FetchFault(FetchFaultKind.OUT_OF_RANGE, tp, f"{offset} is out of range")
                 )
                 continue
-            end = min(self._log.end(tp), offset + ROUND, offset + max_messages - len(found))
-            found += [self._log.message(tp, at) for at in range(offset, end)]
-            self.positions[tp] = max(offset, end)
+            end = min(self._log.end(tp), offset + ROUND, offset + left)
+            if end > offset:
+                messages = [self._log.message(tp, at) for at in range(offset, end)]
+                found.append(MessageList(tp, messages))
+                left -= len(messages)
+                self.positions[tp] = end
         return found
 
     def _ready(self) -> bool:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from confluent_kafka import Message as RawMessage
-
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.messages import Message
@@ -22,7 +20,7 @@ from zkconsumer.consumer.stream import AnyStream, StreamReader
 from zkconsumer.consumer.stream_fetcher import StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Decoded, LeaseGate
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.kafka.fetcher import AutoOffsetReset
+from zkconsumer.kafka.fetcher import BUFFER_MESSAGES, AutoOffsetReset, MessageList
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.events import Event
@@ -50,12 +48,12 @@ class _Fetcher(MemoryFetcher):
         super().__init__(log)
         self.is_interrupted = False
 
-    def consume(self, max_messages: int, timeout_s: float) -> list[RawMessage]:
-        messages = super().consume(max_messages, timeout_s)
+    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> list[MessageList]:
+        runs = super().fetch(timeout_s, max_messages)
         if self.is_interrupted:
             self.is_interrupted = False
             raise KeyboardInterrupt
-        return messages
+        return runs
 
 
 @dataclass

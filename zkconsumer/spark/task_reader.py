@@ -22,7 +22,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +49,7 @@ from zkconsumer.kafka.fetcher import (
     BrokerClient,
     FetchFault,
     FetchFaultKind,
+    MessageList,
 )
 from zkconsumer.kafka.logs import STALE_END_S
 from zkconsumer.loops import Loops
@@ -476,7 +476,7 @@ class MessageReader(RangeReader):
         self._fetcher.assign(positions)
 
     def _wait(self, limit_s: float) -> None:
-        self._fetcher.consume(1, limit_s)
+        self._fetcher.fetch(limit_s, 1)
 
     def _read(
         self, columns: Sequence[str], tokens: Mapping[TopicPartition, int | None]
@@ -489,45 +489,32 @@ class MessageReader(RangeReader):
         """Yield runs of at most `ROWS_PER_BATCH` messages of one partition."""
         while self._next:
             left = sum(self._ranges[tp].end - offset for tp, offset in self._next.items())
-            messages = self._fetcher.consume(min(ROWS_PER_BATCH, left), WAIT_S)
-            if messages:
+            runs = self._fetcher.fetch(WAIT_S, min(ROWS_PER_BATCH, left))
+            if runs:
                 self._idle_since = None
-                yield from self._within_ranges(messages)
+                yield from self._within_ranges(runs)
             else:
                 self._check_time_limits()
             self._handle_faults()
 
     def _within_ranges(
-        self, messages: list[Message]
+        self, runs: Iterable[MessageList]
     ) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        for tp, run in self._by_partition(messages):
+        for run in runs:
+            tp, messages = run.tp, run.messages
             if tp not in self._next:
                 continue  # a message after the end of a finished range
             end = self._ranges[tp].end
-            reached = _offset(run[-1]) + 1
+            reached = _offset(messages[-1]) + 1
             self._next[tp] = reached
             self._short_since.pop(tp, None)
             if reached >= end:
                 self._finish(tp)
-            kept = run if reached <= end else [one for one in run if _offset(one) < end]
+            kept = messages if reached <= end else [one for one in messages if _offset(one) < end]
             if self._task.has_backlog:
-                CACHE.measure(tp.topic, run)
+                CACHE.measure(tp.topic, messages)
             if kept:
                 yield tp, kept
-
-    def _by_partition(
-        self, messages: list[Message]
-    ) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        if len(self._next) == 1:
-            yield next(iter(self._next)), messages
-            return
-        at, kind = 0, self._fetcher.kind
-        topics, numbers = map(kind.topic, messages), map(kind.partition, messages)
-        places: Iterator[Any] = zip(topics, numbers, strict=True)  # Any: in the stubs also None
-        for place, same in groupby(places):
-            until = at + len(list(same))
-            yield TopicPartition(*place), messages[at:until]
-            at = until
 
 
 class ColumnReader(RangeReader):
@@ -558,7 +545,7 @@ class ColumnReader(RangeReader):
             else:
                 self._idle_since = None
             for run in runs:
-                self._next[run.tp] = run.last.offset() + 1
+                self._next[run.tp] = run.offset(len(run) - 1) + 1
                 self._short_since.pop(run.tp, None)
                 if self._next[run.tp] >= self._ranges[run.tp].end:
                     self._finish(run.tp)
@@ -589,7 +576,7 @@ def _selected(
     import pyarrow as pa  # noqa: PLC0415 - see `_check_pyarrow`
 
     from zkconsumer.kafka.columns.from_messages import TYPES, header_column  # noqa: PLC0415 - as above
-    from zkconsumer.kafka.columns.record_sets import headers_of  # noqa: PLC0415 - an extra
+    from zkconsumer.kafka.columns.records import headers_of  # noqa: PLC0415 - an extra
 
     def column(name: str) -> pyarrow.Array:
         if name == TOKEN:

@@ -21,13 +21,12 @@ from zkconsumer.kafka.columns.record_sets import (
     ROWS,
     SCHEMA,
     Batches,
-    CorruptError,
     Engine,
     RecordSet,
     compiled_engine,
-    headers_of,
     plain_engine,
 )
+from zkconsumer.kafka.columns.records import CorruptError, headers_of
 from zkconsumer.protocol.model import TopicPartition
 
 TP = TopicPartition("topic", 3)
@@ -311,7 +310,7 @@ def test_headers_can_be_returned(engine: Engine) -> None:
     """Headers are returned in their order, with repeated names and null values."""
     headers = (("a", b"1"), ("b", None), ("a", b""))
     data = batch([Record(0, None, b"v", 5, headers), Record(1, None, b"w", 5)])
-    (found,) = RecordSet(TP, pa.py_buffer(data), engine, with_headers=True).batches()
+    (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches(with_headers=True)
     assert [headers_of(one) for one in found["headers"].to_pylist()] == [list(headers), []]
 
 

@@ -25,7 +25,7 @@ from zkconsumer.consumer.stream import StreamReader
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
-from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+from zkconsumer.kafka.columns.fetcher import RecordFetcher
 from zkconsumer.kafka.fetcher import IDLE_S, TURN_S, AutoOffsetReset, Fetcher
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.kafka.pool import FetcherPool, SharedFetcher, WakeSignal
@@ -159,7 +159,7 @@ class ColumnLog(KafkaLog):
     """A log on a real broker that is read as columns."""
 
     def fetcher(self, *others: KafkaLog) -> Fetcher:
-        return ColumnFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
+        return RecordFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
 
 
 @dataclass
@@ -168,7 +168,7 @@ class SessionLog(KafkaLog):
 
     def fetcher(self, *others: KafkaLog) -> Fetcher:
         settings = settings_for(self.sandbox.bootstrap, version=self.version)
-        return ColumnFetcher(settings, session_from=1)
+        return RecordFetcher(settings, session_from=1)
 
 
 class NoWakeSignal:
@@ -241,27 +241,56 @@ def opened(
         assert not log.pool.join(LIMIT_S)
 
 
-def rows(fetcher: Fetcher, tp: TopicPartition, first: int, until: int) -> list[tuple[Any, ...]]:
-    """Return all fields of a partition's messages from `first` up to but excluding `until`."""
-    found: list[tuple[Any, ...]] = []
+@dataclass(frozen=True)
+class Fetched:
+    """A message that a fetcher has returned."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: tuple[int, int | None]
+    headers: list[tuple[str, bytes | None]]
+    leader_epoch: int | None
+
+
+def fetched(fetcher: Fetcher, most: int, timeout_s: float) -> list[Fetched]:
+    """Return the messages of one call of `fetch`."""
+    return [
+        Fetched(
+            *run.tp,
+            run.offset(one),
+            run.key(one),
+            run.value(one),
+            run.timestamp(one),
+            run.headers(one),
+            run.leader_epoch(one),
+        )
+        for run in fetcher.fetch(timeout_s, most)
+        for one in range(len(run))
+    ]
+
+
+def rows(fetcher: Fetcher, tp: TopicPartition, first: int, until: int) -> list[Fetched]:
+    """Return a partition's messages from `first` up to but excluding `until`."""
+    found: list[Fetched] = []
     fetcher.assign({tp: first})
     deadline = time.monotonic() + LIMIT_S
-    while not found or found[-1][0] < until - 1:
+    while not found or found[-1].offset < until - 1:
         assert time.monotonic() < deadline, f"{len(found)} messages of {tp}; {fetcher.faults}"
-        for one in fetcher.consume(1000, 0.05):
-            fields = (one.offset(), one.key(), one.value(), one.timestamp(), one.headers() or [])
-            found.append(fields)
+        found += fetched(fetcher, 1000, 0.05)
     fetcher.close()
     return found
 
 
 def assert_engines_agree(
     sandbox: Sandbox, tp: TopicPartition, first: int, until: int
-) -> list[tuple[Any, ...]]:
+) -> list[Fetched]:
     """Check that for one log both engines return equal rows, in the protocol of its broker."""
     version = {"0.8": 1, "0.9": 2}.get(sandbox.broker.release[:3], 4)
     settings = settings_for(sandbox.bootstrap, version=version)
-    of_columns = rows(ColumnFetcher(settings), tp, first, until)
+    of_columns = rows(RecordFetcher(settings), tp, first, until)
     assert of_columns == rows(KafkaFetcher(settings), tp, first, until)
     return of_columns
 

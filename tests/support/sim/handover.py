@@ -35,7 +35,14 @@ from greenlet import greenlet  # type: ignore[import-untyped]  # it has no types
 from zkconsumer.consumer import stream_partitions as production
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant
 from zkconsumer.errors import ConnectorClosedError, FetchError
-from zkconsumer.kafka.fetcher import IDLE_S, AutoOffsetReset, FetchFault, FetchFaultKind
+from zkconsumer.kafka.fetcher import (
+    BUFFER_MESSAGES,
+    IDLE_S,
+    AutoOffsetReset,
+    FetchFault,
+    FetchFaultKind,
+    MessageList,
+)
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import CountedLog, MemoryFetcher
 
@@ -397,7 +404,7 @@ class Scheduler:
         if isinstance(value, dict):
             return tuple([(key, self.described(one)) for key, one in value.items()])
         if hasattr(value, "offset"):
-            return value.partition(), value.offset()
+            return value.offset
         if hasattr(value, "unfinished"):
             return self.label(value)
         if hasattr(value, "__iter__"):
@@ -667,22 +674,22 @@ class _Judge:
 
 
 class _Fetcher(MemoryFetcher):
-    """A fetcher whose `consume` restarts the history of reads of the calling thread, and that
+    """A fetcher whose `fetch` restarts the history of reads of the calling thread, and that
     reports the end of a log with markers, as the clients of read_committed streams do.
 
     Later decisions do not depend on what `StreamFetcher.fetch` and `Stream._wait_for_messages`
-    read before the call of `consume`.
+    read before the call of the client's `fetch`.
     """
 
     def __init__(self, log: CountedLog, scheduler: Scheduler, markers: int) -> None:
         super().__init__(log, lambda *_: scheduler.wait_for_others())
         self._scheduler, self._markers = scheduler, markers
 
-    def consume(self, max_messages: int, timeout_s: float) -> list[Observed]:
+    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> list[MessageList]:
         self._scheduler.current.history = 0
         self._scheduler.observed(timeout_s)
         self._report_ends()
-        found = super().consume(max_messages, timeout_s)
+        found = super().fetch(timeout_s, max_messages)
         self._report_ends()
         return found
 
@@ -790,7 +797,10 @@ class _Schedule:
                 partitions._paused,
                 partitions._releases,
                 fetcher.states,
-                fetcher.buffer,
+                [
+                    (one.run.tp, one.run.offset(0), [*copy.copy(one.numbers)])
+                    for one in fetcher.unread
+                ],
                 self.fetcher.positions,
                 [(one.tp, one.offset) for one in self.fetcher.faults],
                 fetcher._ends_after_buffer,

@@ -26,7 +26,7 @@ from zkconsumer.cli.legacy.joptsimple import Option, OptionError, Options, Parse
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import Ended, Tool
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.consumer.messages import Message
+from zkconsumer.consumer.messages import Message, TimestampType
 from zkconsumer.consumer.stream_partitions import Decoded
 from zkconsumer.errors import ConfigError, ConsumerTimeoutError
 from zkconsumer.protocol import paths
@@ -183,7 +183,6 @@ Formatter = Callable[[Record], bytes]
 _NULL: Final = b"null"
 
 # librdkafka's timestamp types, as the old tools print them.
-_TIMES: Final = {1: "CreateTime", 2: "LogAppendTime"}
 
 
 def formatter(java: str, properties: Mapping[str, str], release: KafkaRelease) -> Formatter:
@@ -236,9 +235,10 @@ def _default(properties: Mapping[str, str], release: KafkaRelease) -> Formatter:
 
 
 def _time(message: Record) -> bytes:
-    kind, milliseconds = message._raw.timestamp()
-    is_known = kind in _TIMES and milliseconds is not None
-    return f"{_TIMES[kind]}:{milliseconds}".encode() if is_known else b"NO_TIMESTAMP"
+    kind, milliseconds = message.timestamp_type, message.timestamp
+    if kind is None or milliseconds is None:
+        return b"NO_TIMESTAMP"
+    return f"{kind.value}:{milliseconds}".encode()
 
 
 # ---- deserializers ------------------------------------------------------------------------------
@@ -277,10 +277,11 @@ def _checksum(message: Record) -> int:
 
     Source: `Message.checksum`.
     """
-    kind, milliseconds = message._raw.timestamp()
-    if kind not in _TIMES or milliseconds is None:
+    kind, milliseconds = message.timestamp_type, message.timestamp
+    if kind is None or milliseconds is None:
         return _checksum_0(message)
-    return _crc(message, struct.pack(">bbq", 1, 8 if kind == 2 else 0, milliseconds))
+    attributes = 8 if kind is TimestampType.LOG_APPEND_TIME else 0
+    return _crc(message, struct.pack(">bbq", 1, attributes, milliseconds))
 
 
 def _checksum_0(message: Record) -> int:

@@ -28,8 +28,7 @@ from zkconsumer.kafka.tls import TRUST_REMEDY, tls_context, trust_shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Initial size, in bytes, of a response buffer; it grows to the size of the largest response.
-_SMALLEST_BUFFER: Final = 64 * 1024
+    from zkconsumer.kafka.columns.buffers import Response
 
 # While a response arrives, `select` reports the socket after this many bytes, or at the end of the
 # response. Otherwise it would report every packet, and each report costs as much as parsing 200
@@ -64,7 +63,7 @@ class Connection:
         self._socket = raw
         self._client_id = client_id
         self._number = 0
-        self._buffer: pa.Buffer | None = None
+        self._response: Response | None = None
         self._received = 0
         self._unsent = b""
         self._enough = 1
@@ -99,10 +98,10 @@ class Connection:
                 return False
         return True
 
-    def receive(self, largest: int) -> pa.Buffer | None:
+    def receive(self, largest: int) -> Response | None:
         """Return the next response without its length field, or None if the response is incomplete.
 
-        The returned buffer is valid until the next call. `largest` is the maximum size of a
+        `largest` is the maximum size of a
         response. Raises OSError if the connection is lost, and MalformedError if the response is
         malformed.
         """
@@ -112,9 +111,10 @@ class Connection:
             if size is not None and self._received >= wanted:
                 if self._received > wanted:
                     raise MalformedError("a response has more bytes than it announces")
+                response, self._response = self._room(wanted), None
                 self._received = 0
                 self._report_at(1)
-                return self._checked(self._room(wanted).slice(4, size))
+                return response._replace(data=self._checked(response.data.slice(4, size)))
             if not self._receive_until(wanted):
                 return None
 
@@ -123,27 +123,27 @@ class Connection:
         the buffer."""
         if self._received < 4:
             return None
-        (size,) = struct.unpack_from(">i", self._room(4))
+        (size,) = struct.unpack_from(">i", self._room(4).data)
         if not 4 <= size <= largest:
             raise MalformedError(f"a response announces {size} bytes; the limit is {largest}")
         self._room(size + 4)
         return int(size)
 
-    def _room(self, size: int) -> pa.Buffer:
-        """Return the buffer, with room for at least `size` bytes."""
-        if self._buffer is None or size > self._buffer.size:
-            import pyarrow as pa  # noqa: PLC0415 - tools that only call `ask` need no pyarrow
+    def _room(self, size: int) -> Response:
+        """Return the memory of the response, with room for at least `size` bytes."""
+        if self._response is None or size > self._response.data.size:
+            # Tools that only call `ask` need no pyarrow.
+            from zkconsumer.kafka.columns.buffers import response_memory  # noqa: PLC0415
 
-            grown = pa.allocate_buffer(max(size, _SMALLEST_BUFFER))
-            if self._buffer is not None:
-                received = memoryview(self._buffer).cast("B")[: self._received]
-                memoryview(grown).cast("B")[: self._received] = received
-            self._buffer = grown
-        return self._buffer
+            grown = response_memory(size)
+            if self._response is not None:
+                grown.memory[: self._received] = self._response.memory[: self._received]
+            self._response = grown
+        return self._response
 
     def _receive_until(self, wanted: int) -> bool:
         # One request is under way, so everything that arrives belongs to its response.
-        view = memoryview(self._room(wanted)).cast("B")
+        view = memoryview(self._room(wanted).memory)
         while self._received < wanted:
             try:
                 count = self._socket.recv_into(view[self._received :])

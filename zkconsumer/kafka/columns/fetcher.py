@@ -1,14 +1,16 @@
-"""Fetch messages as columns, over zkconsumer's own connections to brokers.
+"""Fetch messages over zkconsumer's own connections to brokers: as columns, or as records.
 
-`ColumnFetcher` is the second implementation of `kafka.fetcher.Fetcher`; the first one uses
-librdkafka. The thread that calls `fetch` does all work between two waits for a socket. Only
-look-ups and new connections, which may block, run on other threads.
+`RecordFetcher` is the second implementation of `kafka.fetcher.Fetcher`; the first one uses
+librdkafka. `ColumnFetcher` returns the same messages as columns. The thread that calls `fetch` does
+all work between two waits for a socket. Only look-ups and new connections, which may block, run on
+other threads.
 
 Each broker has at most one request in flight. The request contains all partitions that this broker
 leads; those that have waited longest come first. The headers of the batches in a response contain
 the next offsets, so the next request is sent before the first record is parsed. The broker and the
 system's buffers work while this thread parses. Memory is bounded: a fetcher holds one response of
-each broker, and receives the next one only when all records of the current one were returned.
+each broker, and receives the next one only when all records of the current one were returned. A
+response of records stays in memory as long as the program keeps one of its messages.
 """
 
 from __future__ import annotations
@@ -18,18 +20,21 @@ import selectors
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import RECEIVE_BYTES, Settings
 from zkconsumer.kafka.columns import fetch_sessions, parsers, requests
+from zkconsumer.kafka.columns.buffers import Response
 from zkconsumer.kafka.columns.compilation import engines_for
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.fetch_sessions import FetchSession
@@ -42,14 +47,8 @@ from zkconsumer.kafka.columns.lookups import (
     name_of,
     why,
 )
-from zkconsumer.kafka.columns.record_sets import (
-    BYTES,
-    Batches,
-    CorruptError,
-    Engine,
-    RecordSet,
-    headers_of,
-)
+from zkconsumer.kafka.columns.record_sets import BYTES, Batches, Engine, RecordSet
+from zkconsumer.kafka.columns.records import CorruptError, Records
 from zkconsumer.kafka.columns.requests import (
     Aborted,
     FetchedPartition,
@@ -59,9 +58,9 @@ from zkconsumer.kafka.columns.requests import (
     Metadata,
 )
 from zkconsumer.kafka.fetcher import (
+    BUFFER_MESSAGES,
     LOOKUP_S,
     REPORT_INTERVAL_S,
-    TIMESTAMP_NOT_AVAILABLE,
     Answers,
     AutoOffsetReset,
     FetchFault,
@@ -70,11 +69,6 @@ from zkconsumer.kafka.fetcher import (
     drop_faults,
 )
 from zkconsumer.protocol.model import TopicPartition
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message
-
-Value: TypeAlias = Any  # Any: a value of a row; its column has its type
 
 T = TypeVar("T")
 
@@ -109,43 +103,31 @@ _LONGEST_PAUSE_S: Final = 1.0
 _CONNECT_S: Final = 10.0
 
 
-class Run(NamedTuple):
-    """Messages of one partition, in order, with the columns of `record_sets.SCHEMA`.
-
-    Its methods have the names of a message's methods, so that a stream handles both in the same
-    way.
-    """
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages of one partition, in order, with the columns of `record_sets.SCHEMA`."""
 
     tp: TopicPartition
     batch: pa.RecordBatch
 
-    def topic(self) -> str:
-        return self.tp.topic
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
 
-    def partition(self) -> int:
-        return self.tp.partition
-
-    def offset(self) -> int:
-        """Return the offset of the first message."""
-        return int(self.batch.column(_OFFSET)[0].as_py())
+    def offset(self, number: int) -> int:
+        """Return the offset of message `number`; the first message is number 0."""
+        return int(self.batch.column(_OFFSET)[number].as_py())
 
     @property
     def size(self) -> int:
-        """The size of the run's buffers in bytes. A run made by `cut` has the size of the original
-        run."""
+        """The size of the run's buffers in bytes."""
         return int(self.batch.get_total_buffer_size())
 
-    @property
-    def last(self) -> Run:
-        """The last message as a run."""
-        return self.cut(self.batch.num_rows - 1)
-
-    def cut(self, first: int, count: int | None = None) -> Run:
-        """Return a run of `count` messages, beginning with message number `first`."""
-        return Run(self.tp, self.batch.slice(first, count))
+    estimated_size = size
 
 
 _OFFSET: Final = 4
+
+R = TypeVar("R", Run, Records)
 
 # Runs of several partitions are returned together until they have this many messages. So a program
 # does not get many small batches from many partitions; it gets large batches one at a time.
@@ -196,15 +178,14 @@ def _limits_of(settings: Settings) -> FetchLimits:
     )
 
 
-class ColumnFetcher:
-    """The `Fetcher` that reads columns; `fetch` returns them, and `consume` single messages."""
+class OwnFetcher(ABC, Generic[R]):
+    """A fetcher over zkconsumer's own connections; a subclass determines what `fetch` returns."""
 
     def __init__(
         self,
         settings: Settings,
         *,
         engine: Engine | None = None,
-        with_headers: bool = False,
         session_from: int = SESSION_FROM,
     ) -> None:
         """Create a fetcher; it connects when the first partition is assigned.
@@ -212,14 +193,13 @@ class ColumnFetcher:
         Args:
             settings: librdkafka's settings, from `client_settings`.
             engine: the parser of records; None chooses the fastest one that is ready.
-            with_headers: whether batches have the column `headers`. `consume` sets it to True.
             session_from: number of partitions of one broker that are fetched in a fetch session.
         """
         self.faults: deque[FetchFault] = deque()
+        self.queued: Final = 0
         self.wait_s = float(settings["fetch.wait.max.ms"]) / 1000
         self._settings = settings
         self._engine = engines_for(engine)
-        self._with_headers = with_headers
         self._session_from = session_from
         # Why no broker answered a look-up of offsets. The resolver's thread adds the reasons, and
         # `_advance` reports them: the owner must read the addresses again even if it reads nothing.
@@ -240,11 +220,7 @@ class ColumnFetcher:
         self._brokers: dict[int, _Broker] = {}
         self._metadata: Future[Metadata] | None = None
         self._metadata_at = 0.0  # when to ask again for missing leaders
-        self._pending: deque[tuple[_Partition, Iterator[pa.RecordBatch]]] = deque()
-        # The messages that `consume` has not returned yet, and the ends of logs that come after
-        # them.
-        self._rows: deque[ColumnMessage] = deque()
-        self._ends_after_rows: deque[FetchFault] = deque()
+        self._pending: deque[tuple[_Partition, Iterator[R]]] = deque()
         self._reported: dict[str, tuple[float, int]] = {}
         self._selector = selectors.DefaultSelector()
         self._woken, self._wake = socket.socketpair()
@@ -278,14 +254,13 @@ class ColumnFetcher:
     def unassign(self, tps: Iterable[TopicPartition]) -> None:
         gone = {tp for tp in tps if self._partitions.pop(tp, None) is not None}
         if gone:
-            self._rows = deque(row for row in self._rows if row.tp not in gone)
-            for faults in (self.faults, self._ends_after_rows):
-                drop_faults(faults, gone)
+            drop_faults(self.faults, gone)
 
-    def fetch(self, timeout_s: float) -> list[Run]:
+    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> list[R]:
         """Return the next messages of some partitions; none at the timeout or at a new fault.
 
-        The call waits at most `timeout_s` seconds, and parses for up to a few milliseconds.
+        The call waits at most `timeout_s` seconds, and parses for up to a few milliseconds. It
+        ignores `max_messages`, because runs are as large as responses.
         """
         deadline = time.monotonic() + timeout_s
         known = len(self.faults)
@@ -300,31 +275,16 @@ class ColumnFetcher:
             if left_s <= 0 and not self._pending:
                 return []
 
-    def _with_others(self, run: Run) -> list[Run]:
+    def _with_others(self, run: R) -> list[R]:
         """Return a small run together with further runs that were already received."""
-        if run.batch.num_rows >= _TOGETHER:
+        if len(run) >= _TOGETHER:
             return [run]
-        runs, count, size = [run], run.batch.num_rows, run.size
+        runs, count, size = [run], len(run), run.size
         while count < _TOGETHER and size < BYTES and (more := self._parsed()) is not None:
             runs.append(more)
-            count += more.batch.num_rows
+            count += len(more)
             size += more.size
         return runs
-
-    def consume(self, max_messages: int, timeout_s: float) -> list[Message]:
-        self._with_headers = True
-        if not self._rows:
-            for run in self.fetch(timeout_s):
-                self._rows.extend(messages_of(run))
-            ends = [one for one in self.faults if one.kind is FetchFaultKind.END]
-            for one in ends:
-                self.faults.remove(one)
-            self._ends_after_rows.extend(ends)
-        found = [self._rows.popleft() for _ in range(min(max_messages, len(self._rows)))]
-        if not self._rows and self._ends_after_rows:
-            self.faults.extend(self._ends_after_rows)
-            self._ends_after_rows.clear()
-        return found  # type: ignore[return-value]  # they have the methods of librdkafka's messages
 
     def resolve(self, tps: Iterable[TopicPartition], reset: AutoOffsetReset) -> Future[Answers]:
         return self._resolver.resolve(tps, reset)
@@ -332,14 +292,6 @@ class ColumnFetcher:
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         known = ((tp, self._partitions.get(tp)) for tp in tps)
         return {tp: one.end for tp, one in known if one is not None and one.end >= 0}
-
-    @property
-    def kind(self) -> type[ColumnMessage]:
-        return ColumnMessage
-
-    @property
-    def queued(self) -> int:
-        return len(self._rows)
 
     @property
     def sessions(self) -> dict[int, FetchSession]:
@@ -367,14 +319,18 @@ class ColumnFetcher:
 
     # ---- records ---------------------------------------------------------------------------------
 
-    def _parsed(self) -> Run | None:
-        """Return the next record batch of the responses that were received."""
+    @abstractmethod
+    def _runs(self, found: RecordSet) -> Iterator[R]:
+        """Parse a record set. Raises CorruptError after the records before a malformed batch."""
+
+    def _parsed(self) -> R | None:
+        """Return the next run of the responses that were received."""
         while self._pending:
-            partition, batches = self._pending[0]
+            partition, runs = self._pending[0]
             if self._partitions.get(partition.tp) is partition:
                 try:
-                    if (batch := next(batches, None)) is not None:
-                        return Run(partition.tp, batch)
+                    if (run := next(runs, None)) is not None:
+                        return run
                 except CorruptError as error:
                     self._stop(partition, FetchFaultKind.PERMANENT, str(error))
             self._pending.popleft()
@@ -521,7 +477,7 @@ class ColumnFetcher:
         for broker in self._brokers.values():
             idle_until = max(broker.retry_at, broker.throttled_until)
             dues.append(broker.overdue_at if broker.asked is not None else idle_until)
-        left = [due - now for due in dues if due > now]
+        left: list[float] = [due - now for due in dues if due > now]
         for key, _ in self._selector.select(min([timeout_s, *left])):
             if key.fileobj is self._woken:
                 self._woken.recv(4096)
@@ -539,9 +495,9 @@ class ColumnFetcher:
             response = connection.receive(RECEIVE_BYTES)
             if response is None:
                 return
-            self.fetched_bytes += response.size
+            self.fetched_bytes += response.data.size
             version = connection.versions[requests.FETCH]
-            reader = FieldReader(memoryview(response).cast("B"), 4)
+            reader = FieldReader(memoryview(response.data).cast("B"), 4)
             throttled_ms, code, session, found = requests.fetched(version, reader)
         except LOST as error:
             self._lose(node, error)
@@ -565,13 +521,14 @@ class ColumnFetcher:
                 self._take(partition, one, response)
         self._advance()
 
-    def _take(self, partition: _Partition, found: FetchedPartition, response: pa.Buffer) -> None:
+    def _take(self, partition: _Partition, found: FetchedPartition, response: Response) -> None:
         if found.error:
             self._take_error(partition, found.error)
             return
         partition.end = self._end_of(found)
         if found.size:
-            self._take_records(partition, response.slice(found.at, found.size), found.aborted)
+            data = response.data.slice(found.at, found.size)
+            self._take_records(partition, response._replace(data=data), found.aborted)
         if partition.offset >= partition.until:
             partition.stopped = True
             if self._reports_ends:
@@ -592,7 +549,7 @@ class ColumnFetcher:
             return found.last_stable
         return found.high_watermark
 
-    def _end(self, partition: _Partition, offset: int) -> Iterator[pa.RecordBatch]:
+    def _end(self, partition: _Partition, offset: int) -> Iterator[R]:
         """Yield nothing. When this generator runs, all messages before the end of the log were
         returned, so report the end."""
         self.faults.append(
@@ -601,16 +558,16 @@ class ColumnFetcher:
         yield from ()
 
     def _take_records(
-        self, partition: _Partition, data: pa.Buffer, aborted: Sequence[Aborted]
+        self, partition: _Partition, response: Response, aborted: Sequence[Aborted]
     ) -> None:
         found = RecordSet(
             partition.tp,
-            data,
+            response.data,
             self._engine(),
             first=partition.offset,
             until=partition.until,
-            with_headers=self._with_headers,
             aborted=aborted,
+            memory=response.memory,
         )
         if found.next_offset > partition.offset:
             if partition.until < parsers.MAX_OFFSET:
@@ -622,7 +579,7 @@ class ColumnFetcher:
         elif not found.is_corrupt:
             self._grow(partition, found)
             return
-        self._pending.append((partition, found.batches()))
+        self._pending.append((partition, self._runs(found)))
 
     def _grow(self, partition: _Partition, found: RecordSet) -> None:
         """Request more bytes: the response contains only a part of the first batch."""
@@ -699,6 +656,31 @@ class ColumnFetcher:
         return future
 
 
+class ColumnFetcher(OwnFetcher[Run]):
+    """Fetches columns; with `with_headers`, batches also have the column `headers`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        engine: Engine | None = None,
+        with_headers: bool = False,
+        session_from: int = SESSION_FROM,
+    ) -> None:
+        super().__init__(settings, engine=engine, session_from=session_from)
+        self._with_headers = with_headers
+
+    def _runs(self, found: RecordSet) -> Iterator[Run]:
+        return (Run(found.tp, batch) for batch in found.batches(with_headers=self._with_headers))
+
+
+class RecordFetcher(OwnFetcher[Records]):
+    """The `Fetcher` that returns records."""
+
+    def _runs(self, found: RecordSet) -> Iterator[Records]:
+        return found.records()
+
+
 def _unchanged(
     session: FetchSession, asked: Iterable[_Partition], found: Set[TopicPartition]
 ) -> list[FetchedPartition]:
@@ -719,76 +701,3 @@ _REMEMBERED: Final = 100
 def _close_unused(connecting: Future[Connection]) -> None:
     if connecting.exception() is None:
         connecting.result().close()
-
-
-# ---- single messages -----------------------------------------------------------------------------
-
-
-class ColumnMessage:
-    """One row of a run, with the methods of librdkafka's messages that zkconsumer uses."""
-
-    __slots__ = ("_headers", "_key", "_offset", "_time", "_value", "tp")
-
-    _key: bytes | None
-    _value: bytes | None
-    _time: tuple[int, int | None]
-
-    def __init__(self, tp: TopicPartition, row: tuple[Value, ...]) -> None:
-        self.tp = tp
-        self._offset, self._key, self._value, self._time, self._headers = row
-
-    def topic(self) -> str:
-        return self.tp.topic
-
-    def partition(self) -> int:
-        return self.tp.partition
-
-    def offset(self) -> int:
-        return int(self._offset)
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def timestamp(self) -> tuple[int, int | None]:
-        """Return librdkafka's number of the timestamp type, and the time in ms.
-
-        The time is None if the columns cannot hold it.
-        """
-        return self._time
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        return headers_of(self._headers or b"")
-
-    def leader_epoch(self) -> None:
-        """Return None: columns do not contain the leader's epoch."""
-
-    def error(self) -> None:
-        """Return None: a fetcher reports errors as faults."""
-
-    def __len__(self) -> int:
-        return len(self._value or b"")
-
-
-# librdkafka's number of a timestamp type is Kafka's number plus one.
-_TYPE_ID: Final = TIMESTAMP_NOT_AVAILABLE + 1
-# With this type librdkafka returns the time 0.
-_NO_TIME: Final = parsers.NO_TIME
-
-
-def messages_of(run: Run) -> Iterator[ColumnMessage]:
-    """Yield the rows of a run as messages."""
-    batch = run.batch
-    count = batch.num_rows
-    headers = batch["headers"].to_pylist() if "headers" in batch.schema.names else [b""] * count
-    times = batch["timestamp"].cast(pa.int64()).to_pylist()
-    types = batch["timestampType"].to_pylist()
-    stamps = [
-        (kind + _TYPE_ID, time // 1000 if time is not None else 0 if kind == _NO_TIME else None)
-        for kind, time in zip(types, times, strict=True)
-    ]
-    columns = (batch["offset"], batch["key"], batch["value"])
-    rows = zip(*(one.to_pylist() for one in columns), stamps, headers, strict=True)
-    return (ColumnMessage(run.tp, row) for row in rows)

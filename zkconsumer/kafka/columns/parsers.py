@@ -1,4 +1,4 @@
-"""The loops over the bytes of record sets: find batches, and copy records into columns.
+"""The loops over the bytes of record sets: find batches, and locate records or copy them.
 
 numba compiles these functions (`compiled`). Without numba, Python runs the same functions; tests
 also run them in Python to check the compiled ones. The functions index only flat arrays, and check
@@ -53,7 +53,8 @@ COUNT: Final = 7  # number of records; 0 in the old formats, which do not count 
 CHECKED: Final = 8  # the start of the bytes that the checksum covers; they end at END
 CHECKSUM: Final = 9
 NEXT: Final = 10  # the offset after the last record
-WIDTH: Final = 11
+LEADER: Final = 11  # the epoch of the leader that wrote the batch; -1 in the old formats
+WIDTH: Final = 12
 
 NO_TIME: Final = -1
 CREATE_TIME: Final = 0
@@ -103,6 +104,26 @@ _FAR: Final = 1 << 62
 _LEAST_MESSAGE: Final = 14
 HEADER_V2: Final = 61
 _ENTRY: Final = 12
+LEAST_ENTRY: Final = _ENTRY + _LEAST_MESSAGE
+
+
+# ---- where records are ---------------------------------------------------------------------------
+
+# The columns of a table of places, one after another; each has room for the same number of records.
+# A null ends at -1. A record without headers has no bytes of headers.
+KEY_START: Final = 0
+KEY_END: Final = 1
+VALUE_START: Final = 2
+VALUE_END: Final = 3
+HEADERS_START: Final = 4
+HEADERS_END: Final = 5
+OFFSET: Final = 6
+RECORD_TIME: Final = 7  # in ms, or UNKNOWN_TIME
+RECORD_TIME_TYPE: Final = 8
+RECORD_LEADER: Final = 9
+PLACES: Final = 10
+
+UNKNOWN_TIME: Final = _FAR
 
 
 class Columns(NamedTuple):
@@ -224,6 +245,7 @@ def _scan_batch(data: Array, at: int, stop: int, table: Array, rows: int) -> int
     table[row + CHECKED] = at + 21
     table[row + CHECKSUM] = int32(data, at + 17) & 0xFFFFFFFF
     table[row + NEXT] = base + last + 1
+    table[row + LEADER] = int32(data, at + 12)
     return 0 if attributes & 32 else 1
 
 
@@ -266,6 +288,7 @@ def _scan_message(data: Array, at: int, stop: int, table: Array, rows: int) -> i
     table[row + CHECKED] = at + 16
     table[row + CHECKSUM] = int32(data, at + 12) & 0xFFFFFFFF
     table[row + NEXT] = offset + 1
+    table[row + LEADER] = -1
     return 1
 
 
@@ -529,18 +552,162 @@ def _add_time(offset: int, time: int, time_type: int, cursor: Array, out: Column
     cursor[FILLED] = row + 1
 
 
+# ---- records without a copy ----------------------------------------------------------------------
+
+
+def locate(
+    data: Array,
+    table: Array,
+    rows: int,
+    cursor: Array,
+    first: int,
+    until: int,
+    shift: int,
+    places: Array,
+) -> int:
+    """Find the records with offsets from `first` to `until` - 1, as `parse` does, but copy none.
+
+    The positions of their keys, values and headers in `data`, each plus `shift`, are written into
+    `places`. The arguments and the result are otherwise those of `parse`.
+    """
+    room = len(places) // PLACES
+    while cursor[ROW] < rows:
+        row = cursor[ROW] * WIDTH
+        if cursor[AT] < 0:
+            cursor[AT] = table[row + POSITION]
+            cursor[LEFT] = table[row + COUNT]
+        if table[row + FORMAT] == 2:
+            status = _locate_batch(data, table, row, cursor, first, until, shift, places, room)
+        else:
+            status = _locate_messages(data, table, row, cursor, first, until, shift, places, room)
+        if status != DONE:
+            return status
+        cursor[ROW] += 1
+        cursor[AT] = -1
+    return DONE
+
+
+@_loop
+def _locate_batch(
+    data: Array,
+    table: Array,
+    row: int,
+    cursor: Array,
+    first: int,
+    until: int,
+    shift: int,
+    places: Array,
+    room: int,
+) -> int:
+    at, left, end = cursor[AT], cursor[LEFT], table[row + END]
+    base, time, time_type = table[row + BASE], table[row + TIME], table[row + TIME_TYPE]
+    leader = table[row + LEADER]
+    status = DONE
+    while left > 0:
+        after, late, delta, key_at, key_size, value_at, value_size, rest = _record(data, at, end)
+        if after < 0:
+            status = CORRUPT
+            break
+        if first <= base + delta < until:
+            if cursor[FILLED] == room:
+                status = FULL
+                break
+            known = time if time_type == APPEND_TIME else _later(time, late)
+            one = cursor[FILLED]
+            _put(places, room, one, key_at + shift, key_size, value_at + shift, value_size)
+            places[HEADERS_START * room + one] = rest + shift
+            places[HEADERS_END * room + one] = after + shift
+            _put_time(places, room, one, base + delta, known, time_type, leader)
+            cursor[FILLED] += 1
+        at = after
+        left -= 1
+    cursor[AT], cursor[LEFT] = at, left
+    return CORRUPT if status == DONE and at != end else status
+
+
+@_loop
+def _locate_messages(
+    data: Array,
+    table: Array,
+    row: int,
+    cursor: Array,
+    first: int,
+    until: int,
+    shift: int,
+    places: Array,
+    room: int,
+) -> int:
+    at, end, base = cursor[AT], table[row + END], table[row + BASE]
+    is_checked = table[row + CHECKED] >= 0
+    status = DONE
+    while at < end:
+        after, offset, _, _, time, time_type, key_at, key_size, value_at, value_size = message(
+            data, at, end
+        )
+        if after < 0:
+            status = CORRUPT
+            break
+        if is_checked and crc32(data, at + 16, after) != int32(data, at + 12) & 0xFFFFFFFF:
+            status = CHECKSUM_FAILED
+            break
+        if first <= base + offset < until:
+            if cursor[FILLED] == room:
+                status = FULL
+                break
+            if table[row + TIME_TYPE] == APPEND_TIME:
+                time, time_type = table[row + TIME], APPEND_TIME
+            one = cursor[FILLED]
+            _put(places, room, one, key_at + shift, key_size, value_at + shift, value_size)
+            places[HEADERS_START * room + one] = places[HEADERS_END * room + one] = at + shift
+            _put_time(places, room, one, base + offset, time, time_type, -1)
+            cursor[FILLED] += 1
+        at = after
+    cursor[AT] = at
+    return status
+
+
+@_inlined
+def _put(
+    places: Array,
+    room: int,
+    one: int,
+    key_at: int,
+    key_size: int,
+    value_at: int,
+    value_size: int,
+) -> None:
+    """Write where key and value of record number `one` are."""
+    places[KEY_START * room + one] = key_at
+    places[KEY_END * room + one] = -1 if key_size < 0 else key_at + key_size
+    places[VALUE_START * room + one] = value_at
+    places[VALUE_END * room + one] = -1 if value_size < 0 else value_at + value_size
+
+
+@_inlined
+def _put_time(
+    places: Array, room: int, one: int, offset: int, time: int, time_type: int, leader: int
+) -> None:
+    """Write offset, time and leader's epoch of record number `one`."""
+    is_known = time_type != NO_TIME and -MAX_TIME <= time <= MAX_TIME
+    places[OFFSET * room + one] = offset
+    places[RECORD_TIME * room + one] = time if is_known else UNKNOWN_TIME
+    places[RECORD_TIME_TYPE * room + one] = time_type
+    places[RECORD_LEADER * room + one] = leader
+
+
 # ---- compiling -----------------------------------------------------------------------------------
 
 
 class Parsers(NamedTuple):
-    """The three functions that other modules call, compiled or not."""
+    """The functions that other modules call, compiled or not."""
 
     scan: Callable[[Array, int, int, Array, Array], None]
     parse: Callable[[Array, Array, int, Array, int, int, Columns], int]
+    locate: Callable[[Array, Array, int, Array, int, int, int, Array], int]
     last_offset: Callable[[Array, int, int], int]
 
 
-PLAIN: Final = Parsers(scan, parse, last_offset)
+PLAIN: Final = Parsers(scan, parse, locate, last_offset)
 
 
 def can_compile() -> bool:
@@ -568,6 +735,7 @@ def compiled() -> Parsers:
     signatures = (
         types.void(seen, long, long, longs, longs),
         long(seen, longs, long, longs, long, long, columns),
+        long(seen, longs, long, longs, long, long, long, longs),
         long(seen, long, long),
     )
     # `_nrt` is off, because the functions create no arrays. With `_nrt`, each call would count

@@ -1,15 +1,18 @@
-"""Convert record sets of Fetch responses into Arrow record batches, one partition at a time.
+"""Convert record sets of Fetch responses, one partition at a time.
 
 `RecordSet` finds the batches, and so the next offset to fetch, before any record is read. `batches`
-then checks, decompresses and parses them. The functions of `parsers` process each record.
+then checks and decompresses them, and copies the records into Arrow record batches. `records`
+instead finds the places of the records, and copies nothing. The functions of `parsers` process each
+record.
 """
 
 from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from mmap import mmap
 from typing import Final, Literal, NamedTuple
 
 import google_crc32c
@@ -17,10 +20,11 @@ import pyarrow as pa
 
 from zkconsumer.kafka.columns import parsers
 from zkconsumer.kafka.columns.batch_headers import HEADER_BYTES, batch_headers
-from zkconsumer.kafka.columns.buffers import Slab, SlabPool
+from zkconsumer.kafka.columns.buffers import Slab, SlabPool, address_of
 from zkconsumer.kafka.columns.codecs import CodecError, decompress
 from zkconsumer.kafka.columns.parsers import Columns, Parsers
 from zkconsumer.kafka.columns.primitives import Array
+from zkconsumer.kafka.columns.records import CorruptError, Records
 from zkconsumer.kafka.columns.requests import Aborted
 from zkconsumer.protocol.model import TopicPartition
 
@@ -34,6 +38,13 @@ BYTES: Final = 2 << 20
 # Batches have about the same size if the smallest has at least this share of the bytes of the
 # largest.
 _ABOUT_EQUAL: Final = 0.95
+
+# Records of fewer bytes are copied out of the memory of their response, because a message must not
+# keep much more memory than the response needs.
+_COPIED: Final = 256 * 1024
+
+# Number of decompressed bytes from which on a run is not joined with further batches.
+_JOINED_BYTES: Final = 256 * 1024
 
 # Maximum depth of nested compressed sets. The old producers wrote one level.
 _MAX_NESTED: Final = 4
@@ -59,10 +70,6 @@ SCHEMA: Final = pa.schema(
 
 HEADERS: Final = pa.field("headers", pa.binary())
 """The column of each record's undecoded headers, for `headers_of`; only on request."""
-
-
-class CorruptError(Exception):
-    """A batch is malformed, or its checksum is wrong."""
 
 
 class Engine(NamedTuple):
@@ -203,6 +210,28 @@ class _Piece(NamedTuple):
     data: Array
     table: Array
     rows: int
+    content: pa.Buffer | None = None
+    """The decompressed bytes; None if the bytes are those of the response."""
+
+
+class _Group(NamedTuple):
+    """Pieces to whose records one run can refer."""
+
+    data: mmap | bytes
+    keeper: pa.Buffer | None
+    """The response, if `data` is its memory."""
+    pieces: list[tuple[_Piece, int]]
+    """Each piece, with the position of its bytes in `data`."""
+
+    @property
+    def most(self) -> int:
+        """An upper bound of the number of records, at most `ROWS`."""
+        found = sum(
+            sum(piece.table[parsers.COUNT :: parsers.WIDTH].tolist())
+            + len(piece.data) // parsers.LEAST_ENTRY
+            for piece, _ in self.pieces
+        )
+        return min(ROWS, max(1, int(found)))
 
 
 class Batches(NamedTuple):
@@ -217,6 +246,7 @@ class RecordSet:
     """The batches of one partition in a Fetch response.
 
     Attributes:
+        tp: the partition.
         next_offset: the offset after the last complete batch; -1 if there is none.
         stopped_at: the position of the incomplete or malformed batch after it.
         is_corrupt: whether that batch is malformed.
@@ -230,23 +260,24 @@ class RecordSet:
         *,
         first: int = 0,
         until: int = parsers.MAX_OFFSET,
-        with_headers: bool = False,
         aborted: Iterable[Aborted] = (),
+        memory: mmap | None = None,
     ) -> None:
         """Find the batches.
 
         Args:
-            data: the bytes; they must not change before `batches` has ended.
+            data: the bytes; they must not change before `batches` has ended, and while `Records`
+                refer to them.
             first: offset of the first record wanted; a batch may begin with earlier ones.
             until: offset after the last record wanted.
-            with_headers: whether the record batches have the column `headers`.
             aborted: the transactions whose messages are left out.
+            memory: the memory of which `data` is a part, if it can be sliced; otherwise `records`
+                copies the bytes once.
         """
-        self._tp = tp
+        self.tp = tp
         self._engine = engine
         self._first, self._until = first, until
-        self._with_headers = with_headers
-        self._data = data
+        self._data, self._memory = data, memory
         self._octets = engine.octets(data)
         self._table, self._rows, self.next_offset, self.stopped_at, self.is_corrupt = self._scan(
             self._octets
@@ -255,7 +286,7 @@ class RecordSet:
 
     def _scan(self, octets: Array) -> tuple[Array, int, int, int, bool]:
         # A batch of format v2 has at least 61 bytes, a message of an old format at least 26.
-        table = self._engine.table((len(octets) // 26 + 1) * parsers.WIDTH)
+        table = self._engine.table((len(octets) // parsers.LEAST_ENTRY + 1) * parsers.WIDTH)
         found = self._engine.longs(_zeros(parsers.SCANNED))
         self._engine.parsers.scan(octets, 0, len(octets), table, found)
         count, stopped_at, status, upcoming = found.tolist()
@@ -279,12 +310,13 @@ class RecordSet:
         is_equal = min(found) >= _ABOUT_EQUAL * max(found)
         return Batches(density, max(found) if is_equal else 0)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, *, with_headers: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the records as record batches of up to `ROWS` rows or about `BYTES` bytes.
 
-        Raises CorruptError at a malformed batch, after the records before it.
+        With `with_headers` they have the column `headers`. Raises CorruptError at a malformed
+        batch, after the records before it.
         """
-        output = _Output(self._engine, self._tp, self._with_headers)
+        output = _Output(self._engine, self.tp, with_headers)
         failure: CorruptError | None = None
         try:
             for piece in self._pieces():
@@ -299,6 +331,73 @@ class RecordSet:
         if output.filled:
             yield output.take()
         output.drop()
+        self._raise(failure)
+
+    def records(self) -> Iterator[Records]:
+        """Yield the records as runs of up to `ROWS` messages, which refer to the response.
+
+        Small decompressed batches are joined. Raises CorruptError as `batches` does.
+        """
+        failure: CorruptError | None = None
+        try:
+            for group in self._groups():
+                yield from self._located(group)
+        except CorruptError as error:
+            failure = error
+        self._raise(failure)
+
+    def _located(self, group: _Group) -> Iterator[Records]:
+        """Yield the records of a group. Raises CorruptError after the records before it."""
+        engine, size = self._engine, parsers.PLACES * group.most
+        cursor, places = engine.longs(_zeros(parsers.CURSOR)), engine.table(size)
+        span = self._first, self._until
+
+        def run() -> Iterator[Records]:
+            if filled := int(cursor[parsers.FILLED]):
+                yield Records(self.tp, group.data, places, filled, group.keeper)
+
+        for piece, shift in group.pieces:
+            cursor[parsers.ROW], cursor[parsers.AT] = 0, -1
+            at = piece.data, piece.table, piece.rows, cursor, *span, shift
+            while (status := engine.parsers.locate(*at, places)) == parsers.FULL:
+                yield from run()
+                cursor[parsers.FILLED], places = 0, engine.table(size)
+            if status != parsers.DONE:
+                yield from run()
+                _check_status(status, piece, cursor)
+        yield from run()
+
+    def _groups(self) -> Iterator[_Group]:
+        """Yield the pieces in groups, so that small decompressed batches become one run."""
+        waiting: list[_Piece] = []
+        failure: CorruptError | None = None
+        try:
+            for piece in self._pieces():
+                is_full = sum(len(one.data) for one in waiting) >= _JOINED_BYTES
+                if waiting and (is_full or piece.content is None):
+                    yield _joined(waiting)
+                    waiting = []
+                if piece.content is None:
+                    data, keeper, shift = self._source()
+                    yield _Group(data, keeper, [(piece, shift)])
+                else:
+                    waiting.append(piece)
+        except CorruptError as error:
+            failure = error
+        if waiting:
+            yield _joined(waiting)
+        if failure is not None:
+            raise failure
+
+    def _source(self) -> tuple[mmap | bytes, pa.Buffer | None, int]:
+        """Return bytes that can be sliced, the buffer that keeps them, and the position in them at
+        which the data begin."""
+        if self._memory is None or self._data.size < _COPIED:
+            return self._data.to_pybytes(), None, 0
+        return self._memory, self._data, self._data.address - address_of(self._memory)
+
+    def _raise(self, failure: CorruptError | None) -> None:
+        """Raise `failure`, or the error of the malformed batch that ended the scan, if any."""
         if failure is not None:
             raise failure
         if self.is_corrupt:
@@ -307,20 +406,10 @@ class RecordSet:
             )
 
     def _parse(self, piece: _Piece, output: _Output) -> int:
-        status = self._engine.parsers.parse(
-            piece.data,
-            piece.table,
-            piece.rows,
-            output.cursor,
-            self._first,
-            self._until,
-            output.columns(),
-        )
-        if status in (parsers.CORRUPT, parsers.CHECKSUM_FAILED):
-            row = int(output.cursor[parsers.ROW]) * parsers.WIDTH
-            what = "is malformed" if status == parsers.CORRUPT else "has a wrong checksum"
-            upcoming = int(piece.table[row + parsers.NEXT])
-            raise CorruptError(f"a batch before offset {upcoming} {what}")
+        parse, columns = self._engine.parsers.parse, output.columns()
+        cursor, span = output.cursor, (self._first, self._until)
+        status = parse(piece.data, piece.table, piece.rows, cursor, *span, columns)
+        _check_status(status, piece, cursor)
         return int(status)
 
     def _offset_at(self, at: int) -> int:
@@ -377,7 +466,7 @@ class RecordSet:
         if row[parsers.FORMAT] == 2:
             one = row.copy()
             one[parsers.POSITION], one[parsers.END], one[parsers.CODEC] = 0, content.size, 0
-            return [_Piece(octets, self._engine.longs(array("q", one)), 1)]
+            return [_Piece(octets, self._engine.longs(array("q", one)), 1, content)]
         table, count, _, stopped_at, is_corrupt = self._scan(octets)
         if is_corrupt or stopped_at != content.size or level > _MAX_NESTED:
             raise CorruptError(f"{where} contains malformed messages")
@@ -399,8 +488,31 @@ class RecordSet:
             if inner[parsers.CODEC]:
                 pieces += self._decompressed(content, inner, level + 1)
             else:
-                pieces.append(_Piece(octets, self._engine.longs(array("q", inner)), 1))
+                pieces.append(_Piece(octets, self._engine.longs(array("q", inner)), 1, content))
         return pieces
+
+
+def _check_status(status: int, piece: _Piece, cursor: Array) -> None:
+    """Raise CorruptError if a parser has found a malformed record."""
+    if status in (parsers.CORRUPT, parsers.CHECKSUM_FAILED):
+        row = int(cursor[parsers.ROW]) * parsers.WIDTH
+        what = "is malformed" if status == parsers.CORRUPT else "has a wrong checksum"
+        upcoming = int(piece.table[row + parsers.NEXT])
+        raise CorruptError(f"a batch before offset {upcoming} {what}")
+
+
+def _joined(pieces: Sequence[_Piece]) -> _Group:
+    """Return decompressed pieces as one group."""
+    contents: list[pa.Buffer] = []
+    placed: list[tuple[_Piece, int]] = []
+    shift = size = 0
+    for piece in pieces:
+        assert piece.content is not None
+        if not contents or contents[-1] is not piece.content:
+            contents.append(piece.content)
+            shift, size = size, size + piece.content.size
+        placed.append((piece, shift))
+    return _Group(b"".join(contents), None, placed)
 
 
 def _aborted_batches(data: memoryview, end: int, aborted: Iterable[Aborted]) -> frozenset[int]:
@@ -434,24 +546,3 @@ def _aborted_batches(data: memoryview, end: int, aborted: Iterable[Aborted]) -> 
 def _as_rows(table: Array, count: int) -> list[list[int]]:
     flat = table[: count * parsers.WIDTH].tolist()
     return [flat[at : at + parsers.WIDTH] for at in range(0, len(flat), parsers.WIDTH)]
-
-
-def headers_of(data: bytes) -> list[tuple[str, bytes | None]]:
-    """Return a record's headers from the column `headers`. Raises CorruptError."""
-    found: list[tuple[str, bytes | None]] = []
-    octets = memoryview(data)
-
-    def part(at: int) -> tuple[bytes | None, int]:
-        size, at = parsers.varint(octets, at, len(data))
-        if at < 0 or size < -1 or size > len(data) - at:
-            raise CorruptError("the headers of a record are malformed")
-        return (None if size < 0 else data[at : at + size]), at + max(size, 0)
-
-    count, at = parsers.varint(octets, 0, len(data)) if data else (0, 0)
-    for _ in range(count):
-        name, at = part(at)
-        value, at = part(at)
-        if name is None:
-            raise CorruptError("a header of a record has no name")
-        found.append((name.decode(errors="replace"), value))
-    return found
