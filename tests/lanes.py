@@ -1208,7 +1208,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Lane.ALL,
         "tests/brokers/test_idle_topics.py",
-        "The normal lane runs on 0.8.2.2. For 3.9.1, `fetch.engine=auto` chooses librdkafka.",
+        "The normal lane runs on 0.8.2.2.",
         ("3.9.1",),
     ),
     Rule(

@@ -69,7 +69,7 @@ async def waits(reader: Both) -> None:
 
 def test_columns_can_be_awaited(log: Log) -> None:
     """`poll_arrow` returns every message once, even if it alternates with `poll`."""
-    columns = ColumnLog(log.topic, log.sandbox).fetcher if isinstance(log, KafkaLog) else None
+    columns = ColumnLog(log.topic, log.sandbox).columns if isinstance(log, KafkaLog) else None
     reader = Both(log, timeout_s=None, connect_columns=columns)
     reader.grant(0, 0)
     found: list[int] = []

@@ -19,8 +19,8 @@ from support.zk.proxies import Proxy, Wire
 from zkconsumer.consumer import group_member
 from zkconsumer.consumer.listener import Callbacks, ListenerThread, merged, without_unseen
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError
-from zkconsumer.kafka import librdkafka
-from zkconsumer.kafka.librdkafka import KafkaFetcher
+from zkconsumer.kafka.columns import fetcher as columns
+from zkconsumer.kafka.columns.fetcher import RecordFetcher
 from zkconsumer.member.commands import Callback, CallListener
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -50,13 +50,13 @@ def test_the_group_is_left_before_the_clients_are_closed(
     ids, free = paths.ids(group.name), threading.Event()
     members_at_close: list[list[str]] = []
 
-    class SlowToClose(KafkaFetcher):
+    class SlowToClose(RecordFetcher):
         def close(self) -> None:
             members_at_close.append(group.admin.get_children(ids))
             free.wait(LIMIT_S)
             super().close()
 
-    monkeypatch.setattr(librdkafka, "KafkaFetcher", SlowToClose)
+    monkeypatch.setattr(columns, "RecordFetcher", SlowToClose)
     one = group.join(threads=4, auto_commit_interval_s=60.0)
     try:
         one.settled(0, 1, 2, 3)

@@ -409,10 +409,9 @@ class ConsumerConfig(ConnectionConfig):
         fetch_wait_max_s: The maximum time that a broker waits for fetch.min.bytes.
             (fetch.wait.max.ms; in seconds, default: 0.1)
         fetch_engine: zkconsumer only. What fetches messages. librdkafka: always librdkafka.
-            columns: always zkconsumer's own columnar reader. auto: the columnar reader for
-            poll_arrow if the extra fast is installed and the reader honours all properties of
-            librdkafka that are set (`zkconsumer docs configuration`), and for poll and iteration
-            from brokers before 0.11; otherwise librdkafka. (fetch.engine; default: 'auto')
+            columns: always zkconsumer's own columnar reader. auto: the columnar reader if the extra
+            fast is installed and the reader honours all properties of librdkafka that are set
+            (`zkconsumer docs configuration`); otherwise librdkafka. (fetch.engine; default: 'auto')
         auto_offset_reset: Where to start if a partition has no stored offset, or one that is out of
             range. (auto.offset.reset; default: 'largest')
         consumer_timeout_s: If no message arrives for this time, the stream raises
@@ -580,10 +579,9 @@ class ConsumerConfig(ConnectionConfig):
         Choice(("auto", "librdkafka", "columns")),
         "auto",
         "zkconsumer only. What fetches messages. librdkafka: always librdkafka. columns: always "
-        "zkconsumer's own columnar reader. auto: the columnar reader for poll_arrow if the extra "
-        "fast is installed and the reader honours all properties of librdkafka that are set "
-        "([configuration.md](configuration.md)), and for poll and iteration from brokers before "
-        "0.11; otherwise librdkafka.",
+        "zkconsumer's own columnar reader. auto: the columnar reader if the extra fast is "
+        "installed and the reader honours all properties of librdkafka that are set "
+        "([configuration.md](configuration.md)); otherwise librdkafka.",
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
         "auto.offset.reset",

@@ -90,10 +90,7 @@ class Message(Generic[K, V]):
 
     @property
     def timestamp(self) -> int | None:
-        """The time in milliseconds since 1970; None from a broker before 0.10.
-
-        With the columnar reader a time that does not fit into 64 bits as microseconds is None, too.
-        """
+        """The time in milliseconds since 1970; None from a broker before 0.10."""
         kind, milliseconds = self._run.timestamp(self._number)
         return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
 

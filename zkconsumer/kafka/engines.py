@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, FetchError
 from zkconsumer.kafka.client_settings import (
     Brokers,
     Settings,
@@ -23,13 +23,20 @@ from zkconsumer.kafka.client_settings import (
     servers,
     without_columns,
 )
-from zkconsumer.kafka.fetcher import BUFFER_MESSAGES, BrokerClient, Fetcher
+from zkconsumer.kafka.fetcher import (
+    BUFFER_MESSAGES,
+    BrokerClient,
+    Fetcher,
+    descriptors_error,
+)
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
     from zkconsumer.kafka.columns.fetcher import ColumnFetcher, RecordFetcher, Run
     from zkconsumer.kafka.librdkafka import KafkaFetcher
     from zkconsumer.kafka.pool import FetcherPool
+
+T = TypeVar("T")
 
 # The packages that the columnar reader needs. `fetch.engine=auto` also requires the compiler,
 # because plain Python is slower than librdkafka.
@@ -188,14 +195,26 @@ class StreamClients:
 
     def messages(self) -> Fetcher | None:
         """Make a client that fetches messages; None while no broker is registered."""
-        known = self._brokers()
-        return self.engines.messages(self._settings(known)) if known else None
+        return self._made(self.engines.messages)
 
     def columns(self) -> RunFetcher | None:
         """Make a client that fetches columns; None while no broker is registered."""
-        known = self._brokers()
         assert self.engines.columns is not None
-        return self.engines.columns(self._settings(known)) if known else None
+        return self._made(self.engines.columns)
+
+    def _made(self, make: Callable[[Settings], T]) -> T | None:
+        known = self._brokers()
+        if not known:
+            return None
+        settings = self._settings(known)
+        try:
+            return make(settings)
+        except (ImportError, OSError) as error:
+            # The import of the reader needs file descriptors, too.
+            if not (text := descriptors_error()):
+                raise
+            where = str(settings.get("bootstrap.servers", ""))
+            raise FetchError(text, where=where, remedy="then retry") from error
 
     def have_brokers_moved(self) -> bool:
         """Return whether all brokers have other addresses than when the last client was made; False

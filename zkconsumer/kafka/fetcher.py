@@ -174,7 +174,7 @@ class MessageRun(Run, Protocol):
     """A run of which each message can be read.
 
     `key` and `value` return None for a null. `timestamp` returns librdkafka's number of the type,
-    and the time in ms, which is None if it is too large for the columns. `headers` may be empty.
+    and the time in ms, which is None if it is too large. `headers` may be empty.
     """
 
     def key(self, number: int) -> bytes | None: ...

@@ -45,7 +45,32 @@ Row = tuple[int, bytes | None, bytes | None, int | None, int]
 
 
 def rows_of(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]:
-    """Return the rows of a record set, and the text of the error that ends them."""
+    """Return the rows of a record set, and the text of the error that ends them.
+
+    Check that both forms of a record set have the same rows.
+    """
+    rows, error = column_rows(data, engine, **wanted)
+    assert located_rows(data, engine, **wanted) == (rows, error)
+    return rows, error
+
+
+def located_rows(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]:
+    """Return the rows of the runs that refer to the bytes of a record set, as columns have them."""
+    found: list[Row] = []
+    try:
+        for run in RecordSet(TP, pa.py_buffer(data), engine, **wanted).records():
+            for one in range(len(run)):
+                kind, time = run.timestamp(one)
+                is_null = kind == 0 or time is None or abs(time) > parsers.MAX_TIME
+                known = None if is_null else time
+                found.append((run.offset(one), run.key(one), run.value(one), known, kind - 1))
+    except CorruptError as error:
+        return found, str(error)
+    return found, ""
+
+
+def column_rows(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]:
+    """Return the rows of the record batches of a record set."""
     found: list[Row] = []
     try:
         for one in RecordSet(TP, pa.py_buffer(data), engine, **wanted).batches():
@@ -312,6 +337,8 @@ def test_headers_can_be_returned(engine: Engine) -> None:
     data = batch([Record(0, None, b"v", 5, headers), Record(1, None, b"w", 5)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches(with_headers=True)
     assert [headers_of(one) for one in found["headers"].to_pylist()] == [list(headers), []]
+    (run,) = RecordSet(TP, pa.py_buffer(data), engine).records()
+    assert [run.headers(number) for number in range(2)] == [list(headers), []]
 
 
 def test_large_sets_come_in_several_batches(engine: Engine) -> None:

@@ -25,7 +25,8 @@ from zkconsumer.consumer.stream import StreamReader
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
-from zkconsumer.kafka.columns.fetcher import RecordFetcher
+from zkconsumer.kafka.columns.fetcher import ColumnFetcher, RecordFetcher
+from zkconsumer.kafka.engines import RunFetcher
 from zkconsumer.kafka.fetcher import IDLE_S, TURN_S, AutoOffsetReset, Fetcher
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.kafka.pool import FetcherPool, SharedFetcher, WakeSignal
@@ -160,6 +161,9 @@ class ColumnLog(KafkaLog):
 
     def fetcher(self, *others: KafkaLog) -> Fetcher:
         return RecordFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
+
+    def columns(self) -> ColumnFetcher:
+        return ColumnFetcher(settings_for(self.sandbox.bootstrap, version=self.version))
 
 
 @dataclass
@@ -309,7 +313,7 @@ class Reader:
         timeout_s: float | None = LIMIT_S,
         codec: Codec[object, object] | None = None,
         connect: Callable[[], Fetcher | None] | None = None,
-        connect_columns: Callable[[], Fetcher | None] | None = None,
+        connect_columns: Callable[[], RunFetcher | None] | None = None,
         report: Callable[[StreamReport], object] | None = None,
     ) -> None:
         self.topic = log.topic

@@ -1065,13 +1065,11 @@ HAND_OVER = (
         "release of an unfinished message",
         (
             (
-                "                if state is not None:\n"
-                "                    state.unfinished = None  # FINISH\n"
-                "                if partitions.has_changed or clock() >= gate.deadline:  # LOOK\n",
-                "                noticed = partitions.has_changed or clock() >= gate.deadline\n"
-                "                if state is not None:\n"
+                "    state.unfinished = None  # FINISH\n                    if "
+                "partitions.has_changed or clock() >= gate.deadline:  # LOOK\n",
+                "    noticed = partitions.has_changed or clock() >= gate.deadline\n"
                 "                    state.unfinished = None\n"
-                "                if noticed:\n",
+                "                    if noticed:\n",
             ),
         ),
     ),
@@ -1087,13 +1085,13 @@ HAND_OVER = (
         "release while iterating",
         (
             (
-                "                state.unfinished = raw  # MARK\n"
-                "                if not state.granted:  # CONFIRM\n"
-                "                    state.unfinished = None\n"
-                "                    continue\n",
-                "                if not state.granted:\n"
-                "                    continue\n"
-                "                state.unfinished = raw\n",
+                "                    state.unfinished = message  # MARK\n"
+                "                    if not state.granted:  # CONFIRM\n"
+                "                        state.unfinished = None\n"
+                "                        continue\n",
+                "                    if not state.granted:\n"
+                "                        continue\n"
+                "                    state.unfinished = message\n",
             ),
         ),
     ),
@@ -1144,8 +1142,8 @@ HAND_OVER = (
         "hand over and back, polling",
         (
             (
-                "            self._partitions.recheck_releases()\n            raws = ",
-                "            raws = ",
+                "        if gone:\n            self._partitions.recheck_releases()\n        return",
+                "        return",
             ),
         ),
     ),

@@ -66,6 +66,7 @@ from zkconsumer.kafka.fetcher import (
     FetchFault,
     FetchFaultKind,
     Resolver,
+    descriptors_error,
     drop_faults,
 )
 from zkconsumer.protocol.model import TopicPartition
@@ -247,7 +248,10 @@ class OwnFetcher(ABC, Generic[R]):
         """
         for tp, (first, until) in ranges.items():
             assert tp not in self._partitions, f"{tp} is assigned already"
-            self._partitions[tp] = _Partition(tp, first, until)
+            self._partitions[tp] = partition = _Partition(tp, first, until)
+            if first >= parsers.MAX_OFFSET:
+                text = f"offset {first} is not in the log"
+                self._stop(partition, FetchFaultKind.OUT_OF_RANGE, text)
         self._metadata_at = 0.0
         self._advance()
 
@@ -634,6 +638,9 @@ class OwnFetcher(ABC, Generic[R]):
         if len(self._reported) > _REMEMBERED:
             self._reported.clear()
         self._reported[text] = (now + REPORT_INTERVAL_S, 0)
+        if descriptors := descriptors_error():
+            self.faults.append(FetchFault(FetchFaultKind.PERMANENT, None, descriptors))
+            return
         more = f" ({swallowed} more such errors)" if swallowed else ""
         self.faults.append(FetchFault(FetchFaultKind.RETRIED, tp, f"{text}{more}"))
 

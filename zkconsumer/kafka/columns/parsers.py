@@ -612,7 +612,11 @@ def _locate_batch(
             if cursor[FILLED] == room:
                 status = FULL
                 break
-            known = time if time_type == APPEND_TIME else _later(time, late)
+            known = _FAR
+            if time_type == APPEND_TIME:
+                known = time
+            elif late != _FAR and -_FAR < time < _FAR:
+                known = time + late  # both have less than 63 bits, so the sum does not overflow
             one = cursor[FILLED]
             _put(places, room, one, key_at + shift, key_size, value_at + shift, value_size)
             places[HEADERS_START * room + one] = rest + shift
@@ -688,7 +692,7 @@ def _put_time(
     places: Array, room: int, one: int, offset: int, time: int, time_type: int, leader: int
 ) -> None:
     """Write offset, time and leader's epoch of record number `one`."""
-    is_known = time_type != NO_TIME and -MAX_TIME <= time <= MAX_TIME
+    is_known = time_type != NO_TIME and -_FAR < time < _FAR
     places[OFFSET * room + one] = offset
     places[RECORD_TIME * room + one] = time if is_known else UNKNOWN_TIME
     places[RECORD_TIME_TYPE * room + one] = time_type

@@ -124,7 +124,7 @@ class Records:
     def timestamp(self, number: int) -> tuple[int, int | None]:
         """Return librdkafka's number of the timestamp's type, and the time in ms.
 
-        The time is None if it does not fit into 64 bits as microseconds.
+        The time is None if it does not fit into 63 bits.
         """
         kind = self._at(parsers.RECORD_TIME_TYPE, number)
         if kind == parsers.NO_TIME:
