@@ -51,6 +51,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from copy import copy
 from typing import Final, Protocol
 
 from zkconsumer.errors import FetchError, ZkConsumerError
@@ -373,7 +374,10 @@ class _FetchThread:
                 self._fail_all(FetchFault(FetchFaultKind.PERMANENT, None, str(what), error=known))
                 questions, self._queries = self._queries, []
                 for one in questions:
-                    one.answer.set_result(dict.fromkeys(one.tps, str(what)))
+                    if known is None:
+                        one.answer.set_result(dict.fromkeys(one.tps, str(what)))
+                    else:
+                        one.answer.set_exception(copy(known))  # several streams raise it
                 self._start_over()
                 self._pause(FAILED_S)
         if self._client is not None:
