@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from _bench import (
@@ -72,6 +73,7 @@ def stream_of(bootstrap: str, load: Load) -> StreamReader[bytes, bytes]:
     """
     settings = {**settings_of(bootstrap), **release_settings(load)}
     chosen = engines(ConsumerConfig(group_id="bench", zookeeper_connect="unused:2181"))
+    columns = chosen.columns
     gate = LeaseGate()
     gate.open(gate.clock() + 3600)
     return StreamReader(
@@ -80,7 +82,7 @@ def stream_of(bootstrap: str, load: Load) -> StreamReader[bytes, bytes]:
         number=0,
         gate=gate,
         connect=lambda: chosen.messages(settings),
-        connect_columns=None if (columns := chosen.columns) is None else lambda: columns(settings),
+        connect_columns=None if columns is None else partial(columns, settings),
         background=in_thread,
         reset=AutoOffsetReset.SMALLEST,
         timeout_s=30,

@@ -107,7 +107,8 @@ def test_the_simulators_fetcher_reads_the_same_logs(kafka: FakeCluster) -> None:
     fetcher = MemoryFetcher(kafka.logs)
     assert fetcher.resolve([tp], AutoOffsetReset.SMALLEST).result() == {tp: 10}
     fetcher.assign({tp: 10})
-    assert [one.value() for one in fetcher.consume(3, 0)] == [b"10", b"11", b"12"]
+    (run,) = fetcher.fetch(0, 3)
+    assert [run.value(number) for number in range(3)] == [b"10", b"11", b"12"]
     assert fetcher.ends([tp]) == {tp: 60}
 
 

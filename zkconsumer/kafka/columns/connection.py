@@ -132,8 +132,7 @@ class Connection:
     def _room(self, size: int) -> Response:
         """Return the memory of the response, with room for at least `size` bytes."""
         if self._response is None or size > self._response.data.size:
-            # Tools that only call `ask` need no pyarrow.
-            from zkconsumer.kafka.columns.buffers import response_memory  # noqa: PLC0415
+            from zkconsumer.kafka.columns.buffers import response_memory  # noqa: PLC0415 - pyarrow
 
             grown = response_memory(size)
             if self._response is not None:
