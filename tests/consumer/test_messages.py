@@ -10,7 +10,7 @@ from mmap import mmap
 
 import pytest
 from confluent_kafka import Message as RawMessage
-from support.kafka.record_sets import Record, batch
+from support.kafka.encoded_records import Record, batch
 from support.kafka.streams import MemoryLog, MemoryLogs, Reader
 
 from zkconsumer.consumer.messages import Batch, Message, Part, made
