@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from zkconsumer.sim import promises
+from zkconsumer.sim.coordinated import monitor
+from zkconsumer.sim.kernel.promises import Promise
 
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
@@ -57,6 +62,23 @@ def test_each_promise_names_its_tests() -> None:
     simulator = (TESTS.parent / "zkconsumer" / "sim").rglob("*.py")
     checks = " ".join(path.read_text(encoding="utf-8") for path in simulator)
     assert [number for number, _ in rows if f'"{number}"' not in checks] == ["I11"]
+
+
+@pytest.mark.parametrize(
+    ("page", "promises"),
+    [("verification.md", promises.PROMISES), ("later.md", monitor.PROMISES)],
+    ids=["zookeeper", "coordinated"],
+)
+def test_each_promise_names_its_predicates(page: str, promises: Sequence[Promise[...]]) -> None:
+    """The row of each promise names the predicates with its number, and each has a sentence."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    rows = {
+        number: re.findall(r"`(\w+)`(?! \()", cells.split(" | ")[-3 if "::" in cells else -1])
+        for number, cells in re.findall(r"^\| ([IC]\d+)(?: [SLE])? \|(.*)\|$", text, re.MULTILINE)
+    }
+    for number in {one.number for one in promises}:
+        assert rows[number] == [one.name for one in promises if one.number == number]
+    assert [one.name for one in promises if not one.sentence.endswith(".")] == []
 
 
 UPSTREAM = [

@@ -23,6 +23,7 @@ from zkconsumer.consumer.executor import Resume
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import JsonObject
+from zkconsumer.sim import promises
 from zkconsumer.sim.kernel import search
 from zkconsumer.sim.kernel.keys import KeyPart, Numbers, Rules, Value, distance, together
 from zkconsumer.sim.kernel.search import SearchResult
@@ -303,7 +304,7 @@ class SearchNode(search.Node[SmallWorld, Monitor, Action]):
         while reason := monitor.converged(world):
             actions = world.choices()
             if not actions or world.now > deadline:
-                raise InvariantViolation("I12", reason)
+                raise promises.group_settles.broken(reason)
             world.act(actions[turn % len(actions)])
             turn += 1
 

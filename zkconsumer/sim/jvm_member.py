@@ -61,12 +61,14 @@ from zkconsumer.protocol.model import Session, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind, consumer_of
 from zkconsumer.protocol.registrations import Pattern, Registration
 from zkconsumer.protocol.requests import Code, Reply
+from zkconsumer.sim import promises
 from zkconsumer.sim.kernel.programs import Repeatable
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result
-from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
+from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.member import Feed, SimMember
-from zkconsumer.sim.monitor import Monitor, ObservedWorld
+from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
+from zkconsumer.sim.promises import ObservedWorld
 from zkconsumer.sim.random_search import draw_plan, heal, run_world
 from zkconsumer.sim.world import Watcher, World
 from zkconsumer.sim.znodes import Change, Write, parent_of
@@ -765,8 +767,7 @@ class MixedMonitor(Monitor):
             super().delivered(world, message)
             return
         tp, end = message.tp, self.delivered_below.get(message.tp, 0)
-        if message.offset > end:
-            raise InvariantViolation("I5", f"{tp} skips from {end} to {message.offset}: lost")
+        promises.no_message_is_skipped.check(self, tp, message.offset)
         self.deliveries += 1
         self.duplicates += message.offset < end
         self.delivered_below[tp] = max(end, message.offset + 1)
@@ -797,7 +798,8 @@ class MixedMonitor(Monitor):
             super()._offset_written(world, who, tp, data)
             return
         if int(data or 0) > self.delivered_below.get(tp, 0):
-            raise InvariantViolation("I6", f"{tp} committed {data!r}, not all handed out")
+            why = f"{tp} committed {data!r}, not all handed out"
+            raise promises.commits_only_what_is_finished.broken(why)
         self.edited.pop(tp, None)  # its commit overwrites an operator's edit
         super()._offset_written(world, -1, tp, data)
 

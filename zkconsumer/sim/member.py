@@ -46,7 +46,7 @@ from zkconsumer.protocol.model import Ownership, Position, Purpose, Session, Top
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.requests import OffsetRequest, Reply, Request
 from zkconsumer.sim.kernel.programs import Repeatable
-from zkconsumer.sim.kernel.world import InvariantViolation
+from zkconsumer.sim.kernel.promises import Reason, promise
 from zkconsumer.sim.plan import Rare
 from zkconsumer.sim.session import SimSession
 
@@ -212,6 +212,18 @@ LAST_REPLY = 6
 FOREVER = float("inf")
 PREEMPTED_S = 3.0
 """Seconds for which a thread may be preempted: longer than the shortest grace period."""
+
+
+@promise("I9")
+def answers_after_its_user(member: SimMember, answer: events.ReleaseReady) -> Reason:
+    """A stream answers a release after its user has finished; a query, after the batch in flight.
+
+    Outside of STOPPING, the answer comes too late and has no effect.
+    """
+    if member.state.phase is not Phase.STOPPING:
+        return None
+    held = member.held & {(tp, mine.epoch) for tp, mine in answer.partitions.items()}
+    return f"{member.name} releases {held}, which its users hold" if held else None
 
 
 class SimMember:
@@ -513,17 +525,12 @@ class SimMember:
     def post(self, item: object) -> None:
         """Put an item into the inbox; in an aimed world, its thread may be preempted before.
 
-        A release may be answered only after the users have finished (I9). Outside of STOPPING, the
-        answer comes too late and has no effect.
-
         Only one thread at a time is preempted, because the next such item may come from the same
         thread. If another thread posts an item, the preempted one continues. In a world that
         prefers failures of commits, a preempted listener does not continue when the user posts.
         """
-        if isinstance(item, events.ReleaseReady) and self.state.phase is Phase.STOPPING:
-            answered = {(tp, mine.epoch) for tp, mine in item.partitions.items()}
-            if held := answered & self.held:
-                raise InvariantViolation("I9", f"{self.name} releases {held}, which its users hold")
+        if isinstance(item, events.ReleaseReady):
+            answers_after_its_user.check(self, item)
         is_of_user = isinstance(item, USER_THREAD_ITEMS)
         keeps_listener = self.rare is Rare.COMMIT and is_of_user and not self.delays_user
         if not self._may_be_preempted(item) or (self.unposted is not None and keeps_listener):

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
-from zkconsumer.member.machine import IllegalTransitionError
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.rebalance import CALLING
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import RebalanceMode, Storage
 from zkconsumer.protocol.registrations import Pattern
+from zkconsumer.sim import promises
 from zkconsumer.sim.aims import CHURN, DISTURBANCES, RECONNECTED, PhaseAim
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, one_of, shrunk
 from zkconsumer.sim.kernel.world import InvariantViolation
@@ -430,11 +430,9 @@ def _without_a_crash(play: Callable[[], None]) -> None:
         play()
     except InvariantViolation:
         raise
-    except IllegalTransitionError as error:
-        text = f"an event without a row in the table: {error}"
-        raise InvariantViolation("I15", text) from error
     except Exception as error:
-        raise InvariantViolation("I15", f"the member's thread crashes: {error!r}") from error
+        why = promises.every_event_is_handled.reason(error) or ""
+        raise promises.every_event_is_handled.broken(why) from error
 
 
 def choose(world: World, actions: list[Action], decide: Decide, rarity: int) -> Action:
@@ -509,7 +507,7 @@ def settle(world: World, monitor: Monitor, decide: Decide) -> int:
     while (reason := monitor.converged(world)) and (available := world.enabled()):
         why = reason if world.settled() else why
         if actions >= MAX_ACTIONS or world.now > deadline:
-            raise InvariantViolation("I12", why or reason)
+            raise promises.group_settles.broken(why or reason)
         world.act(_busy(available, decide))
         actions += 1
     before = monitor.rebalances
@@ -517,8 +515,7 @@ def settle(world: World, monitor: Monitor, decide: Decide) -> int:
     while world.now < deadline and actions < MAX_ACTIONS and (available := world.enabled()):
         actions += 1
         world.act(_busy(available, decide))
-    if monitor.rebalances > before:
-        raise InvariantViolation("I12", f"{monitor.rebalances - before} rebalances at rest")
+    promises.settled_group_rests.check(monitor, before)
     return actions
 
 
@@ -538,7 +535,8 @@ def make_room(world: World, decide: Decide) -> int:
     peer = f"{world.GROUP}_{PEER}"
     while not made_room(world, peer, {world.TOPIC: 1}) and (available := world.enabled()):
         if world.now > deadline:
-            raise InvariantViolation("I12", f"not settled {ROOM_S:g} s after the peer's payload")
+            why = f"not settled {ROOM_S:g} s after the peer's payload"
+            raise promises.group_settles.broken(why)
         world.act(_busy(available, decide))
         actions += 1
     return actions

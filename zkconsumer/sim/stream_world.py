@@ -14,10 +14,11 @@ from zkconsumer.consumer.stream_partitions import CommitScope
 from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Reply, Request
-from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
+from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.logs import CountedLog
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import Action, Do, Plan
+from zkconsumer.sim.promises import says_why_it_gives_up
 from zkconsumer.sim.session import BROKEN
 from zkconsumer.sim.stream_member import StreamMember
 from zkconsumer.sim.world import STEP_S, Watcher, World, end_slow, revive, slow
@@ -226,5 +227,6 @@ class StreamWorld(World):
     def _after(self, who: int) -> None:
         is_over = self.members[who].closed and not self.links[who].dead
         if is_over and not self._query(who) and (quiet := self._member(who).silent_streams()):
-            raise InvariantViolation("I15", f"{quiet} do not raise why {who} gave up")
+            why = f"{quiet} do not raise why {who} gave up"
+            raise says_why_it_gives_up.broken(why)
         super()._after(who)

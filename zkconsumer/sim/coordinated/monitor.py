@@ -1,25 +1,16 @@
 """The promises of a coordinated group, checked after every event of a simulated world.
 
-- C1: in one generation, or under the members' current epochs, a partition is assigned to at most
-  one member.
-- C2: of the members that deliver one partition at the same time, the coordinator knows at most one.
-  The others are zombies: a fenced member may deliver until it learns that it is fenced.
-- C3: the coordinator stores offsets only for a member that it knows, in the member's generation or
-  epoch.
-- C4: a member delivers a partition from its stored offset without a gap.
-- C5: only delivered messages are committed.
-- C6: a stored offset is never lowered.
-- C7: after the last fault the group settles: each partition is delivered by one member, and all
-  messages are delivered.
-
-A zombie can still do harm: it delivers messages that another member delivers, too. But the
-coordinator refuses the zombie's commits (C3). ZooKeeper could not refuse a zombie's commits.
+docs/later.md explains the promises by number. A fenced member may deliver until it learns that it
+is fenced; until then it is a zombie. A zombie can still do harm: it delivers messages that another
+member delivers, too. But the coordinator refuses the zombie's commits (C3). ZooKeeper could not
+refuse a zombie's commits.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import Final
 
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.consumer_member import State as ConsumerState
@@ -28,7 +19,113 @@ from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.coordinated.world import AnyState, Watcher, World
-from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
+from zkconsumer.sim.kernel.promises import Promise, Reason, promise
+from zkconsumer.sim.kernel.world import Delivered
+
+# ---- promises ------------------------------------------------------------------------------------
+
+
+@promise("C1")
+def assigned_to_one_member(
+    monitor: Monitor, member: str, partitions: Iterable[TopicPartition]
+) -> Reason:
+    """In one generation, a partition is assigned to at most one member."""
+    for tp in partitions:
+        other = monitor.assigned.get(tp, member)
+        if other != member:
+            return f"{tp} is assigned to {other} and to {member}"
+    return None
+
+
+@promise("C2")
+def only_zombies_deliver_too(world: World) -> Reason:
+    """Of the members that deliver one partition at a time, the coordinator knows at most one."""
+    known = world.known()
+    if known is None:
+        return None
+    for tp, members in world.serving().items():
+        if len(members) < 2:
+            continue
+        current = [who for who in members if _is_current(world, who, known)]
+        if len(current) > 1:
+            names = [world.members[who].name for who in current]
+            return f"{tp} is delivered by {' and '.join(names)}"
+    return None
+
+
+@promise("C3")
+def only_known_members_commit(world: World, request: msg.OffsetCommit) -> Reason:
+    """The coordinator stores offsets only for a known member, in its generation or epoch."""
+    known = world.known() or {}
+    if known.get(request.member) == request.generation:
+        return None
+    return f"{request.member or 'a stranger'} commits in {request.generation}: {known}"
+
+
+@promise("C4")
+def starts_without_a_gap(monitor: Monitor, tp: TopicPartition, offset: int) -> Reason:
+    """A member starts at the stored offset or below it."""
+    if offset <= monitor.ends.get(tp, 0):
+        return None
+    return f"{tp} starts at {offset}: messages are skipped"
+
+
+@promise("C4")
+def delivers_without_a_gap(monitor: Monitor, message: Delivered) -> Reason:
+    """A member skips no message."""
+    end = monitor.ends.get(message.tp, 0)
+    return f"{message.tp} skips from {end} to {message.offset}" if message.offset > end else None
+
+
+@promise("C5")
+def commits_only_what_is_delivered(monitor: Monitor, tp: TopicPartition, offset: int) -> Reason:
+    """Only delivered messages are committed."""
+    if offset <= monitor.ends.get(tp, 0):
+        return None
+    return f"{tp} at {offset} is committed too early"
+
+
+@promise("C6")
+def never_lowers_an_offset(monitor: Monitor, tp: TopicPartition, offset: int) -> Reason:
+    """A stored offset is never lowered."""
+    return f"{tp} goes back to {offset}" if offset < monitor.stored.get(tp, 0) else None
+
+
+@promise("C7")
+def group_settles(world: World, seconds: float) -> Reason:
+    """After the last fault the group settles, and all messages are delivered."""
+    if world.settled():
+        return None
+    states = [f"{one.name} {one.state.phase.value}" for one in world.members if one.lives]
+    return f"after {seconds:g} s: {', '.join(states)}; coordinator {world.known()}"
+
+
+PROMISES: Final[tuple[Promise[...], ...]] = (
+    assigned_to_one_member,
+    only_zombies_deliver_too,
+    only_known_members_commit,
+    starts_without_a_gap,
+    delivers_without_a_gap,
+    commits_only_what_is_delivered,
+    never_lowers_an_offset,
+    group_settles,
+)
+
+
+def _is_current(world: World, who: int, known: dict[str, int]) -> bool:
+    """Return whether the coordinator knows a member under its present member id.
+
+    A static member that did not join in time stays in the group, but its generation is fenced.
+    """
+    state = world.members[who].state
+    if isinstance(state, ConsumerState):
+        return state.member in known and state.epoch > 0
+    if state.settings.instance is not None:
+        return bool(known.get(state.member) == state.generation)
+    return state.member in known and state.generation >= 0
+
+
+# ---- the judge -----------------------------------------------------------------------------------
 
 
 class Monitor(Watcher):
@@ -69,19 +166,14 @@ class Monitor(Watcher):
         for command in commands:
             match command:
                 case ev.StartFetching(positions):
-                    self._starts(positions)
+                    for tp, offset in positions.items():
+                        starts_without_a_gap.check(self, tp, offset or 0)
                 case ev.Call(ev.Callback.ASSIGNED):
                     self.rebalances += 1
 
-    def _starts(self, positions: Mapping[TopicPartition, int | None]) -> None:
-        for tp, offset in positions.items():
-            if (offset or 0) > self.ends.get(tp, 0):
-                raise InvariantViolation("C4", f"{tp} starts at {offset}: messages are skipped")
-
     def delivered(self, world: World, message: Delivered) -> None:
+        delivers_without_a_gap.check(self, message)
         end = self.ends.get(message.tp, 0)
-        if message.offset > end:
-            raise InvariantViolation("C4", f"{message.tp} skips from {end} to {message.offset}")
         self.deliveries += 1
         self.duplicates += message.offset < end
         self.ends[message.tp] = max(end, message.offset + 1)
@@ -98,30 +190,23 @@ class Monitor(Watcher):
                 self._give(request.generation, who_has, frozenset(partitions))
 
     def _give(self, generation: int, member: str, partitions: frozenset[TopicPartition]) -> None:
-        """C1: record the assignment of a member in a generation.
+        """Record the assignment of a member in a generation.
 
         A static member gets another member id when it restarts, so its instance id identifies it.
         """
         if generation != self.generation:
             self.generation, self.assigned = generation, {}
-        for tp in partitions:
-            other = self.assigned.setdefault(tp, member)
-            if other != member:
-                raise InvariantViolation("C1", f"{tp} is assigned to {other} and to {member}")
+        assigned_to_one_member.check(self, member, partitions)
+        self.assigned.update(dict.fromkeys(partitions, member))
 
     def _committed(self, world: World, request: msg.OffsetCommit, error: Error) -> None:
         if error is not Error.NONE:
             self.refused += 1
             return
-        known = world.known() or {}
-        if known.get(request.member) != request.generation:
-            text = f"{request.member or 'a stranger'} commits in {request.generation}: {known}"
-            raise InvariantViolation("C3", text)
+        only_known_members_commit.check(world, request)
         for tp, stored in request.offsets.items():
-            if stored.offset > self.ends.get(tp, 0):
-                raise InvariantViolation("C5", f"{tp} at {stored.offset} is committed too early")
-            if stored.offset < self.stored.get(tp, 0):
-                raise InvariantViolation("C6", f"{tp} goes back to {stored.offset}")
+            commits_only_what_is_delivered.check(self, tp, stored.offset)
+            never_lowers_an_offset.check(self, tp, stored.offset)
             self.stored[tp] = stored.offset
 
     def moved(self, world: World, broker: int | None) -> None:
@@ -132,36 +217,11 @@ class Monitor(Watcher):
         self.generation, self.assigned = -1, {}
 
     def acted(self, world: World) -> None:
-        """C2: look for partitions that two members deliver."""
-        known = world.known()
-        if known is None:
-            return
-        if not known:  # no assignment is in force; a group that was deleted counts again from 1
+        if world.known() == {}:
+            # No assignment is in force; a group that was deleted counts again from 1.
             self.generation, self.assigned = -1, {}
-        for tp, members in world.serving().items():
-            if len(members) < 2:
-                continue
-            current = [who for who in members if _is_current(world, who, known)]
-            if len(current) > 1:
-                names = [world.members[who].name for who in current]
-                raise InvariantViolation("C2", f"{tp} is delivered by {' and '.join(names)}")
+        only_zombies_deliver_too.check(world)
 
     def check_rest(self, world: World, seconds: float) -> None:
-        """C7: check that the group has settled within the time allowed for it."""
-        if not world.settled():
-            states = [f"{one.name} {one.state.phase.value}" for one in world.members if one.lives]
-            text = f"after {seconds:g} s: {', '.join(states)}; coordinator {world.known()}"
-            raise InvariantViolation("C7", text)
-
-
-def _is_current(world: World, who: int, known: dict[str, int]) -> bool:
-    """Return whether the coordinator knows a member under its present member id.
-
-    A static member that did not join in time stays in the group, but its generation is fenced.
-    """
-    state = world.members[who].state
-    if isinstance(state, ConsumerState):
-        return state.member in known and state.epoch > 0
-    if state.settings.instance is not None:
-        return bool(known.get(state.member) == state.generation)
-    return state.member in known and state.generation >= 0
+        """Check that the group has settled within the time allowed for it."""
+        group_settles.check(world, seconds)

@@ -52,8 +52,13 @@ class Delivered:
 
 
 class InvariantViolation(AssertionError):
-    """A promise was broken; `invariant` is its number."""
+    """A promise was broken.
 
-    def __init__(self, invariant: str, text: str) -> None:
+    Attributes:
+        invariant: the number of the promise.
+        promise: the name of the predicate that noticed it; "" if the run itself has failed.
+    """
+
+    def __init__(self, invariant: str, text: str, *, promise: str = "") -> None:
         super().__init__(f"{invariant}: {text}")
-        self.invariant = invariant
+        self.invariant, self.promise = invariant, promise
