@@ -139,8 +139,7 @@ def test_a_failing_run_is_shrunk() -> None:
     [("classic-cooperative", ClassicPhase.COMPLETING), ("consumer", ConsumerPhase.RECONCILING)],
 )
 def test_aimed_runs_hit_a_brief_phase(protocol: str, brief: Enum) -> None:
-    """Aimed runs keep every promise. More of their faults happen while a member is in a brief phase
-    than in runs with faults at random moments."""
+    """Aimed runs keep every promise, and their faults hit a brief phase more often than others."""
     hits = Counter[Course]()
     for course in (run_faults, run_aimed_faults):
 
@@ -155,8 +154,7 @@ def test_aimed_runs_hit_a_brief_phase(protocol: str, brief: Enum) -> None:
 
 
 def test_a_group_that_was_deleted_counts_again() -> None:
-    """The monitor accepts that a group begins again with generation 1 after the coordinator has
-    deleted it, because it was empty and had no offsets."""
+    """The monitor accepts that a group that was deleted begins again with generation 1."""
     found = run(Decisions(FORGOTTEN), "classic-eager", course=run_aimed_faults)
     assert found.violation is None
 
