@@ -118,6 +118,23 @@ def test_every_help(words: tuple[str, ...], command: Any) -> None:
     assert len([line for line in lines if re.match("  [A-Z]", line)]) == len(named)
 
 
+@pytest.mark.parametrize(("words", "command"), ALL, ids=[" ".join(words) for words, _ in ALL])
+def test_plain_values(words: tuple[str, ...], command: Any) -> None:
+    """A value that the command line does not give to Typer becomes what Typer would return."""
+    context = typer.Context(command, info_name=words[-1])
+    for one in command.params:
+        if one.name == "help" or one.callback is not None:
+            continue
+        kind = one.type_descriptor.annotation
+        texts = ["a", "0"] if kind in (str, str | None) else []
+        lists = [["a", "b"]] if kind in (list[str], list[str] | None) else []
+        defaults = [] if one.required or one.get_default(context) == () else [None]
+        for value in [*texts, *lists, *defaults]:
+            typers = super(type(one), one).process_value(context, value)
+            assert one.process_value(context, value) == typers, one.name
+            assert type(one.process_value(context, value)) is type(typers), one.name
+
+
 def test_summaries_are_whole() -> None:
     """The summary of each subcommand fits on its line of the help."""
     for family in sorted({words[0] for words, _ in ALL if len(words) > 1}):

@@ -169,10 +169,11 @@ def _is_plain(one: Click, value: Click) -> bool:
     a list of these, or a default value. Such values need no conversion.
 
     Typer converts each value with pydantic, even None. To load pydantic and to make the converters
-    takes a third of the time of a short command.
+    takes a third of the time of a short command. `type_descriptor` is no part of Typer's interface:
+    where a release of Typer lacks it, Typer converts every value.
     """
-    wanted = one.type_descriptor
-    if wanted.parameter_info.parser is not None or (one.required and not value):
+    wanted = getattr(one, "type_descriptor", None)
+    if wanted is None or wanted.parameter_info.parser is not None or (one.required and not value):
         return False
     if isinstance(value, (list, tuple)):
         return bool(wanted.annotation == list[str]) and all(map(str.isascii, value))
@@ -184,7 +185,7 @@ def _is_plain(one: Click, value: Click) -> bool:
 def _processed(one: Click, ctx: Click, value: Click) -> Click:
     """Return a plain value as `process_value` returns it."""
     if one.multiple or one.nargs == -1:
-        value = list(value or ())
+        value = list(value) if value else ()
     return value if one.callback is None else one.callback(ctx, one, value)
 
 

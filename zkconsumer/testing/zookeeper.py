@@ -13,6 +13,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from zkconsumer.errors import FakeServerError
 from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.znodes import Change, parent_of
 from zkconsumer.testing.clock import Clock
@@ -456,7 +457,7 @@ class FakeZooKeeper:
     def _check_session(self, session: int) -> None:
         if session not in self._call(lambda: self._service.sim.sessions):
             raise FakeServerError(
-                f"the fake ZooKeeper has no session {session:#x}",
+                f"the fake ZooKeeper has no session {session_text(session)}",
                 remedy="take the id from `sessions`, `owner` or the client (kazoo: client_id[0])",
             )
 

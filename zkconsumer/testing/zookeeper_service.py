@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.requests import Code, Reply, Stat
 from zkconsumer.sim.znodes import Change, Rules, SetAcl, parent_of
 from zkconsumer.sim.zookeeper import MAX_REQUEST_BYTES, NotConnected, SimZooKeeper
@@ -512,7 +513,7 @@ class ZooKeeperService:
     def _cons(self) -> str:
         return "".join(
             f" /{host}:{port}[1](queued=0,recved={one.received_count},sent={one.received_count},"
-            f"sid={session:#x},to={round(one.timeout_s * 1000)})\n"
+            f"sid={session_text(session)},to={round(one.timeout_s * 1000)})\n"
             for session, one in self.connections.items()
             for host, port in (one.peer,)
         )
