@@ -7,10 +7,8 @@ imported only if it may be used: the imports are slow (docs/performance.md), and
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
@@ -178,25 +176,6 @@ def columnar_with_headers(settings: Settings) -> ColumnFetcher:
     return ColumnFetcher(settings, with_headers=True)
 
 
-@cache
-def _begin_import() -> None:
-    """Load the columnar reader on another thread, because it takes half a second of processor time.
-
-    Meanwhile a member joins its group.
-    """
-
-    def load() -> None:
-        # If this fails, the thread that needs the reader gets the error.
-        with suppress(Exception):
-            import zkconsumer.kafka.columns.fetcher  # noqa: F401, PLC0415 - see the module
-            from zkconsumer.kafka.columns.compilation import ready_engine  # noqa: PLC0415 - as above
-
-            ready_engine()
-
-    # A daemon thread, because a program may end before it needs the reader.
-    threading.Thread(target=load, name="columns-import", daemon=True).start()
-
-
 class StreamClients:
     """Makes the broker clients of a stream, or of a pool, for the brokers that are registered."""
 
@@ -210,9 +189,13 @@ class StreamClients:
             # Load librdkafka now, since later no file descriptor may be left. If it is missing, a
             # client that needs it raises the error.
             with suppress(ImportError):
-                import zkconsumer.kafka.librdkafka  # noqa: F401, PLC0415 - see the module
-        elif self.engines.messages is records:
-            _begin_import()
+                import zkconsumer.kafka.librdkafka  # noqa: PLC0415 - see the module
+        else:
+            # Load the reader now: half a second of processor time counts for no time limit.
+            import zkconsumer.kafka.columns.fetcher  # noqa: F401, PLC0415 - see the module
+            from zkconsumer.kafka.columns.compilation import ready_engine  # noqa: PLC0415 - as above
+
+            ready_engine()
         self._config, self._brokers = config, brokers
         self._servers: set[str] = set()
 
