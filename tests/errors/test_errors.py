@@ -35,8 +35,8 @@ def test_every_error_is_exported() -> None:
         if isinstance(one, type) and issubclass(one, ZkConsumerError)
     }
     of_other_packages = {
-        *("AppliedInPartError", "BadFileError", "DamagedFileError", "HistoryError"),
-        *("MissingShareError", "SandboxError", "SparkSourceError"),
+        *("AppliedInPartError", "BadFileError", "DamagedFileError", "FakeServerError"),
+        *("HistoryError", "MissingShareError", "SandboxError", "SparkSourceError"),
         *("TraceDiffersError", "TraceError"),
     }
     exported = classes & set(zkconsumer.__all__)

@@ -36,7 +36,7 @@ def _source_files() -> set[str]:
     }
     found |= {path.name for path in ROOT.glob("pyspark_zkconsumer*.py")}
     shown = (ROOT / "docs").glob("*.md")
-    folders = (ROOT / "docs" / name for name in ("examples", "lessons", "monitoring"))
+    folders = (ROOT / "docs" / name for name in ("examples", "lessons", "monitoring", "schemas"))
     pages = [*shown, *(path for folder in folders for path in folder.iterdir() if path.is_file())]
     return found | {f"zkconsumer/{path.relative_to(ROOT)}" for path in pages}
 

@@ -14,11 +14,12 @@ from typing import Final, NamedTuple, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as RawPartition
-from kazoo.client import KazooClient
 
 from zkconsumer.errors import ConfigError, FakeServerError, SandboxError
 from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Storage, TopicPartition
+from zkconsumer.protocol.requests import Code
 from zkconsumer.sandbox import topics
 from zkconsumer.sandbox.sandbox import Sandbox
 from zkconsumer.testing import groups
@@ -290,18 +291,20 @@ class _Shared(_ServerTopics):
         """Delete the topics, and the groups in ZooKeeper, that did not exist at the start.
 
         Raises:
-            SandboxError: a topic could not be deleted.
+            SandboxError: a topic or a group could not be deleted.
         """
         for name in set(topics.list_topics(self._connect)) - self._kept - INTERNAL_TOPICS:
             topics.delete_topic(self._connect, name)
-        client = KazooClient(self._connect)
-        client.start(_LIMIT_S)
-        try:
-            for name in set(client.get_children(paths.CONSUMERS)) - self._groups:
-                client.delete(paths.group(name), recursive=True)
-        finally:
-            client.stop()
-            client.close()
+        with topics.session(self._connect) as zookeeper:
+            names = set(zookeeper.children([paths.CONSUMERS]).get(paths.CONSUMERS, ()))
+            znodes = zookeeper.tree(*(paths.group(name) for name in names - self._groups))
+            reply = zookeeper.write([rq.Delete(path) for path in reversed(znodes)])
+        if reply.code is not Code.OK:
+            raise SandboxError(
+                f"the groups of a test could not be deleted: {reply.code.name}",
+                where=self._connect,
+                remedy="stop the test's consumers before the test ends",
+            )
 
 
 # ---- opening -------------------------------------------------------------------------------------
