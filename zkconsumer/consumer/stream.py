@@ -281,6 +281,8 @@ class StreamReader(Generic[K, V]):
                         continue
                     state.last = message
                     yield message
+                # The next run may be of another partition, whose CONFIRM does not read this grant:
+                # only the LOOK after this step finds a release of this partition.
                 state.unfinished = None  # FINISH
                 if (last := state.last) is not None:
                     state.last = Place(last.offset)  # keeps no memory of the run

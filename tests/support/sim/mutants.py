@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 from support.sim import handover
@@ -1058,6 +1058,11 @@ class HandOverMutant:
         return handover.explore(case, handover.InstrumentedModules(self.edits), max_s=max_s)
 
 
+_LAST_OF_A_RUN_UNFINISHED: Final = (
+    "                state.unfinished = None  # FINISH\n                if (last",
+    "                if (last",
+)
+
 HAND_OVER = (
     HandOverMutant(
         "LOOK before FINISH",
@@ -1068,10 +1073,20 @@ HAND_OVER = (
                 "    state.unfinished = None  # FINISH\n                    if "
                 "partitions.has_changed or clock() >= gate.deadline:  # LOOK\n",
                 "    noticed = partitions.has_changed or clock() >= gate.deadline\n"
-                "                    state.unfinished = None\n"
+                "                    for one in self._fetcher.states.values():\n"
+                "                        one.unfinished = None\n"
                 "                    if noticed:\n",
             ),
+            # Between two messages of one partition this order does no harm: CONFIRM finds the
+            # revocation. So the mutant also moves the FINISH of a run's last message.
+            _LAST_OF_A_RUN_UNFINISHED,
         ),
+    ),
+    HandOverMutant(
+        "FINISH skipped at the end of a run",
+        "a run's last message stays unfinished while the user gets another partition's message",
+        "release of an unfinished message",
+        (_LAST_OF_A_RUN_UNFINISHED,),
     ),
     HandOverMutant(
         "CONFIRM skipped",
