@@ -227,6 +227,7 @@ def test_a_late_answer_that_counts_is_noticed() -> None:
         pytest.param(15023751, id="a paused partition is served again after a refused release"),
         pytest.param(15004818, id="a paused partition gets the same token after a loss of data"),
         pytest.param(15018059, id="a user answers the release of an earlier ownership"),
+        pytest.param(16096559, id="a member comes and goes while a plan is applied"),
         pytest.param(15009572, id="nudges beside an idle peer, while users are preempted"),
     ],
 )

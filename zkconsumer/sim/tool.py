@@ -101,6 +101,7 @@ class Tool:
         self._done: Plan | None = None  # the plan that an undo reverts
         self._backup: Path | None = None
         self._run: Counter[str] = Counter()
+        self._started_after = 0  # the last zxid before the present run
         self._wrote: dict[str, Node | None] = {}  # planned path -> its state after the last write
         self.pending: Sequence[rq.Request] | None = None
         self.plan: Plan | None = None
@@ -189,6 +190,7 @@ class Tool:
 
     def _start(self, task: Task, then: Callable[[], None] | None = None) -> None:
         self._task, self._then, self._replies = task, then, []
+        self._started_after = self._world.zookeeper.last_zxid
         self._run = Counter()
         self._run_task()
 
@@ -214,10 +216,16 @@ class Tool:
             self._task_ended()
 
     def _is_changed_by_others(self) -> bool:
-        """Return whether another client has changed a znode of the plan since the plan was made."""
+        """Return whether another client has changed a znode of the plan since the plan was made, or
+        whether a member has come and gone since the run began."""
         assert self.plan is not None
         nodes = self._world.zookeeper.nodes
-        return any(
+        ids = f"{paths.ids(self._world.GROUP)}/"
+        has_gone = any(
+            one.zxid > self._started_after and one.path.startswith(ids) and one.path not in nodes
+            for one in self._world.zookeeper.history
+        )
+        return has_gone or any(
             nodes.get(one.path) != self._wrote[one.path]
             if one.path in self._wrote
             else not one.is_due(nodes.get(one.path))
