@@ -96,13 +96,13 @@ def test_a_recent_commit_alone_stops_nothing(clients: Clients, group: str, tmp_p
     watch = GroupWatch(
         clients.tools,
         [group],
-        patience_s=0.3,
+        patience_s=3.0,  # far longer than a slow machine needs to begin the change
         on_wait=lambda suspects, left_s: waited.append(left_s),
     )
     assert [*watch.suspects([group])] == [group]
     apply(clients.tools, setting(clients, group), backup_dir=tmp_path, watch=watch)
     assert waited
-    assert max(waited) <= 0.3
+    assert max(waited) <= 3.0
     assert clients.stored(group)[T1] == "7"
 
 
