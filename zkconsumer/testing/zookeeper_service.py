@@ -272,7 +272,7 @@ class ZooKeeperService:
             body = self._execute(connection, call)
         except wire.MalformedError as error:
             body = self._refuse(op, Error.MARSHALLING, str(error))
-        except wire.RefusedError as error:
+        except wire.RefusedRequestError as error:
             body = self._refuse(op, error.error, str(error))
         except _EndedError:
             connection.cut()

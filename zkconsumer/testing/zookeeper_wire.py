@@ -122,7 +122,7 @@ class MalformedError(Exception):
     """A request is not as its number says."""
 
 
-class RefusedError(Exception):
+class RefusedRequestError(Exception):
     """A request that the server refuses before the simulator sees it; `error` is the reply's."""
 
     def __init__(self, error: Error, text: str = "") -> None:
@@ -309,7 +309,7 @@ def read_request(op: Op, reader: Reader, identities: Iterable[str]) -> Request:
 
     Raises:
         MalformedError: the frame has another format.
-        RefusedError: a path, an ACL or a kind of znode that the server refuses.
+        RefusedRequestError: a path, an ACL or a kind of znode that the server refuses.
     """
     return _READ[op](reader, tuple(identities))
 
@@ -322,7 +322,9 @@ def _create(reader: Reader, identities: _Identities) -> CreateWithAcl:
     path, data = reader.string(), reader.buffer()
     rights, flags = reader.rights(), reader.int32()
     if not 0 <= flags <= 3:
-        raise RefusedError(Error.UNIMPLEMENTED, f"a znode with the flags {flags} (container, TTL)")
+        raise RefusedRequestError(
+            Error.UNIMPLEMENTED, f"a znode with the flags {flags} (container, TTL)"
+        )
     make = CreateSequential if flags & 2 else CreateWithAcl
     return make(path, data, bool(flags & 1), acl=_acl(rights, identities))
 
@@ -336,13 +338,13 @@ def _acl(rights: Sequence[Right], identities: _Identities) -> Acl:
             logins = [one for one in identities if not one.startswith("ip:")]
             entries += [Right(one, permissions) for one in logins]
         elif scheme == "ip" and "/" in name:
-            raise RefusedError(Error.UNIMPLEMENTED, f"the ACL entry {identity!r}, a network")
+            raise RefusedRequestError(Error.UNIMPLEMENTED, f"the ACL entry {identity!r}, a network")
         elif identity == "world:anyone" or (scheme in _SCHEMES and name):
             entries.append(Right(identity, permissions))
         else:
-            raise RefusedError(Error.INVALID_ACL, f"the ACL entry {identity!r}")
+            raise RefusedRequestError(Error.INVALID_ACL, f"the ACL entry {identity!r}")
     if not entries:
-        raise RefusedError(Error.INVALID_ACL, "an ACL without an entry")
+        raise RefusedRequestError(Error.INVALID_ACL, "an ACL without an entry")
     return acl_of(entries)
 
 
@@ -353,7 +355,7 @@ def _set_data(reader: Reader, _: _Identities) -> rq.SetData:
 def _set_acl(reader: Reader, identities: _Identities) -> SetAcl:
     path, rights = reader.string(), reader.rights()
     if reader.int32() != -1:
-        raise RefusedError(Error.UNIMPLEMENTED, "setACL with a version")
+        raise RefusedRequestError(Error.UNIMPLEMENTED, "setACL with a version")
     return SetAcl(path, _acl(rights, identities))
 
 
@@ -400,7 +402,7 @@ def _multi(reader: Reader, identities: _Identities) -> Transaction:
     for number in _elements(reader):
         read = _WRITES.get(number)
         if read is None:
-            raise RefusedError(Error.UNIMPLEMENTED, f"{name_of(number)} in a transaction")
+            raise RefusedRequestError(Error.UNIMPLEMENTED, f"{name_of(number)} in a transaction")
         ops.append(Op(number))
         writes.append(read(reader, identities))
     return Transaction(tuple(ops), tuple(writes))

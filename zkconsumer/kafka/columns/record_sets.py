@@ -43,7 +43,7 @@ _ABOUT_EQUAL: Final = 0.95
 # keep much more memory than the response needs.
 _COPIED: Final = 256 * 1024
 
-# Number of decompressed bytes from which on a run is not joined with further batches.
+# A run of this many decompressed bytes, or more, is not joined with further batches.
 _JOINED_BYTES: Final = 256 * 1024
 
 # Maximum depth of nested compressed sets. The old producers wrote one level.

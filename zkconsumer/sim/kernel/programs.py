@@ -55,7 +55,7 @@ class Repeatable(Generator[Asked, Answer, Result]):
         return self._running.send(answer)
 
     def throw(self, *_: object) -> Asked:
-        """Refuse: nothing throws an exception into such a generator."""
+        """Raise NotImplementedError: nothing throws an exception into a member's program."""
         raise NotImplementedError
 
     def close(self) -> None:
