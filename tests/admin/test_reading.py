@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import pytest
+from kazoo.security import make_digest_acl
 from support.scenes import Scene
 
+from zkconsumer.admin import Admin
 from zkconsumer.admin.groups import groups, idle_by_design, members, partitions, topics
 from zkconsumer.admin.lag import (
     NO_SUCH_PARTITION,
@@ -64,6 +66,23 @@ def test_lag(scene: Scene) -> None:
     ]
     assert {one.source for one in found.partitions} == {Source.ZOOKEEPER}
     assert all(one.session == scene.session.client_id[0] for one in found.partitions)
+
+
+def test_a_group_that_may_not_be_read(scene: Scene) -> None:
+    """`Admin.lag` returns such a group with its unreadable znodes, beside the others."""
+    scene.settled({"g_a": {"t": 1}}, {"t": 1})
+    scene.offset("t", 0, 7, group="secret")
+    hidden = paths.group("secret"), paths.offsets("secret")
+    for path in hidden:
+        scene.session.set_acls(path, [make_digest_acl("other", "secret", all=True)])
+    with Admin(scene.config()) as admin:
+        found = admin.lag(["g", "secret", "missing"])
+    assert {name: sorted(one.unreadable) for name, one in found.items()} == {
+        "g": [],
+        "secret": sorted(hidden),
+    }
+    assert "authenticate as a user who may read it" in str(found["secret"].unreadable[hidden[0]])
+    assert [one.committed for one in found["g"].partitions] == [5]
 
 
 def test_both_stores(scene: Scene) -> None:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 
 READ = [ACL(Permissions.READ, Id("world", "anyone"))]
@@ -137,6 +138,30 @@ def test_a_group_that_may_not_be_read(world: World) -> None:
     assert "idle is left out: ZooKeeper does not allow this client" in exported.stderr
     assert set(json.loads(exported.stdout)["groups"]) == {"g"}
     assert world.run("lag", "--group", "idle").output.startswith("zkconsumer: ZooKeeper does not")
+
+
+def test_a_znode_that_may_not_be_read(world: World) -> None:
+    """`groups show` shows the rest of the group, such a znode as unknown, and what to permit."""
+    nobody = [make_digest_acl("somebody", "else", all=True)]
+    of_offset = paths.offset("g", TopicPartition(world.topic, 0))
+    of_owner = paths.owner("g", TopicPartition(world.topic, 1))
+    for path in (of_offset, of_owner, paths.member("g", "g_b")):
+        world.scene.session.set_acls(path, nobody)
+    shown = world.run("groups", "show", "g", "--output", "json")
+    assert shown.exit_code == Exit.FAILED
+    assert f"({paths.member('g', 'g_b')}): authenticate as a user who may read" in shown.stderr
+    assert "and 2 other znodes of the group" in shown.stderr
+    found = json.loads(shown.stdout)
+    assert [one["member"] for one in found["members"]] == ["g_a"]
+    rows = found["partitions"]
+    assert [one["zookeeper"] for one in rows] == [None, 1, 1]
+    assert [one["owner"] for one in rows] == ["g_a-0", None, "g_b-0"]
+    assert of_offset in rows[0]["unknown"]["zookeeper"]
+    assert of_owner in rows[1]["unknown"]["owner"]
+    world.scene.session.set_acls(paths.offsets("g"), nobody)
+    shown = world.run("groups", "show", "g", "--output", "json")
+    assert [one["zookeeper"] for one in json.loads(shown.stdout)["partitions"]] == [None] * 3
+    assert "no offset is committed" not in shown.stderr
 
 
 def test_lag(world: World) -> None:

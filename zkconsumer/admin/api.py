@@ -139,7 +139,8 @@ class Admin:
     def lag(self, names: Iterable[str], *, topics: Selection | None = None) -> dict[str, GroupLag]:
         """Return group -> committed offsets, log ends and lag of its partitions.
 
-        An unknown value is a string with the reason. Groups that do not exist are left out.
+        An unknown value is a string with the reason. `GroupLag.unreadable` names the znodes that
+        this client may not read. Groups that do not exist are left out.
         """
         reading = self._logs.reading()
         return group_lags(

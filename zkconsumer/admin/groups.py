@@ -10,11 +10,11 @@ version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import Final
 
 from zkconsumer.errors import (
     AccessDeniedError,
@@ -86,12 +86,21 @@ class GroupImage:
         nodes: path -> znode, parents first.
         listed: parent -> names of its children, for every parent that was listed.
         foreign: path -> the last write to a znode that the consumers' layout does not have.
+        unreadable: path -> the error of a znode that this client may not read. Images
+            of `read_groups` and `read_allowed_groups` have no such znode.
     """
 
     name: str
     nodes: Mapping[str, Node]
     listed: Mapping[str, Collection[str]] = field(default_factory=dict)
     foreign: Mapping[str, LastWrite] = field(default_factory=dict)
+    unreadable: Mapping[str, AccessDeniedError] = field(default_factory=dict)
+
+    def refusal(self, path: str) -> AccessDeniedError | None:
+        """Return why a znode may exist unseen: this client may not read it, or its parents."""
+        while path not in self.unreadable and path:
+            path = path.rpartition("/")[0]
+        return self.unreadable.get(path)
 
     @cached_property
     def registrations(self) -> dict[ConsumerId, bytes | None]:
@@ -173,6 +182,26 @@ class GroupImage:
             is_empty = not node.data
             found[tp] = OffsetNode(value, stat.version, stat.mtime_ms, fault, is_empty)
         return dict(sorted(found.items()))
+
+    @cached_property
+    def partitions(self) -> set[TopicPartition]:
+        """The partitions that have an owner znode or an offset znode, even an unreadable one."""
+        refused = (
+            TopicPartition(at.name, at.partition)
+            for at in map(paths.locate, self.unreadable)
+            if at.kind in (ZnodeKind.OWNER, ZnodeKind.OFFSET)
+        )
+        return {*self.owners, *self.offsets, *refused}
+
+    @cached_property
+    def topics(self) -> set[str]:
+        """The topics of these partitions, and those whose owners or offsets cannot be listed."""
+        refused = (
+            at.name
+            for at in map(paths.locate, self.unreadable)
+            if at.kind in (ZnodeKind.OWNERS_OF, ZnodeKind.OFFSETS_OF)
+        )
+        return {*(tp.topic for tp in self.partitions), *refused}
 
     @cached_property
     def topic_parents(self) -> dict[str, paths.ParsedPath]:
@@ -260,7 +289,27 @@ def read_groups(
     directories: Collection[str] = (MEMBERS, OWNERS, OFFSETS),
     topics: Collection[str] | None = None,
 ) -> dict[str, GroupImage]:
-    """Read groups with few requests; groups that do not exist are left out.
+    """Read groups as `read_readable_parts` does.
+
+    Raises AccessDeniedError with the first znode that this client may not read.
+    """
+    images = read_readable_parts(connection, names, directories=directories, topics=topics)
+    for image in images.values():
+        for error in image.unreadable.values():
+            raise error
+    return images
+
+
+def read_readable_parts(
+    connection: ZooKeeperClient,
+    names: Iterable[str],
+    *,
+    directories: Collection[str] = (MEMBERS, OWNERS, OFFSETS),
+    topics: Collection[str] | None = None,
+) -> dict[str, GroupImage]:
+    """Read what this client may read of groups, with few requests.
+
+    Groups that do not exist are left out. `GroupImage.unreadable` has the other znodes.
 
     Args:
         directories: those of `ids`, `owners` and `offsets` that are read. With all of them, foreign
@@ -269,7 +318,7 @@ def read_groups(
     """
     operation = read_group_znodes(names, directories=directories, topics=topics)
     return {
-        name: GroupImage(name, one.nodes, one.listed, one.foreign)
+        name: GroupImage(name, one.nodes, one.listed, one.foreign, one.unreadable)
         for name, one in connection.run(operation).items()
     }
 
@@ -289,48 +338,19 @@ def existing_group(
 
 def read_allowed_groups(
     connection: ZooKeeperClient,
-    names: Sequence[str],
+    names: Iterable[str],
     *,
     directories: Collection[str] = (MEMBERS, OWNERS, OFFSETS),
     topics: Collection[str] | None = None,
 ) -> tuple[dict[str, GroupImage], dict[str, AccessDeniedError]]:
-    """Read groups as `read_groups` does; also return group -> error where access is denied."""
-    denied: dict[str, AccessDeniedError] = {}
-
-    def deny(name: str, error: AccessDeniedError) -> dict[str, GroupImage]:
-        denied[name] = error
-        return {}
-
-    found = read_by_bisection(
-        names,
-        lambda some: read_groups(connection, some, directories=directories, topics=topics),
-        deny,
-    )
-    return {name: image for part in found for name, image in part.items()}, denied
-
-
-Result = TypeVar("Result")
-
-
-def read_by_bisection(
-    names: Sequence[str],
-    read: Callable[[Sequence[str]], Result],
-    on_denied: Callable[[str, AccessDeniedError], Result],
-) -> list[Result]:
-    """Read all names at once; if ZooKeeper denies access, read each half separately.
-
-    Return the results in the order of the names. If ZooKeeper denies access to a name, its result
-    is the one that `on_denied` returns.
-    """
-    try:
-        return [read(names)]
-    except AccessDeniedError as error:
-        if len(names) == 1:
-            return [on_denied(names[0], error)]
-    half = len(names) // 2
-    return read_by_bisection(names[:half], read, on_denied) + read_by_bisection(
-        names[half:], read, on_denied
-    )
+    """Return the groups that this client may read entirely, and group -> error of the others."""
+    images = read_readable_parts(connection, names, directories=directories, topics=topics)
+    denied = {
+        name: next(iter(image.unreadable.values()))
+        for name, image in images.items()
+        if image.unreadable
+    }
+    return {name: one for name, one in images.items() if name not in denied}, denied
 
 
 def unknown_group(group: str, connection: ZooKeeperClient) -> UnknownGroupError:
@@ -560,7 +580,7 @@ def read_topic_payloads(
     """
     names: set[str] = set()
     for image in images:
-        names |= {tp.topic for tp in (*image.owners, *image.offsets)}
+        names |= image.topics
         for member in image.members.values():
             if not isinstance(member, Registration):
                 continue

@@ -33,12 +33,13 @@ from zkconsumer.admin.groups import (
     Selection,
     member_reports,
     read_allowed_groups,
-    read_groups,
+    read_readable_parts,
     read_topic_payloads,
     registered_brokers,
     selected,
 )
 from zkconsumer.admin.groups import groups as group_summaries
+from zkconsumer.errors import AccessDeniedError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import KeptLogs, LogRange, without_messages
 from zkconsumer.protocol import paths
@@ -83,7 +84,7 @@ class PartitionLag:
         written_ms: time of the last write to that offset by the server's clock, in ms since 1970.
         in_kafka: the offset in Kafka; None if there is none; a string if it is unknown.
         log: start and end of the log, or a string that says why they are unknown.
-        fault: what is wrong with the owner znode, or "".
+        fault: what is wrong with the owner znode, or why this client may not read it, or "".
         consumer: the consumer id that the owner znode names; None if there is no owner znode.
         remark: why JVM members cannot read the offset in ZooKeeper, although it is plainly a
             number; or that its znode is empty.
@@ -306,6 +307,12 @@ class GroupLag:
         return self.image.name
 
     @property
+    def unreadable(self) -> Mapping[str, AccessDeniedError]:
+        """Path -> the error of a znode that this client may not read. What these znodes hold is
+        unknown: members may be missing, and so may partitions whose topic is unknown."""
+        return self.image.unreadable
+
+    @property
     def members(self) -> list[MemberReport]:
         """The registered members, sorted."""
         return list(member_reports(self.image, self.requested_topics))
@@ -339,10 +346,10 @@ def group_lags(
             `BrokerReading.committed`, so brokers that do not answer are asked once for all groups.
         tails, stores: the memory of earlier readings, if the groups are read repeatedly.
 
-    Raises what `ZooKeeperClient.read` raises. If brokers do not answer, the result contains the
-    reason.
+    Raises ZooKeeperUnreachableError. If this client may not read a znode, or brokers do not answer,
+    the result contains the reason.
     """
-    images = read_groups(connection, names)
+    images = read_readable_parts(connection, names)
     return lags_of(
         connection,
         images,
@@ -409,9 +416,9 @@ def unasked_logs(
 def _concerned(
     image: GroupImage, wanted: RequestedTopics, existing: Mapping[str, frozenset[int]]
 ) -> set[TopicPartition]:
-    topics = {*wanted.threads, *(tp.topic for tp in (*image.owners, *image.offsets))}
-    found = {TopicPartition(topic, n) for topic in topics for n in existing.get(topic, ())}
-    return found | image.owners.keys() | image.offsets.keys()
+    topics = wanted.threads.keys() | image.topics
+    there = {TopicPartition(topic, n) for topic in topics for n in existing.get(topic, ())}
+    return image.partitions | there
 
 
 def _missing(
@@ -430,6 +437,8 @@ def _lag(
 ) -> PartitionLag:
     owner, offset = image.owners.get(tp), image.offsets.get(tp)
     in_zookeeper: int | str | None = None
+    if refusal := image.refusal(paths.offset(image.name, tp)):
+        in_zookeeper = str(refusal)
     if offset is not None:
         in_zookeeper = offset.fault or None if offset.value is None else offset.value
         if isinstance(in_zookeeper, int) and in_zookeeper < 0:
@@ -443,7 +452,7 @@ def _lag(
         offset.mtime_ms if offset else 0,
         in_kafka,
         log,
-        owner.fault if owner else "",
+        owner.fault if owner else str(image.refusal(paths.owner(image.name, tp)) or ""),
         owner_of(owner.thread, image.registrations) if owner else None,
         _remark(offset) if offset else "",
     )

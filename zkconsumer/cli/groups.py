@@ -274,10 +274,13 @@ def show(
 ) -> None:
     """Show a group's members, owners, offsets and lag. Changes nothing.
 
-    With --watch, the partitions are shown repeatedly.
+    With --watch, the partitions are shown repeatedly. Exit code 1: ZooKeeper denied access to some
+    of the group's znodes. Their values are shown as unknown.
 
     Example: zkconsumer groups show billing -z zk1:2181/kafka
     """
+    from zkconsumer.cli import Exit
+
     name = common.group(group)
     with common.connect(name) as connection:
         if watch_:
@@ -299,6 +302,8 @@ def show(
         }
     )
     say_all([*member_faults(found.members), *group_notes(found)])
+    if found.unreadable:
+        raise typer.Exit(Exit.FAILED)
 
 
 def _picture(group: GroupLag, addresses: ClientAddresses | None) -> Reading:

@@ -37,7 +37,7 @@ from zkconsumer.cli.output import (
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import session_text
-from zkconsumer.protocol.paths import consumer_of
+from zkconsumer.protocol.paths import consumer_of, offset
 
 if TYPE_CHECKING:
     from zkconsumer.admin.exporter import ServedGroup
@@ -166,10 +166,13 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
     from zkconsumer.admin.health import remarks
 
     health = group.image.health if health is None else health
-    for remark in remarks(health, time.time()):
-        yield f"group {group.name}: {remark}"
-    if not group.image.offsets and all(one.committed is None for one in group.partitions):
-        yield f"group {group.name}: no offset is committed, in ZooKeeper or in Kafka"
+    if group.unreadable:
+        yield from _refusals(group)
+    else:
+        for remark in remarks(health, time.time()):
+            yield f"group {group.name}: {remark}"
+        if not group.image.offsets and all(one.committed is None for one in group.partitions):
+            yield f"group {group.name}: no offset is committed, in ZooKeeper or in Kafka"
     for why in idle_by_design(group.requested_topics):
         yield f"group {group.name}: {why}"
     different = [
@@ -183,7 +186,7 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
             " the lag follows the store whose offset has moved between two readings, and otherwise"
             " the larger offset"
         )
-    unowned = [f"{one.topic}-{one.partition}" for one in group.partitions if one.owner is None]
+    unowned = [str(one.tp) for one in group.partitions if one.owner is None and not one.fault]
     if unowned and health.live:
         yield f"group {group.name}: {_some(unowned)} without owner"
     yield from offset_notes(group)
@@ -200,10 +203,19 @@ def offset_notes(group: GroupLag) -> Iterator[str]:
     empty."""
     for one in group.partitions:
         at = f"group {group.name}: {one.topic}-{one.partition}"
+        if group.image.refusal(offset(group.name, one.tp)):
+            continue  # `_refusals` names the znode
         if one.remark:
             yield f"{at}: {one.remark} (`zkconsumer doctor -g {group.name} --fix` repairs it)"
         elif isinstance(one.in_zookeeper, str):
             yield f"{at}: the offset in ZooKeeper cannot be read: {one.in_zookeeper}"
+
+
+def _refusals(group: GroupLag) -> Iterator[str]:
+    """Yield how many znodes this client may not read, and the error of the first one."""
+    first, *others = group.unreadable.values()
+    more = f" (and {len(others)} other znodes of the group)" if others else ""
+    yield f"group {group.name} is not readable{more}: {first}"
 
 
 def unmatched(

@@ -43,9 +43,8 @@ from zkconsumer.protocol.paths import validate_group, validate_group_znode
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import Selection
-    from zkconsumer.admin.lag import GroupLag, PartitionLag
+    from zkconsumer.admin.lag import PartitionLag
     from zkconsumer.admin.offset_plans import Reset
-    from zkconsumer.errors import AccessDeniedError
     from zkconsumer.protocol.model import TopicPartition
     from zkconsumer.zk.client import ZooKeeperClient
 
@@ -206,26 +205,16 @@ def get(
 
     Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
     """
-    from zkconsumer.admin.groups import read_by_bisection, read_group_names, unknown_group
-    from zkconsumer.admin.lag import group_lags, unasked_logs
+    from zkconsumer.admin.groups import read_allowed_groups, read_group_names, unknown_group
+    from zkconsumer.admin.lag import lags_of, unasked_logs
     from zkconsumer.cli import Exit
 
     names, only = common.groups(group, all_groups=all_groups), topics_of(topic)
-    denied: dict[str, AccessDeniedError] = {}
-
-    def deny(name: str, error: AccessDeniedError) -> dict[str, GroupLag]:
-        denied[name] = error
-        return {}
-
     with common.connect(names[0] if names else None) as connection:
-
-        def read(some: Sequence[str]) -> dict[str, GroupLag]:
-            limit_s = connection.config.zookeeper_connection_timeout_s
-            return group_lags(connection, some, only=only, logs=unasked_logs, limit_s=limit_s)
-
+        limit_s = connection.config.zookeeper_connection_timeout_s
         asked = read_group_names(connection) if names is None else names
-        parts = read_by_bisection(asked, read, deny)
-        found = {name: one for part in parts for name, one in part.items()}
+        images, denied = read_allowed_groups(connection, asked)
+        found = lags_of(connection, images, only=only, logs=unasked_logs, limit_s=limit_s)
         if denied and not found:
             raise next(iter(denied.values()))
         for name in names or ():

@@ -226,23 +226,21 @@ class Feed:
         self, zk: ZooKeeperClient, names: Sequence[str], reading: BrokerReading
     ) -> list[GroupRow]:
         """Read some groups; a group to which access is denied becomes a row without figures."""
-        from zkconsumer.admin.groups import read_by_bisection
-        from zkconsumer.admin.lag import group_lags
+        from zkconsumer.admin.groups import read_allowed_groups
+        from zkconsumer.admin.lag import lags_of
 
-        def read(some: Sequence[str]) -> list[GroupRow]:
-            # Kafka's offsets would take a request per group; only the details of a group read them.
-            found = group_lags(
-                zk,
-                some,
-                limit_s=self._limit_s(zk),
-                logs=reading.ends,
-                kafka=lambda brokers, name, mine: {},
-                tails=self._history.tails,
-            )
-            return [row_of(one, self._history) for one in found.values()]
-
-        parts = read_by_bisection(names, read, lambda name, _: [GroupRow(name, None)])
-        return [row for part in parts for row in part]
+        images, denied = read_allowed_groups(zk, names)
+        # Kafka's offsets would take a request per group; only the details of a group read them.
+        found = lags_of(
+            zk,
+            images,
+            limit_s=self._limit_s(zk),
+            logs=reading.ends,
+            kafka=lambda brokers, name, mine: {},
+            tails=self._history.tails,
+        )
+        rows = [row_of(one, self._history) for one in found.values()]
+        return [*rows, *(GroupRow(name, None) for name in denied)]
 
     # ---- one group -------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from zkconsumer.errors import AccessDeniedError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import LastWrite
 from zkconsumer.protocol.requests import (
@@ -39,11 +40,13 @@ class GroupZnodes:
         nodes: path -> znode, parents first.
         listed: parent -> sorted names of its children, for every parent that was listed.
         foreign: path -> the last write to a znode that the consumers' layout does not have.
+        unreadable: path -> the error of a znode of the layout that this client may not read.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
     listed: dict[str, list[str]] = field(default_factory=dict)
     foreign: dict[str, LastWrite] = field(default_factory=dict)
+    unreadable: dict[str, AccessDeniedError] = field(default_factory=dict)
 
 
 Reads = Sequence[Get | Exists | Children]
@@ -65,14 +68,14 @@ def read_group_znodes(
         directories: those of `ids`, `owners` and `offsets` that are read. With all of them, foreign
             znodes are read too, as far as this client may read them.
         topics: whose owners and offsets are read; None means all topics.
-
-    Raises AccessDeniedError with the first path that this client may not read.
     """
     found: dict[str, GroupZnodes] = {}
-    for path, node in (yield from _values(map(Get, map(paths.group, names)))).items():
+    refused: dict[str, AccessDeniedError] = {}
+    for path, node in (yield from _values(map(Get, map(paths.group, names)), refused)).items():
         found[_group_of(path)] = GroupZnodes({path: node})
+    found |= {_group_of(path): GroupZnodes() for path in refused}
     tops = [f"{paths.group(name)}/{directory}" for name in found for directory in directories]
-    listed: dict[str, list[str]] = yield from _listed(tops)
+    listed: dict[str, list[str]] = yield from _listed(tops, refused)
     deeper = [
         f"{top}/{name}"
         for top, below in listed.items()
@@ -80,7 +83,7 @@ def read_group_znodes(
         for name in below
         if topics is None or name in topics
     ]
-    listed |= yield from _listed(deeper)
+    listed |= yield from _listed(deeper, refused)
     leaves = [
         f"{top}/{name}"
         for top in tops
@@ -89,8 +92,10 @@ def read_group_znodes(
     ]
     below_topics = [f"{path}/{name}" for path in deeper for name in listed.get(path, ())]
     leaves += (path for path in below_topics if paths.is_partition(path.rpartition("/")[2]))
-    for path, node in (yield from _values(map(Get, leaves))).items():
+    for path, node in (yield from _values(map(Get, leaves), refused)).items():
         found[_group_of(path)].nodes[path] = node
+    for path, error in refused.items():
+        found[_group_of(path)].unreadable[path] = error
     for path, below in listed.items():
         found[_group_of(path)].listed[path] = below
     if {MEMBERS, OWNERS, OFFSETS}.issubset(directories):
@@ -143,19 +148,19 @@ def _foreign_stats(roots: Iterable[str], odd: Iterable[str]) -> Values:
     return found
 
 
-def _listed(wanted: Iterable[str]) -> Values:
+def _listed(wanted: Iterable[str], refused: dict[str, AccessDeniedError]) -> Values:
     """Return the sorted names of the children of each existing znode."""
-    found = yield from _values(map(Children, wanted))
+    found = yield from _values(map(Children, wanted), refused)
     return {path: sorted(names) for path, names in found.items()}
 
 
-def _values(requests: Iterable[Get | Children]) -> Values:
-    """Raise AccessDeniedError with the first path that this client may not read."""
+def _values(requests: Iterable[Get | Children], refused: dict[str, AccessDeniedError]) -> Values:
+    """Add an error to `refused` for each znode that this client may not read."""
     asked = list(requests)
     replies = (yield asked) if asked else ()
-    refused = (one for one, reply in zip(asked, replies, strict=True) if reply.code is Code.NO_AUTH)
-    for request in refused:
-        raise denied(request.path)
+    for request, reply in zip(asked, replies, strict=True):
+        if reply.code is Code.NO_AUTH:
+            refused[request.path] = denied(request.path)
     return _answered(asked, replies)
 
 

@@ -354,7 +354,11 @@ class Observer:
         """Read all followed parts with pipelined requests."""
         directories = [part.value for part in self._follow]
         found = self._run(read_group_znodes([self.group], directories=directories))
-        return _snapshot(found[self.group].nodes if self.group in found else {})
+        if self.group not in found:
+            return _snapshot({})
+        for error in found[self.group].unreadable.values():
+            raise error
+        return _snapshot(found[self.group].nodes)
 
     def changes(self) -> Iterator[tuple[float, Change]]:
         """Yield (monotonic seconds of the read, change) for every change, until `close`.

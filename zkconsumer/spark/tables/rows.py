@@ -27,7 +27,6 @@ from pyspark.sql.types import (
 from zkconsumer.admin.groups import (
     GroupImage,
     member_reports,
-    read_by_bisection,
     read_groups,
     read_topic_payloads,
 )
@@ -169,14 +168,13 @@ class RowReader:
 
         Raises what `ZooKeeperClient.read` raises for other errors.
         """
-
-        def read(some: Sequence[str]) -> list[Row]:
-            return list(self._rows(some, topics))
-
-        def denied(name: str, error: AccessDeniedError) -> list[Row]:
-            return [{"group": name, "error": str(error)}]
-
-        return [row for part in read_by_bisection(groups, read, denied) for row in part]
+        try:
+            return list(self._rows(groups, topics))
+        except AccessDeniedError as error:
+            if len(groups) == 1:
+                return [{"group": groups[0], "error": str(error)}]
+        half = len(groups) // 2
+        return self.rows(groups[:half], topics) + self.rows(groups[half:], topics)
 
     # ---- the tables ------------------------------------------------------------------------------
 
