@@ -50,14 +50,17 @@ def test_resume_wakes_a_waiting_user(log: Log, reader: Reader) -> None:
 
 
 def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
-    """A pause lasts until the epoch changes: under a new epoch the partition is delivered."""
+    """A pause lasts until the epoch changes; a partition that is not served is not named."""
     token = reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     reader.withdraw(0)
+    assert not reader.stream.paused
     reader.epoch = token - 1
     assert reader.grant(0, 5) == token
     assert len(reader.stream.poll(timeout_s=0.1)) == 0
     assert reader.stream.paused == {reader.tp(0)}
+    reader.stream.ask_release([reader.tp(0)], lambda: None)
+    assert not reader.stream.paused
     reader.withdraw(0)
     reader.grant(0, 7)
     assert not reader.stream.paused

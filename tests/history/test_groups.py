@@ -19,7 +19,7 @@ from zkconsumer.history.inputs import History, find_servers
 from zkconsumer.history.snapshots import Tree, Znode
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.registrations import Registration, encode_registration
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 
 ROOT = "/kafka"
 TOPIC = b'{"version":1,"partitions":{"0":[1],"1":[1]}}'
@@ -390,6 +390,24 @@ def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe)
     more = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'
     story.add(tx.SET_DATA, changed(ROOT + paths.topic("t"), more), session=9)
     assert described().tables.rebalances[-1].triggers == ["g_b expired", "topic t changed"]
+
+
+def test_a_topic_of_a_black_list_needs_no_owner(story: Story, described: Describe) -> None:
+    """A group settles without the topic that a member's black list names, even if it had owners."""
+    story.join(1, "g_a")
+    story.begin()
+    story.add(tx.CREATE, created(ROOT + paths.topic("other"), TOPIC))
+    story.claim(1, "g_a", 0)
+    story.end(1, 1_000)
+    story.session(2)
+    black_list = encode_registration(Registration({"t": 1}, Pattern.BLACK_LIST, timestamp_ms=1))
+    member = ROOT + paths.member("g", "g_b")
+    story.add(tx.CREATE, created(member, black_list, ephemeral=True), session=2)
+    for number in range(2):
+        owner = ROOT + paths.owner("g", TopicPartition("other", number))
+        story.add(tx.CREATE, created(owner, b"g_b-0", ephemeral=True), session=2)
+    last = described().tables.rebalances[-1]
+    assert (last.members, last.settled_ms is None) == (1, False)
 
 
 @pytest.mark.parametrize("claimed", [True, False])

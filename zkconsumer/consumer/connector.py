@@ -550,7 +550,11 @@ class ConsumerConnector:
             stream.resume(tps)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Return the paused partitions."""
+        """Return the paused partitions that this member serves now.
+
+        The result leaves out a partition that is about to be released, and, for a moment, one that
+        continues at an offset that another client has written. The pause of the latter remains.
+        """
         self._require_own_process()
         return frozenset().union(*(stream.paused for stream in self._streams.values()))
 

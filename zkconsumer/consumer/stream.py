@@ -579,7 +579,7 @@ class StreamReader(Generic[K, V]):
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """The paused partitions."""
+        """The partitions that are served and paused."""
         return self._partitions.paused
 
     def seek(self, tp: TopicPartition, offset: int) -> bool:

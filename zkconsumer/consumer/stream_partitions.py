@@ -348,8 +348,9 @@ class StreamPartitions:
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are served and paused."""
         states = self._wanted.copy().values()
-        return frozenset(state.tp for state in states if self.is_paused(state))
+        return frozenset(one.tp for one in states if one.granted and self.is_paused(one))
 
     def seek(self, tp: TopicPartition, offset: int, report: Callable[[int], None]) -> bool:
         """Continue from `offset` under the same epoch; return False if the partition is not served.
