@@ -17,7 +17,6 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
@@ -548,14 +547,9 @@ class ConsumerConnector:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            await asyncio.to_thread(self._started.__exit__, kind, error, trace)
+            await asyncio.to_thread(self._started.__exit__, kind)
         finally:
             for stream in self._streams:
                 stop(stream)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from zkconsumer.admin import group_changes, migrate, offset_plans
@@ -105,14 +104,9 @@ class Admin:
         self._connection.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._logs.close()
-        self._connection.__exit__(kind, error, trace)
+        self._connection.__exit__()
 
     @property
     def connection(self) -> ZooKeeperClient:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from copy import copy
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
@@ -968,12 +967,7 @@ class ConsumerConnector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if os.getpid() != self._pid:
             return  # in a child process, the end of the block must not end the parent's member
         self._leave(Purpose.LEAVE if kind is None else Purpose.RELEASE)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 from zkconsumer.admin.api import Admin
@@ -150,15 +149,10 @@ class Rebalances:
         self._has_begun.wait()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._observer.close()
         self._thread.join()
-        self._observer.__exit__(kind, error, trace)
+        self._observer.__exit__()
 
 
 # ---- deliveries ----------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from itertools import count
-from types import TracebackType
 from typing import Final, Self
 
 from zkconsumer.consumer.executor import WatchFired
@@ -138,12 +137,7 @@ class JvmPeer:
         self.join()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.leave()
         else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from zkconsumer.errors import FakeServerError
@@ -181,12 +180,7 @@ class FakeZooKeeper:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # ---- znodes ----------------------------------------------------------------------------------
