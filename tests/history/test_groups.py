@@ -403,8 +403,8 @@ def test_a_topic_of_a_black_list_needs_no_owner(story: Story, described: Describ
     black_list = encode_registration(Registration({"t": 1}, Pattern.BLACK_LIST, timestamp_ms=1))
     member = ROOT + paths.member("g", "g_b")
     story.add(tx.CREATE, created(member, black_list, ephemeral=True), session=2)
-    for number in range(2):
-        owner = ROOT + paths.owner("g", TopicPartition("other", number))
+    for partition in range(2):
+        owner = ROOT + paths.owner("g", TopicPartition("other", partition))
         story.add(tx.CREATE, created(owner, b"g_b-0", ephemeral=True), session=2)
     last = described().tables.rebalances[-1]
     assert (last.members, last.settled_ms is None) == (1, False)
