@@ -22,6 +22,7 @@ import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import cache_from_source
 from pathlib import Path, PurePosixPath
@@ -193,7 +194,7 @@ def build(*, tag: str, base: str) -> str:
                 fileobj=file, custom_context=True, tag=tag, rm=True, buildargs={"BASE": base}
             )
         for stale in before - {image.id}:
-            client.images.remove(stale, force=False)
+            _remove(client, stale)
         return str(image.id)
     except docker.errors.DockerException as error:
         raise BuildError(
@@ -202,6 +203,15 @@ def build(*, tag: str, base: str) -> str:
         ) from error
     finally:
         client.close()
+
+
+def _remove(client: docker.DockerClient, image: str) -> None:
+    """Remove an image, unless another image is built on it or a container uses it."""
+    try:
+        client.images.remove(image, force=False)
+    except docker.errors.APIError as error:
+        if error.status_code != HTTPStatus.CONFLICT:
+            raise
 
 
 def main() -> int:

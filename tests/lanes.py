@@ -781,6 +781,10 @@ RULES: tuple[Rule, ...] = (
         "for which brokers the columnar reader is chosen.",
     ),
     Rule(Lane.NORMAL, "tests/containers", "Its tests need a Docker engine."),
+    *_later(
+        "Fifty tests take a minute. The normal lane runs a few of them on containers.",
+        "tests/containers/test_users_suite.py::test_all_fifty",
+    ),
     Rule(Lane.NORMAL, "tests/faults", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/integration", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/mixed", STARTS_SERVERS),

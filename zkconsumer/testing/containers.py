@@ -4,17 +4,22 @@
         print(zookeeper.get_connection_string(), kafka.get_bootstrap_server())
 
 The images are the official ones, pinned by digest, as in docker/compose.yaml. 3.9 is the last
-release with ZooKeeper. Older releases have no official image, and run in the sandbox.
+release with ZooKeeper. Older releases have no official image, and run in the sandbox. Where another
+registry serves the images, `ZKCONSUMER_ZOOKEEPER_IMAGE` and `ZKCONSUMER_KAFKA_IMAGE` name them.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Final, Self
 
+from docker.errors import DockerException
+from testcontainers.core.config import ConnectionMode
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
+from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox.ports import free_port
 
 RELEASE: Final = "3.9.1"
@@ -30,6 +35,9 @@ KAFKA_IMAGE: Final = (
 START_LIMIT_S: Final = 120
 """How long a server may take to start, in seconds."""
 
+START_ERRORS: Final = (DockerException, TimeoutError, RuntimeError)
+"""What testcontainers raises if a container does not start."""
+
 _CLIENT_PORT: Final = 2181
 _ALIAS: Final = "zookeeper"  # the host name of ZooKeeper for the broker
 
@@ -41,10 +49,17 @@ class ZooKeeperContainer(DockerContainer):
         network: the network, which exists while the container runs.
     """
 
-    def __init__(self, image: str = ZOOKEEPER_IMAGE) -> None:
-        """`image` is another image with the same settings as the official one."""
-        super().__init__(image)
+    def __init__(self, image: str | None = None) -> None:
+        """`image` is another image with the same settings as the official one.
+
+        None stands for the image that `ZKCONSUMER_ZOOKEEPER_IMAGE` names, or the official one.
+
+        Raises:
+            docker.errors.DockerException: no Docker engine answers.
+        """
+        super().__init__(image or os.environ.get("ZKCONSUMER_ZOOKEEPER_IMAGE", ZOOKEEPER_IMAGE))
         self.network = Network()
+        self._has_network = False
         self.with_exposed_ports(_CLIENT_PORT)
         # The tick permits session timeouts from 1 s on, so that dead members are noticed quickly.
         self.with_env("ZOO_TICK_TIME", "500")
@@ -59,30 +74,50 @@ class ZooKeeperContainer(DockerContainer):
         return f"{self.get_container_host_ip()}:{self.get_exposed_port(_CLIENT_PORT)}"
 
     def start(self) -> Self:
-        """Create the network, and start the server in it."""
-        self.network.create()
-        self.with_network(self.network).with_network_aliases(_ALIAS)
+        """Create the network, and start the server in it; after a failure, both are gone."""
         try:
+            self.network.create()
+            self._has_network = True
+            self.with_network(self.network).with_network_aliases(_ALIAS)
             super().start()
         except BaseException:
-            self.network.remove()
+            self.stop()
             raise
         return self
 
     def stop(self, force: bool = True, delete_volume: bool = True) -> None:
-        """Stop the server, and remove the network."""
+        """Stop the server, and remove the network; a second call does nothing."""
         super().stop(force, delete_volume)
-        self.network.remove()
+        self._container = None
+        if self._has_network:
+            self.network.remove()
+            self._has_network = False
 
 
 class LegacyKafkaContainer(DockerContainer):
     """A broker in ZooKeeper mode in a container; its ZooKeeper runs already."""
 
-    def __init__(self, zookeeper: ZooKeeperContainer, image: str = KAFKA_IMAGE) -> None:
-        """`image` is another image with Kafka in /opt/kafka."""
+    def __init__(self, zookeeper: ZooKeeperContainer, image: str | None = None) -> None:
+        """`image` is another image with Kafka in /opt/kafka.
+
+        None stands for the image that `ZKCONSUMER_KAFKA_IMAGE` names, or the official one.
+
+        Raises:
+            docker.errors.DockerException: no Docker engine answers.
+            SandboxError: testcontainers reaches containers by addresses of their own, which the
+                broker cannot register before it has started.
+        """
         # The image's own entry point formats the storage of KRaft mode.
         start = ["/opt/kafka/bin/kafka-server-start.sh", "/opt/kafka/config/server.properties"]
-        super().__init__(image, entrypoint=start)
+        super().__init__(
+            image or os.environ.get("ZKCONSUMER_KAFKA_IMAGE", KAFKA_IMAGE), entrypoint=start
+        )
+        if self.get_docker_client().get_connection_mode() is ConnectionMode.bridge_ip:
+            raise SandboxError(
+                "a broker in a container cannot register the address of its container",
+                where="testcontainers",
+                remedy="set TESTCONTAINERS_CONNECTION_MODE=gateway_ip",
+            )
         # Members connect to the address that the broker registers, so the port is the same inside
         # and outside.
         self._port = free_port()

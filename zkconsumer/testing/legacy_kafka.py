@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -340,29 +340,54 @@ def run_servers(backend: Backend, *, release: str, brokers: int) -> Iterator[Ser
     """Run a sandbox or containers in the block.
 
     Raises:
-        ConfigError: the backend has no such release, or not so many brokers.
+        ConfigError: the backend has no such release, or not so many brokers; or testcontainers is
+            not installed.
         SandboxError: a server does not start.
-        ImportError: testcontainers is not installed.
     """
     if backend is Backend.SANDBOX:
         with Sandbox(release=release, brokers=brokers, tick_time_s=0.1) as sandbox:
             connect = sandbox.zookeeper_connect
             yield Servers(backend, release, connect, sandbox.bootstrap)
         return
-    from zkconsumer.testing import containers  # noqa: PLC0415 - testcontainers is optional
+    with _run_containers(release, brokers) as (connect, bootstrap):
+        yield Servers(backend, release, connect, bootstrap)
 
+
+@contextmanager
+def _run_containers(release: str, brokers: int) -> Iterator[tuple[str, str]]:
+    """Run ZooKeeper and a broker in containers; yield `zookeeper.connect` and `bootstrap.servers`.
+
+    Raises:
+        ConfigError: testcontainers is not installed, or there are no such containers.
+        SandboxError: a container does not start.
+    """
+    try:
+        from zkconsumer.testing import containers  # noqa: PLC0415 - testcontainers is optional
+    except ImportError as error:
+        raise ConfigError(
+            f"the package {error.name} is missing, which runs the containers",
+            where="legacy_kafka",
+            remedy="install it: pip install testcontainers",
+        ) from error
     if (release, brokers) != (containers.RELEASE, 1):
         raise ConfigError(
             f"containers run 1 broker of release {containers.RELEASE}, not {brokers} of {release}",
             where="legacy_kafka",
             remedy="use the sandbox, which runs every release",
         )
-    with (
-        containers.ZooKeeperContainer() as zookeeper,
-        containers.LegacyKafkaContainer(zookeeper) as kafka,
-    ):
-        connect = zookeeper.get_connection_string()
-        yield Servers(backend, release, connect, kafka.get_bootstrap_server())
+    with ExitStack() as stack:
+        try:
+            zookeeper = stack.enter_context(containers.ZooKeeperContainer())
+            kafka = stack.enter_context(containers.LegacyKafkaContainer(zookeeper))
+        except containers.START_ERRORS as error:
+            reason = str(error).partition("\n")[0]
+            raise SandboxError(
+                f"the containers do not start: {reason}",
+                where="legacy_kafka",
+                remedy="check that a Docker engine runs and can pull the images; DOCKER_HOST names"
+                " the engine, ZKCONSUMER_ZOOKEEPER_IMAGE and ZKCONSUMER_KAFKA_IMAGE other images",
+            ) from error
+        yield zookeeper.get_connection_string(), kafka.get_bootstrap_server()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import docker
@@ -26,6 +27,7 @@ SOME_ZOOKEEPERS = (ZOOKEEPER_RELEASES[0], ZOOKEEPER_RELEASES[-1])
 
 ROOT = Path(__file__).parents[3]
 IMAGE = "zkconsumer:test"
+OFFICIAL, OFFICIAL_IMAGE = ROOT / "tests/containers/official", "zkconsumer:official"
 CLIENT_PORT = 2181
 # The container is ready after 1.3 s; a busy machine may take ten times as long.
 CONTAINER_LIMIT_S = 60
@@ -49,6 +51,20 @@ def image() -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return IMAGE
+
+
+@pytest.fixture(scope="session")
+def server_images(image: str) -> Iterator[None]:
+    """Images with the interface of the official ones, for the backend `containers`.
+
+    Tests may need no registry.
+    """
+    with pytest.MonkeyPatch.context() as patch, closing(docker.from_env()) as client:
+        client.images.build(path=str(OFFICIAL), tag=OFFICIAL_IMAGE, rm=True)
+        for server in ("ZOOKEEPER", "KAFKA"):
+            patch.setenv(f"ZKCONSUMER_{server}_IMAGE", OFFICIAL_IMAGE)
+        yield
+        client.images.remove(OFFICIAL_IMAGE)
 
 
 @pytest.fixture(scope="session")
