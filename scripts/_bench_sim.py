@@ -124,11 +124,16 @@ def exhaustive(arguments: argparse.Namespace) -> list[Result]:
         return _exhaustive(arguments, ZOOKEEPER, of_zookeeper, of_zookeeper.Scope)
     return [
         one
-        for protocol in sorted(PROTOCOLS)
+        for protocol in _protocols(arguments.world)
         for one in _exhaustive(
             arguments, protocol, of_coordinator, partial(of_coordinator.Scope, protocol)
         )
     ]
+
+
+def _protocols(world: str) -> list[str]:
+    """Return the protocols of a world with a coordinator."""
+    return sorted(PROTOCOLS) if world == COORDINATED else [world]
 
 
 def _exhaustive(
@@ -166,7 +171,7 @@ def _exhaustive(
 
 
 def mutants(arguments: argparse.Namespace) -> list[Result]:
-    if arguments.world == COORDINATED:
+    if arguments.world != ZOOKEEPER:
         return _later_mutants(arguments)
     wanted = arguments.mutant or [one.name for one in MUTANTS]
     chosen = [index for index, one in enumerate(MUTANTS) if one.name in wanted]
@@ -193,8 +198,9 @@ def mutants(arguments: argparse.Namespace) -> list[Result]:
 def _later_mutants(arguments: argparse.Namespace) -> list[Result]:
     """Search for the planted faults of the later protocols exhaustively, with few faults first."""
     missed = 0
+    protocols = _protocols(arguments.world)
     for one in later_mutants.MUTANTS:
-        if one.name not in (arguments.mutant or [one.name]):
+        if one.name not in (arguments.mutant or [one.name]) or one.protocol not in protocols:
             continue
         for faults in range(arguments.faults + 1):
             scope = of_coordinator.Scope(one.protocol, faults=faults)
@@ -237,10 +243,10 @@ def main() -> int:
     )
     parser.add_argument(
         "--world",
-        choices=[ZOOKEEPER, COORDINATED],
+        choices=[ZOOKEEPER, COORDINATED, *sorted(PROTOCOLS)],
         default=ZOOKEEPER,
-        help="what the cases exhaustive and mutants search: a group on ZooKeeper, or a group with "
-        "a coordinator, for each protocol",
+        help="what the cases exhaustive and mutants search: a group on ZooKeeper, groups with a "
+        "coordinator for all later protocols, or a group with a coordinator for one protocol",
     )
     parser.add_argument("--mutant", action="append", help="this mutant only; may be repeated")
     parser.add_argument("--record", action="store_true", help="write a file to docs/records/")
