@@ -800,6 +800,7 @@ RULES: tuple[Rule, ...] = (
         "Installs programs from npm and PyPI, and starts JVMs, which takes minutes. "
         "tests/strangers/test_writers.py sends the same requests.",
     ),
+    Rule(Lane.NORMAL, "tests/judge/test_verdicts.py", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/typing", STARTS_PROCESSES),
     Rule(
         Lane.ALL,

@@ -78,6 +78,7 @@ WITHOUT_SERVERS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         ],
     ),
     "simulate": ("simulate --scenario a-reply-is-lost", []),
+    "judge-list": ("judge --list", []),
     "simulate-list": ("simulate --list", []),
     "simulate-lesson": ("simulate --scenario split-brain", []),
 }
@@ -137,8 +138,8 @@ def test_output(scene: Scene) -> None:
     tested_below = {*WITHOUT_SERVERS, "trace-show", "trace-check", "assign-assignor"}
     # tests/lab/test_site.py checks the schema of `lab-build`.
     tested_below |= {"lab-build", "lab-frames"}
-    others = {"consume", "migrate", "offsets", "plan", "trace", "demo"}
-    # test_compare.py, test_history.py, test_restore.py and tests/sandbox check these schemas.
+    others = {"consume", "judge", "migrate", "offsets", "plan", "trace", "demo"}
+    # test_compare.py, test_history.py, test_restore.py, tests/judge and tests/sandbox check these.
     elsewhere = ("compare", "history", "offsets-restore", "sandbox")
     others |= {name for name in schemas() if name.startswith(elsewhere)}
     assert set(schemas()) - set(COMMANDS) == others | tested_below

@@ -37,6 +37,7 @@ PERMITTED: dict[str, set[str]] = {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
         *("spark", "later"),
     },
+    "judge": {"errors", "protocol", "member", "consumer", "trace", "sim"},
     "sandbox": {"errors", "protocol", "config", "zk", "kafka"},
     "lab": {
         *("errors", "java", "protocol", "member", "later", "consumer", "trace", "sim"),
@@ -50,7 +51,8 @@ PERMITTED: dict[str, set[str]] = {
     "demo": {"errors", "protocol", "zk", "sandbox", "zkconsumer"},
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
-        *("sim", "sandbox", "demo", "lab", "history", "file_lock", "loops", "zkconsumer"),
+        *("sim", "judge", "sandbox", "demo", "lab", "history", "file_lock", "loops"),
+        "zkconsumer",
     },
     "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
 }

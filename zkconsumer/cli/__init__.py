@@ -94,6 +94,10 @@ COMMANDS = {
         "zkconsumer.cli.simulate:app",
         "Run a group on a simulated ZooKeeper and print each event.",
     ),
+    "judge": (
+        "zkconsumer.cli.judge:app",
+        "Judge a program of yours, in any language, as a member of a simulated group.",
+    ),
     "context": (
         "zkconsumer.cli.context:app",
         "Name clusters, choose one, and show the settings in use.",

@@ -1,0 +1,187 @@
+"""The judge: what a program may do wrong, how a failing schedule is told, and replays."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
+
+from zkconsumer.cli import app
+from zkconsumer.cli.schema import schemas
+from zkconsumer.judge.challenges import CHALLENGES
+from zkconsumer.judge.judging import Verdict, court
+from zkconsumer.judge.kit import Member
+from zkconsumer.judge.program import KitProgram, ProcessProgram, Program, command_of
+from zkconsumer.lab.recorded import play as play_trace
+from zkconsumer.sim.kernel.search import Decisions
+from zkconsumer.sim.kernel.world import InvariantViolation
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "judge"
+
+Play = Callable[[str], Program]
+
+
+def play(make: Play, name: str = "claim", *, schedules: int = 3, seed: int = 1) -> Verdict:
+    """Judge a program by a few schedules."""
+    with court(CHALLENGES[name], make) as bench:
+        return bench.judge(seed=seed, schedules=schedules, limit_s=60.0, shrink_s=1.0)
+
+
+def broken(make: Play) -> InvariantViolation | None:
+    """Return the promise that a program breaks in its first schedule, without the shrinking."""
+    with court(CHALLENGES["claim"], make) as bench:
+        found = bench.run(Decisions(random.Random(1)))[0].violation
+        return found or bench.differs()
+
+
+def process(path: Path, answer_s: float = 5.0) -> Play:
+    command = command_of([str(path)])
+    return lambda name: ProcessProgram(name, command, answer_s=answer_s)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that writes a program: its body handles each `message`."""
+
+    def write(body: str) -> Path:
+        path = tmp_path / "program.py"
+        lines = ["import json, os, sys, time", "for line in sys.stdin:"]
+        lines += ["    message = json.loads(line)", *(f"    {one}" for one in body.splitlines())]
+        lines += ["    print(json.dumps({'type': 'done'}), flush=True)"]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+def solution() -> type[Member]:
+    """Return the member of docs/examples/judge/solution.py."""
+    spec = importlib.util.spec_from_file_location("solution", EXAMPLES / "solution.py")
+    assert spec is not None and spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: type[Member] = module.Solution
+    return found
+
+
+def test_the_solution_passes_as_a_process() -> None:
+    """The solution passes as a process; its score counts requests."""
+    verdict = play(process(EXAMPLES / "solution.py"))
+    assert verdict.failure is None
+    assert verdict.score.requests > 0
+
+
+def test_a_process_and_the_kit_behave_alike() -> None:
+    """One schedule costs the same number of requests as a process and in this process."""
+    kind = solution()
+    assert play(lambda name: KitProgram(name, kind)).score == (
+        play(process(EXAMPLES / "solution.py")).score
+    )
+
+
+def test_the_naive_member_fails_and_is_told() -> None:
+    """The naive member delivers what it has not claimed; a story tells it, a seed replays it."""
+    verdict = play(process(EXAMPLES / "naive.py"), schedules=20)
+    failure = verdict.failure
+    assert failure is not None
+    assert failure.violation.promise == "owner_delivers"
+    assert any("delivers t-" in line for line in failure.story)
+    again = play(process(EXAMPLES / "naive.py"), schedules=1, seed=failure.seed)
+    assert again.failure is not None
+    assert again.failure.violation.promise == failure.violation.promise
+
+
+@pytest.mark.parametrize(
+    ("body", "promise", "words"),
+    [
+        ("sys.exit('out of ideas')", "P1", "out of ideas"),
+        ("os.close(1); time.sleep(600)", "P1", "was ended by signal 9"),
+        ("print('hello')", "P2", "is not JSON: hello"),
+        ("""print('{"type":"dance"}')""", "P2", "has no type of a program"),
+        ("""print('{"type":"deliver","partition":0,"offset":0}')""", "P2", "`deliver` is allowed"),
+        ("""print('{"type":"deliver","partition":0}')""", "P2", "has no field 'offset'"),
+        ("""print('{"type":"request","id":1,"op":"get","path":"x"}')""", "P2", "with a slash"),
+        ('while True: print(\'{"type":"phase","phase":"x"}\')', "P2", "more than 1000"),
+        ("while True: sys.stdout.write('x' * 65536)", "P2", "a line of more than"),
+    ],
+)
+def test_what_a_program_does_wrong(
+    script: Callable[[str], Path], body: str, promise: str, words: str
+) -> None:
+    """A crash, wrong messages and floods are verdicts that say what was wrong."""
+    found = broken(process(script(body)))
+    assert found is not None
+    assert found.invariant == promise
+    assert words in str(found)
+
+
+def test_a_program_that_hangs(
+    script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that does not answer is ended after the time limit, and that is the verdict."""
+    monkeypatch.setattr("zkconsumer.judge.program.START_S", 0.5)
+    found = broken(process(script("time.sleep(600)"), answer_s=0.5))
+    assert "has not answered for 0.5 s" in str(found)
+
+
+def test_a_program_that_is_not_deterministic(script: Callable[[str], Path]) -> None:
+    """Different answers to equal messages are a verdict that shows both answers."""
+    body = """print(json.dumps({"type": "phase", "phase": str(time.time_ns())}))"""
+    found = broken(process(script(body)))
+    assert found is not None
+    assert found.invariant == "P3"
+    assert "it answered first" in str(found)
+
+
+def test_ctrl_c_ends_the_program(script: Callable[[str], Path], tmp_path: Path) -> None:
+    """Ctrl-C ends the command with exit code 130, and the program with it."""
+    pid = tmp_path / "pid"
+    path = script(f"open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    command = [sys.executable, "-m", "zkconsumer", "judge", str(path), "--challenge", "claim"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as judging:
+        deadline = time.monotonic() + 60
+        while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        judging.send_signal(signal.SIGINT)
+        assert judging.wait(60) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_the_verdicts_for_programs(tmp_path: Path) -> None:
+    """The command writes verdicts that fit their schema, a trace for the lab, and exits with 6."""
+    trace = tmp_path / "run.jsonl"
+    words = ["--challenge", "claim", "--seed", "6", "--trace", str(trace), "-o", "json"]
+    result = CliRunner().invoke(app, ["judge", str(EXAMPLES / "naive.py"), *words])
+    assert result.exit_code == 6, result.output
+    found = json.loads(result.stdout)
+    Draft202012Validator(schemas()["judge"]).validate(found)
+    assert [row["result"] for row in found] == ["failed"]
+    assert play_trace([("run.jsonl", trace.read_text(encoding="utf-8"))], 1)
+
+
+def test_wrong_usage(tmp_path: Path) -> None:
+    """A missing program, an unknown challenge, and a file that cannot run are clear errors."""
+    plain = tmp_path / "plain"
+    plain.write_text("x")
+    for words, said in (
+        (["nowhere.py"], "there is no program 'nowhere.py'"),
+        ([str(plain)], "is not executable"),
+        ([], "there is no program to judge"),
+        (["x", "--challenge", "dance"], "no challenge is called 'dance'"),
+    ):
+        result = CliRunner().invoke(app, ["judge", *words])
+        assert result.exit_code == 2
+        assert said in result.output

@@ -1,0 +1,246 @@
+"""`zkconsumer judge PROGRAM`: judge a program that plays members of a simulated group."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import typer
+
+from zkconsumer.cli import Exit
+from zkconsumer.cli.options import Format, operator
+from zkconsumer.cli.output import SECTIONS, Align, Column, Output, Progress, safe, say, write
+
+if TYPE_CHECKING:
+    from zkconsumer.judge.challenges import Challenge
+    from zkconsumer.judge.judging import Failure, Verdict
+    from zkconsumer.protocol.model import JsonObject
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+FORMATS: Final = (*SECTIONS, Output.CSV)
+LADDER_COLUMNS: Final = (Column("challenge"), Column("lesson"), Column("statement"))
+COLUMNS: Final = (
+    Column("challenge"),
+    Column("result"),
+    Column("schedules", align=Align.RIGHT),
+    Column("seconds", align=Align.RIGHT, type="number"),
+    Column("unowned_s", align=Align.RIGHT, type="number"),
+    Column("moved", align=Align.RIGHT),
+    Column("requests", align=Align.RIGHT),
+    Column("redelivered", align=Align.RIGHT),
+    Column("promise"),
+    Column("reason"),
+    Column("seed", align=Align.RIGHT),
+    Column("story", type="strings", show="\n".join),
+)
+_WIDTH: Final = 100
+
+
+@app.command()
+@operator(formats=FORMATS)
+def judge(
+    format_: Format,
+    *,
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PROGRAM [ARGUMENT]...",
+            help="The program, and its arguments; a .py or .js file needs no interpreter.",
+        ),
+    ] = None,
+    challenge: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="One challenge; default: all, until one fails."),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the challenges.")] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="Print the JSON Schemas of the messages.")
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Run only the schedule with this number."),
+    ] = None,
+    schedules: Annotated[
+        int, typer.Option(min=1, help="Most schedules of a challenge, numbered from 1.")
+    ] = 200,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="S", help="Seconds after which no further schedule begins."),
+    ] = 12.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the failing schedule as a trace, for the lab."),
+    ] = None,
+) -> None:
+    """Judge a program of yours that plays members of a group, in any language.
+
+    The program reads and writes JSON lines (`zkconsumer docs judge`). The judge runs it in a
+    simulated ZooKeeper with faults, in virtual time, and checks the promises of a member. A
+    schedule that breaks a promise is shrunk, and told as a story. Crashes, hangs, wrong messages
+    and floods of the program are verdicts, too. Exit code 6: a promise was broken.
+
+    Example: zkconsumer judge ./my_member.py --challenge claim
+    """
+    if messages:
+        from zkconsumer.judge.messages import schemas
+
+        format_ = Format(output=Output.JSON) if format_.is_for_people else format_
+        format_.write_document(schemas())
+    elif list_:
+        _list(format_)
+    else:
+        first, count = (1, schedules) if seed is None else (seed, 1)
+        docket = _Docket(_chosen(challenge), first, count, seconds)
+        failure = _judge(format_, program or [], docket)
+        if failure is not None:
+            if trace is not None:
+                _write_trace(trace, failure)
+            raise typer.Exit(Exit.FOUND)
+
+
+def _chosen(name: str | None) -> Sequence[Challenge]:
+    """Return one challenge, or all. Raises ConfigError."""
+    from zkconsumer.errors import ConfigError, quoted
+    from zkconsumer.judge.challenges import CHALLENGES
+
+    if name is None:
+        return list(CHALLENGES.values())
+    if name not in CHALLENGES:
+        raise ConfigError(
+            f"no challenge is called {quoted(name)}",
+            where="--challenge",
+            remedy=f"use one of {', '.join(CHALLENGES)}",
+        )
+    return [CHALLENGES[name]]
+
+
+def _list(format_: Format) -> None:
+    from zkconsumer.judge.challenges import CHALLENGES
+
+    if not format_.is_for_people:
+        rows = [
+            {"challenge": one.name, "lesson": one.title, "statement": one.statement}
+            for one in CHALLENGES.values()
+        ]
+        write(rows, LADDER_COLUMNS, format_.output)
+        return
+    for number, one in enumerate(CHALLENGES.values(), 1):
+        print(f"{number:>2}. {one.name}: {one.title}")
+        print(textwrap.indent(textwrap.fill(one.statement, _WIDTH - 4), "    "))
+
+
+class _Docket(NamedTuple):
+    """What is judged: challenges, by the schedules from `first` on."""
+
+    challenges: Sequence[Challenge]
+    first: int
+    schedules: int
+    seconds: float
+
+
+def _judge(format_: Format, words: Sequence[str], docket: _Docket) -> Failure | None:
+    """Judge the program by each challenge until one fails; return this failure."""
+    from zkconsumer.errors import ConfigError
+    from zkconsumer.judge.program import command_of
+
+    if not words:
+        raise ConfigError(
+            "there is no program to judge", where="PROGRAM", remedy="give one, such as ./mine.py"
+        )
+    command = command_of(words)
+    verdicts: list[Verdict] = []
+    for challenge in docket.challenges:
+        verdicts.append(_verdict(challenge, command, docket))
+        if format_.is_for_people:
+            _print(verdicts[-1], words)
+        if not verdicts[-1].passed:
+            break
+    if not format_.is_for_people:
+        write([_row(one) for one in verdicts], COLUMNS, format_.output)
+    return verdicts[-1].failure
+
+
+def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> Verdict:
+    from zkconsumer.judge.judging import court
+    from zkconsumer.judge.program import ProcessProgram
+
+    progress = Progress(f"schedules of {challenge.name}")
+    make = partial(ProcessProgram, command=command)
+    with court(challenge, make) as bench, progress.until_done():
+        return bench.judge(
+            seed=docket.first,
+            schedules=docket.schedules,
+            limit_s=docket.seconds,
+            progress=lambda done: progress.advanced(done, docket.schedules),
+        )
+
+
+def _row(verdict: Verdict) -> JsonObject:
+    from dataclasses import asdict
+
+    failure = verdict.failure
+    return {
+        "challenge": verdict.challenge.name,
+        "result": "passed" if verdict.passed else "failed",
+        "schedules": verdict.schedules,
+        "seconds": round(verdict.seconds, 1),
+        **asdict(verdict.score),
+        "promise": "" if failure is None else failure.violation.invariant,
+        "reason": "" if failure is None else str(failure.violation),
+        "seed": None if failure is None else failure.seed,
+        "story": [] if failure is None else list(failure.story),
+    }
+
+
+def _print(verdict: Verdict, words: Sequence[str]) -> None:
+    challenge, failure, score = verdict.challenge, verdict.failure, verdict.score
+    result = "passed" if failure is None else "FAILED"
+    print(f"{challenge.name}: {result} ({challenge.title})")
+    if failure is None:
+        print(
+            f"  {verdict.schedules} schedules in {verdict.seconds:.1f} s; on average "
+            f"{score.unowned_s / verdict.schedules:.2f} partition-seconds without an owner, "
+            f"{score.moved / verdict.schedules:.2f} partitions moved, "
+            f"{score.requests / verdict.schedules:.1f} requests, "
+            f"{score.redelivered / verdict.schedules:.2f} messages redelivered"
+        )
+        return
+    print(textwrap.fill(challenge.statement, _WIDTH, initial_indent="  ", subsequent_indent="  "))
+    print("\nThe shortest failing schedule that was found:\n")
+    for line in failure.story:
+        print(safe(line))
+    print(f"\n{safe(str(failure.violation))}")
+    if sentence := _sentence(failure):
+        print(f"The promise: {sentence}")
+    print(textwrap.fill(f"The lesson: {challenge.lesson}", _WIDTH))
+    again = f"zkconsumer judge {' '.join(words)} --challenge {challenge.name} --seed {failure.seed}"
+    print(f"\nAgain: {again}")
+    print(f"In the lab: {again} --trace run.jsonl; zkconsumer lab --trace run.jsonl")
+
+
+def _sentence(failure: Failure) -> str:
+    """Return the broken promise in words."""
+    from zkconsumer.judge.promises import PROMISES
+
+    found = [one.sentence for one in PROMISES if one.name == failure.violation.promise]
+    return found[0] if found else ""
+
+
+def _write_trace(path: Path, failure: Failure) -> None:
+    from zkconsumer.errors import ConfigError
+    from zkconsumer.trace import text
+
+    lines = [text(entry) + "\n" for entry in failure.entries]
+    try:
+        path.write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"the trace cannot be written: {error.strerror}",
+            where=str(path),
+            remedy="name a file in a directory that you may write",
+        ) from error
+    say(f"The trace is in {path}.")

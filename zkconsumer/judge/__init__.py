@@ -1,0 +1,1 @@
+"""Judges programs of other people as members of a simulated group."""

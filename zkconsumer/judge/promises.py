@@ -1,0 +1,39 @@
+"""What a program promises besides the promises of every member (`sim.promises`).
+
+P promises concern the conversation with the judge. C promises are those of single challenges.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zkconsumer.sim import promises as of_members
+from zkconsumer.sim.kernel.promises import Promise, Reason, promise
+
+
+@promise("P1")
+def program_lives(name: str, why: str) -> Reason:
+    """The program answers every message, within the time limit."""
+    return f"{name} {why}"
+
+
+@promise("P2")
+def speaks_the_protocol(name: str, why: str) -> Reason:
+    """The program sends only the messages of docs/judge.md, and not too many of them."""
+    return f"{name}: {why}"
+
+
+@promise("P3")
+def is_deterministic(name: str, why: str) -> Reason:
+    """After a `reset`, equal messages have equal answers."""
+    return f"{name} is not deterministic: {why}"
+
+
+CONVERSATION: Final[tuple[Promise[...], ...]] = (
+    program_lives,
+    speaks_the_protocol,
+    is_deterministic,
+)
+
+PROMISES: Final[tuple[Promise[...], ...]] = (*CONVERSATION, *of_members.PROMISES)
+"""All promises that a verdict may name."""

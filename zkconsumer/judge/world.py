@@ -1,0 +1,225 @@
+"""A simulated group whose members are programs under test, beside members of the other kinds.
+
+`JudgedWorld` is the world of mixed groups with one more kind of actor. `JudgeMonitor` checks the
+promises for the programs.
+
+Promises of `sim.promises` that look into a member's state are checked for zkconsumer members only.
+For a program, "finished" is "delivered": its commits may cover every message that it has delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import cast
+
+from zkconsumer.judge.member import ProgramMember
+from zkconsumer.judge.program import Program
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Reply
+from zkconsumer.sim import promises
+from zkconsumer.sim.compare.meter import Meter
+from zkconsumer.sim.jvm_member import MixedMonitor, MixedWorld
+from zkconsumer.sim.kernel.world import Delivered
+from zkconsumer.sim.member import SimMember
+from zkconsumer.sim.plan import Action, Do, Plan
+from zkconsumer.sim.promises import ObservedWorld
+from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.znodes import Change
+
+
+class JudgedWorld(MixedWorld):
+    """A world in which programs play the first members."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        watcher: Watcher,
+        *,
+        programs: Sequence[Program],
+        jvm: frozenset[int] = frozenset(),
+    ) -> None:
+        self.programs = programs  # `new_member` reads it during the initialisation
+        super().__init__(plan, watcher, jvm=jvm)
+
+    def new_member(self, who: int) -> SimMember:
+        """Return a new process of a member. A program's process goes on; a `reset` begins it."""
+        if who >= len(self.programs):
+            return super().new_member(who)
+        settings = self._settings(who)
+        member = ProgramMember(settings, self.programs[who], self.TOPIC, self._told)
+        # The world uses all kinds of members in the same way.
+        return cast(SimMember, member)
+
+    def _copy_of(self, member: SimMember) -> SimMember:
+        if isinstance(member, ProgramMember):
+            return cast(SimMember, member.copy(self._told))
+        return super()._copy_of(member)
+
+    def _told(self, member: ProgramMember, phase: str, text: str) -> None:
+        who = int(member.name.rpartition("_")[2])
+        self.watcher.entered(self, who, phase, text)
+
+    def program_member(self, who: int) -> ProgramMember:
+        return cast(ProgramMember, self.members[who])
+
+    def ends(self) -> tuple[int, ...]:
+        """Return the end of each partition of the topic."""
+        count = sum(tp.topic == self.TOPIC for tp in self.log_end)
+        return tuple(self.log_end[TopicPartition(self.TOPIC, one)] for one in range(count))
+
+    # ---- the users of programs -------------------------------------------------------------------
+
+    def _of_reader(self, actions: list[Action], who: int) -> None:
+        if who >= len(self.programs):
+            super()._of_reader(actions, who)
+        elif not self.links[who].slow and self.program_member(who).has_work(self.ends()):
+            actions.append(Action(Do.NEXT_MESSAGE, who))
+
+    def _do_ask(self, who: int) -> None:
+        if who >= len(self.programs):
+            super()._do_ask(who)
+            return
+        member = self.program_member(who)
+        if member.unfinished is not None:
+            partition, offset = member.unfinished
+            tp = TopicPartition(self.TOPIC, partition)
+            self.watcher.finished(self, who, tp, offset + 1)
+        found = member.poll(self.now, self.ends())
+        if found is not None:
+            tp, offset = TopicPartition(self.TOPIC, found[0]), found[1]
+            self.handed_out[tp] = max(self.handed_out.get(tp, 0), offset + 1)
+            owner = self.owner(tp)
+            epoch = owner[2] if owner is not None else 0
+            self.watcher.delivered(self, Delivered(self.now, who, tp, offset, epoch))
+        self._after(who)
+
+
+# ---- the score -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Score:
+    """What a schedule has cost.
+
+    Attributes:
+        unowned_s: partition-seconds without an owner, between two owners.
+        moved: how often another member became the owner of a partition.
+        requests: requests of the programs to ZooKeeper.
+        redelivered: messages that were delivered again.
+    """
+
+    unowned_s: float = 0.0
+    moved: int = 0
+    requests: int = 0
+    redelivered: int = 0
+
+    def __add__(self, other: Score) -> Score:
+        return Score(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(Score)))
+
+
+class Scorer(Watcher):
+    """Measures the score of one schedule."""
+
+    def __init__(self, programs: int) -> None:
+        self._meter, self._requests, self._programs = Meter(), 0, programs
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        self._requests += who < self._programs
+
+    def delivered(self, world: World, message: Delivered) -> None:
+        self._meter.delivered(message.tp, message.offset)
+
+    def acted(self, world: World, action: Action) -> None:
+        sessions = {link.session: who for who, link in enumerate(world.links)}
+        owners = world.owners().items()
+        serving = {tp: sessions[it[1]] for tp, it in owners if it[1] in sessions}
+        self._meter.observe(world.now, serving, ())
+
+    def score(self) -> Score:
+        """Return the score so far."""
+        meter = self._meter
+        return Score(round(meter.unowned_s, 3), meter.moved, self._requests, meter.redelivered)
+
+
+# ---- the promises --------------------------------------------------------------------------------
+
+Converged = Callable[["JudgeMonitor", JudgedWorld], str | None]
+"""Returns why a challenge is not over; None if it is."""
+
+
+class JudgeMonitor(MixedMonitor):
+    """Checks the promises of a group with programs."""
+
+    def __init__(
+        self, programs: int, jvm: frozenset[int], *, over: Converged, also: Sequence[Rule] = ()
+    ) -> None:
+        super().__init__(jvm)
+        self.harmed = False
+        self._programs, self._over, self._also = programs, over, tuple(also)
+
+    def copy(self) -> JudgeMonitor:
+        twin = JudgeMonitor(self._programs, self._jvm, over=self._over)
+        for one in fields(self):
+            value = getattr(self, one.name)
+            setattr(twin, one.name, value.copy() if isinstance(value, set | dict) else value)
+        twin._also = tuple(rule.copy() for rule in self._also)
+        return twin
+
+    def converged(self, world: ObservedWorld) -> str:
+        assert isinstance(world, JudgedWorld)
+        return self._over(self, world) or ""
+
+    # ---- what the programs do --------------------------------------------------------------------
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        for rule in self._also:
+            rule.served(world, who, request, reply)
+        if who >= self._programs:
+            super().served(world, who, request, reply)
+
+    def delivered(self, world: ObservedWorld, message: Delivered) -> None:
+        if message.who >= self._programs:
+            super().delivered(world, message)
+            return
+        tp, offset, epoch = message.tp, message.offset, message.epoch
+        promises.owner_delivers.check(world, message)
+        promises.no_message_is_skipped.check(self, tp, offset)
+        promises.starts_at_the_stored_offset.check(self, tp, offset, epoch)
+        promises.offsets_are_consecutive.check(self, tp, offset, epoch)
+        promises.repeats_only_after_a_fault.check(self, tp, offset)
+        self.deliveries += 1
+        end = self.delivered_below.get(tp, 0)
+        self.duplicates += offset < end
+        self.delivered_below[tp] = max(end, offset + 1)
+        self.committable[tp] = max(self.committable.get(tp, 0), offset + 1)
+        self.next_offset[tp, epoch] = offset + 1
+        self.newest[tp] = epoch
+
+    def _too_late(self, world: ObservedWorld, who: int, tp: TopicPartition) -> bool:
+        return who >= self._programs and super()._too_late(world, who, tp)
+
+    def _is_on_time(self, world: World, who: int) -> None:
+        if who >= self._programs:
+            super()._is_on_time(world, who)
+
+    def _released(self, world: ObservedWorld, who: int, tp: TopicPartition, entry: Change) -> None:
+        if who >= self._programs:
+            super()._released(world, who, tp, entry)
+            return
+        is_foreign = entry.old is not None and entry.old.stat.owner != entry.session
+        promises.releases_only_its_own.check(self, who, tp, is_foreign=is_foreign)
+
+    def acted(self, world: World, action: Action) -> None:
+        super().acted(world, action)
+        for rule in self._also:
+            rule.acted(world, action)
+
+
+class Rule(Watcher):
+    """A promise of one challenge; it raises InvariantViolation in the action that breaks it."""
+
+    def copy(self) -> Rule:
+        """Return a rule that continues independently from here."""
+        raise NotImplementedError
