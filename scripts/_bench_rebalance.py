@@ -1,11 +1,11 @@
 """Measure how fast a group settles when members join, leave and die, and how long partitions have
 no owner.
 
-All servers and members are real and on this machine: a ZooKeeper, a broker whose topic has all
-partitions with a message in each, and members in separate processes. For 32 members there are four
-processes, and one more for the member that joins. Members are connected to ZooKeeper and have
-imported everything before they are told to join. Each member runs the whole connector, and a thread
-iterates its stream.
+All servers and members are real and on this machine: a ZooKeeper, a broker for each 5,000
+partitions of a topic with a message in each partition, and members in separate processes. For 32
+members there are four processes, and one more for the member that joins. Members are connected to
+ZooKeeper and have imported everything before they are told to join. Each member runs the whole
+connector, and a thread iterates its stream.
 
 An observer with its own ZooKeeper session reads the Stat of `owners/TOPIC` (number and version of
 its children) and of `ids` every few milliseconds. `settled_s` ends at the first read that shows the
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import statistics
 import subprocess
@@ -48,7 +49,9 @@ from zkconsumer.sandbox import Sandbox
 LOOK_S = 0.003  # seconds between two reads of the observer
 QUIET_S = 0.25  # seconds without a change before owners are compared with the assignor's result
 READ_AT_ONCE = 50  # seconds between two reads of the owners; the observer reads Stats in between
-LIMIT_S = 30.0  # time limit of a case
+LIMIT_S = 30.0  # time limit of a case, without the time for each partition
+LIMIT_PER_PARTITION_S = 0.01
+PARTITIONS_OF_BROKER = 5_000  # each takes a file descriptor and two memory maps of its broker
 SESSION_S = 6.0
 PROCESSES_OF_MANY = 4  # processes if there are more than `ONE_EACH` members
 ONE_EACH = 8
@@ -151,14 +154,15 @@ class Observer:
 
     def watch(self, looks: Looks, members: int) -> Looks:
         """Read until there are `members` members and the owners equal the assignor's result."""
-        while time.perf_counter() - looks.started < LIMIT_S:
+        limit_s = LIMIT_S + LIMIT_PER_PARTITION_S * self._partitions
+        while time.perf_counter() - looks.started < limit_s:
             self._look(looks)
             quiet = looks.at[-1] - looks.changed_at > QUIET_S
             full = looks.members == members and looks.owners[-1] == self._partitions
             if quiet and full and self._as_assigned(looks):
                 return looks
             time.sleep(self.look_s)
-        raise SystemExit(f"not settled after {LIMIT_S:g} s: {looks.owners[-1]} owners")
+        raise SystemExit(f"not settled after {limit_s:g} s: {looks.owners[-1]} owners")
 
     def _look(self, looks: Looks) -> None:
         pending = self._client.exists_async(self._ids), self._client.exists_async(self._owners)
@@ -314,11 +318,13 @@ def prepare(sandbox: Sandbox, partitions: int) -> str:
     """Create a topic on the broker, with a message in each partition."""
     topic = f"{TOPIC}-{partitions}"
     print(f"  a topic of {partitions} partitions ...", file=sys.stderr)
-    # Create it in steps: the sandbox gives a broker 30 s for each step, and this machine may be
-    # busy.
+    started = time.monotonic()
+    # Create it in steps, because a broker reports no partition of a request before it has created
+    # the logs of all.
     sandbox.create_topic(topic, partitions=min(STEP, partitions))
     for count in range(2 * STEP, partitions + STEP, STEP):
         sandbox.add_partitions(topic, partitions=min(count, partitions))
+        print(f"    {count} after {time.monotonic() - started:.0f} s", file=sys.stderr)
     sandbox.produce(topic, partitions)
     return topic
 
@@ -350,7 +356,8 @@ def main() -> int:
     # On a busy machine a broker with 5,000 partitions may be silent for longer than its usual
     # session timeout of 6 s.
     patient = {"zookeeper.session.timeout.ms": 30_000}
-    with Sandbox(overrides=patient) as sandbox, ExitStack() as stack:
+    brokers = math.ceil(max(count for count, _ in sizes) / PARTITIONS_OF_BROKER)
+    with Sandbox(brokers=brokers, overrides=patient) as sandbox, ExitStack() as stack:
         # Raise the observer's priority, so that it reads in time even if the members use every
         # core; only root may do that.
         with contextlib.suppress(PermissionError):

@@ -60,6 +60,25 @@ def test_topic_grows(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
         sandbox.add_partitions(name, partitions=4)
 
 
+def test_a_broker_that_does_nothing_is_not_awaited_for_ever(
+    sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for leaders ends when no more partitions become ready; before, it reports each
+    progress."""
+    seen: list[tuple[int, int]] = []
+    sandbox.create_topic(
+        unique("ready"), partitions=3, on_progress=lambda *ready: seen.append(ready)
+    )
+    assert seen[-1] == (3, 3)
+    monkeypatch.setattr(topics, "LEADERS_LIMIT_S", 0.2)
+    sandbox.broker.pause()
+    try:
+        with pytest.raises(SandboxError, match=r"2 of 2 partitions of .* have no leader"):
+            sandbox.create_topic(unique("stuck"), partitions=2)
+    finally:
+        sandbox.broker.resume()
+
+
 def test_topic_deleted(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     """When the call returns, the deleted topic no longer exists."""
     name = unique("gone")

@@ -14,7 +14,7 @@ import typer
 
 from zkconsumer.cli import Exit
 from zkconsumer.cli.options import Display, Format, operator
-from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output
+from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output, Progress
 from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -179,7 +179,11 @@ def create(
     Example: zkconsumer sandbox topic create orders --partitions 12
     """
     sandbox = _running(directory)
-    placement = sandbox.create_topic(name, partitions=partitions, replicas=replicas)
+    progress = Progress("partitions")
+    with progress.until_done():
+        placement = sandbox.create_topic(
+            name, partitions=partitions, replicas=replicas, on_progress=progress.advanced
+        )
     rows = [one._asdict() | {"replicas": list(one.replicas)} for one in placement]
     _write(display, {"topic": name, "partitions": rows}, rows, PLACE_COLUMNS)
 

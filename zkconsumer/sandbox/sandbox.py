@@ -144,15 +144,29 @@ class Sandbox(Startable):
         partitions: int = 1,
         replicas: int = 1,
         config: Mapping[str, object] | None = None,
+        on_progress: topics.OnProgress = lambda ready, total: None,
     ) -> tuple[PartitionPlacement, ...]:
         """Create a topic and wait for its leaders, as `topics.create_topic`."""
         return topics.create_topic(
-            self.zookeeper_connect, name, partitions=partitions, replicas=replicas, config=config
+            self.zookeeper_connect,
+            name,
+            partitions=partitions,
+            replicas=replicas,
+            config=config,
+            on_progress=on_progress,
         )
 
-    def add_partitions(self, name: str, *, partitions: int) -> tuple[PartitionPlacement, ...]:
+    def add_partitions(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        on_progress: topics.OnProgress = lambda ready, total: None,
+    ) -> tuple[PartitionPlacement, ...]:
         """Raise a topic's partition count, as `topics.add_partitions`."""
-        return topics.add_partitions(self.zookeeper_connect, name, partitions=partitions)
+        return topics.add_partitions(
+            self.zookeeper_connect, name, partitions=partitions, on_progress=on_progress
+        )
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, as `topics.delete_topic`."""

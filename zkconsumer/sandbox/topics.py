@@ -33,9 +33,14 @@ if TYPE_CHECKING:
     from zkconsumer.kafka.client_settings import Settings
     from zkconsumer.zk.client import ZooKeeperClient
 
-# The controller needs 10 ms per partition on a busy machine. If a partition has no leader after
-# this many seconds, the brokers have a problem.
+# The controller and the brokers have a problem if, for this many seconds and the seconds for each
+# partition of the topic, no more partitions have become usable. A busy broker takes tens of
+# milliseconds to create a partition's log, and reports none of a request before it has created all.
 LEADERS_LIMIT_S = 30.0
+LEADERS_LIMIT_PER_PARTITION_S = 0.05
+
+OnProgress = Callable[[int, int], object]
+"""Called with a number of partitions that are ready, and the number of all."""
 
 # Seconds within which a message must be in the log; librdkafka's default of 300 s would hide that a
 # broker is down.
@@ -114,11 +119,12 @@ def create_topic(
     partitions: int = 1,
     replicas: int = 1,
     config: Mapping[str, object] | None = None,
+    on_progress: OnProgress = lambda ready, total: None,
 ) -> tuple[PartitionPlacement, ...]:
     """Create a topic and wait until every broker knows a leader of every partition.
 
     Replica r of partition p is on the live broker with index (p + r) modulo the number of live
-    brokers.
+    brokers. The wait lasts as long as more partitions become ready; `on_progress` reports them.
 
     Raises:
         SandboxError: the topic exists, there are fewer brokers than replicas, or a partition gets
@@ -134,13 +140,17 @@ def create_topic(
         # the controller.
         _write(zk, f"/config/topics/{name}", {"version": 1, "config": settings})
         _write(zk, topic(name), {"version": 1, "partitions": assignment})
-        return _await_leaders(zk, name)
+        return _await_leaders(zk, name, on_progress)
 
 
 def add_partitions(
-    zookeeper_connect: str, name: str, *, partitions: int
+    zookeeper_connect: str,
+    name: str,
+    *,
+    partitions: int,
+    on_progress: OnProgress = lambda ready, total: None,
 ) -> tuple[PartitionPlacement, ...]:
-    """Raise a topic's partition count to `partitions` and wait for the leaders.
+    """Raise a topic's partition count to `partitions` and wait for the leaders, as `create_topic`.
 
     Raises:
         SandboxError: the topic does not exist or already has as many partitions, or a partition
@@ -156,7 +166,7 @@ def add_partitions(
         replicas = max(map(len, present.values()))
         fresh = _assignment(sorted(_brokers(zk)), range(len(present), partitions), replicas)
         _write(zk, topic(name), record | {"partitions": present | fresh})
-        return _await_leaders(zk, name)
+        return _await_leaders(zk, name, on_progress)
 
 
 def delete_topic(zookeeper_connect: str, name: str) -> None:
@@ -256,25 +266,47 @@ def _placements(zk: ZooKeeperClient, name: str) -> tuple[PartitionPlacement, ...
     return tuple(placements)
 
 
-def _await_leaders(zk: ZooKeeperClient, name: str) -> tuple[PartitionPlacement, ...]:
+def _await_leaders(
+    zk: ZooKeeperClient, name: str, on_progress: OnProgress
+) -> tuple[PartitionPlacement, ...]:
     found: list[PartitionPlacement] = []
 
-    def led() -> bool:
+    def led() -> int:
         found[:] = _placements(zk, name)
-        return all(placement.leader is not None for placement in found)
+        return sum(placement.leader is not None for placement in found)
 
-    if not until(led, limit_s=LEADERS_LIMIT_S):
+    total = len(_topic_record(zk, name)["partitions"])
+    if (stuck_s := _stuck_s(led, total, on_progress)) is not None:
         without = [placement.partition for placement in found if placement.leader is None]
         raise SandboxError(
-            f"no leader after {LEADERS_LIMIT_S:.0f} s for partitions {without} of {name}",
+            f"{len(without)} of {total} partitions of {name} have no leader, and none got one for"
+            f" {stuck_s:.0f} s: {', '.join(map(str, without[:10]))}",
             remedy="see the brokers' logs",
         )
     for one in _brokers(zk).values():
-        _await_metadata(one, name, len(found))
+        _await_metadata(one, name, total, on_progress)
     return tuple(found)
 
 
-def _await_metadata(one: Broker, name: str, partitions: int) -> None:
+def _stuck_s(ready: Callable[[], int], total: int, on_progress: OnProgress) -> float | None:
+    """Wait until `ready()` returns `total`. Return the seconds without progress after which the
+    wait was given up, or None."""
+    limit_s = LEADERS_LIMIT_S + total * LEADERS_LIMIT_PER_PARTITION_S
+    most = -1
+
+    def has_grown() -> bool:
+        nonlocal most
+        before, most = most, max(most, ready())
+        return most > before
+
+    while until(has_grown, limit_s=limit_s):
+        on_progress(most, total)
+        if most >= total:
+            return None
+    return limit_s
+
+
+def _await_metadata(one: Broker, name: str, partitions: int, on_progress: OnProgress) -> None:
     """Wait until a broker knows the topic: the controller informs brokers after ZooKeeper, and
     until then clients get errors.
     """
@@ -285,17 +317,17 @@ def _await_metadata(one: Broker, name: str, partitions: int) -> None:
 
     admin = AdminClient({**broker_settings(Brokers([one])), "log_level": 0})
 
-    def known() -> bool:
+    def known() -> int:
         try:
             answer = admin.list_topics(name, timeout=5.0).topics[name]
         except KafkaException:
-            return False
-        leaders = [p.leader for p in answer.partitions.values() if p.error is None]
-        return len(leaders) >= partitions and min(leaders) >= 0
+            return 0
+        return sum(p.error is None and p.leader >= 0 for p in answer.partitions.values())
 
-    if not until(known, limit_s=LEADERS_LIMIT_S):
+    if (stuck_s := _stuck_s(known, partitions, on_progress)) is not None:
         raise SandboxError(
-            f"topic {name} is unknown to a broker after {LEADERS_LIMIT_S:.0f} s",
+            f"a broker does not know all {partitions} partitions of topic {name}, and learnt of no"
+            f" more for {stuck_s:.0f} s",
             where=f"{one.host}:{one.port}",
             remedy="see the brokers' logs",
         )
