@@ -5,6 +5,9 @@ and have committed 10,000 partitions of ten topics, as range assigns them. `stor
 offsets and no member; its offsets are exported, changed and imported. `small` has 512 partitions;
 Kafka 1.1.1's own ConsumerGroupCommand and `zkconsumer lag` describe it in turn.
 
+`--only inventory` measures `zkconsumer inventory` of 10,000 groups with 40,000 offsets in ZooKeeper
+on servers of its own; ten of these groups have offsets in Kafka, too.
+
 Each figure is the median of `--rounds` runs, in seconds of wall-clock time from start to end of the
 process. Memory is the largest resident set of all runs. Output goes to a pipe.
 """
@@ -28,7 +31,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from _bench import Result, add_json, at_least, at_most, show
+from _bench import Result, add_json, at_least, at_most, show, without_goal
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as RawPartition
 from kazoo.client import KazooClient
 
 from zkconsumer.protocol import paths
@@ -38,6 +43,7 @@ from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.jars import find_java
 
 GROUPS, MEMBERS, TOPICS, PARTITIONS = 5_000, 200, 10, 1_000
+INVENTORY_GROUPS, INVENTORY_PARTITIONS, INVENTORY_IN_KAFKA = 10_000, 4, 10
 LARGE, SMALL, STORED = "large", "small", "stored"
 SMALL_PARTITIONS = 512
 MEMORY_MIB = 200
@@ -123,6 +129,28 @@ def scene() -> Iterator[Sandbox]:
         finally:
             client.stop()
             client.close()
+
+
+@contextlib.contextmanager
+def inventory_scene() -> Iterator[Sandbox]:
+    partitions = [TopicPartition(SMALL, p) for p in range(INVENTORY_PARTITIONS)]
+    with Sandbox() as sandbox:
+        sandbox.create_topic(SMALL, partitions=INVENTORY_PARTITIONS)
+        client = KazooClient(sandbox.zookeeper_connect, timeout=30)
+        client.start()
+        try:
+            client.ensure_path(paths.CONSUMERS)
+            names = [f"group-{number}" for number in range(INVENTORY_GROUPS)]
+            make(client, (one for name in names for one in nodes(name, 0, partitions)))
+        finally:
+            client.stop()
+            client.close()
+        for name in names[:INVENTORY_IN_KAFKA]:
+            consumer = Consumer({"bootstrap.servers": sandbox.bootstrap, "group.id": name})
+            offsets = [RawPartition(*tp, 0) for tp in partitions]
+            consumer.commit(offsets=offsets, asynchronous=False)
+            consumer.close()
+        yield sandbox
 
 
 # Let Python write byte code: an installed package has it, and so has a checkout after its first
@@ -255,6 +283,25 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def measured_inventory(rounds: int) -> Iterator[Result]:
+    """Measure `zkconsumer inventory`; its processor time depends less on other work."""
+    case = f"inventory {INVENTORY_GROUPS}"
+    with inventory_scene() as sandbox:
+        runs = Runs(rounds, sandbox.zookeeper_connect)
+        before = os.times()
+        taken = runs.of_zookeeper("inventory", "--output", "json")
+        after = os.times()
+        used = sum(after[2:4]) - sum(before[2:4])
+        yield at_most(case, "seconds", taken, "s", 10)
+        yield without_goal(case, "processor_seconds", used / (rounds + 1), "s")
+        yield without_goal(case, "memory", runs.largest_mib, "MiB")
+
+
+def measured_commands(rounds: int) -> Iterator[Result]:
+    with scene() as sandbox, tempfile.TemporaryDirectory() as directory:
+        yield from measure(sandbox, rounds, Path(directory))
+
+
 def measure(sandbox: Sandbox, rounds: int, directory: Path) -> Iterator[Result]:
     runs = Runs(rounds, sandbox.zookeeper_connect)
     ask: Callable[..., float] = runs.of_zookeeper
@@ -297,17 +344,21 @@ def once_imported(runs: Runs, file: Path, offset: int) -> float:
     return runs.once(*command, "--zookeeper", runs.connect)
 
 
+CASES = {"commands": measured_commands, "inventory": measured_inventory}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="bench_cli", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
     add_json(parser)
     arguments = parser.parse_args()
-    with scene() as sandbox, tempfile.TemporaryDirectory() as directory:
-        results = []
-        for one in measure(sandbox, arguments.rounds, Path(directory)):
-            print(f"{one.case}: {one.value} {one.unit}", file=sys.stderr)
+    results = []
+    for name in arguments.only:
+        for one in CASES[name](arguments.rounds):
+            print(f"{one.case}: {one.metric} {one.value} {one.unit}", file=sys.stderr)
             results.append(one)
     return show("cli", results, output=arguments.output)
 

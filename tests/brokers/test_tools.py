@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from zkconsumer.cli import Exit, app
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.columns.lookups import OFFSETS_TOPIC
 from zkconsumer.kafka.logs import (
     NO_TOPIC,
     LogRange,
@@ -25,7 +24,7 @@ from zkconsumer.kafka.logs import (
     offsets_at,
 )
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import OFFSETS_TOPIC, TopicPartition
 from zkconsumer.protocol.payloads import decode_broker
 from zkconsumer.sandbox import Sandbox
 

@@ -24,13 +24,12 @@ from zkconsumer.protocol.later.coordination import (
 )
 from zkconsumer.protocol.later.placement import (
     bytes_hash,
-    coordinator_partition,
     murmur2,
     partition_of_hash,
     partition_of_key,
     place_replicas,
 )
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import TopicPartition, coordinator_partition
 
 FOLDER = Path(__file__).with_name("later")
 FRESH_CASES = 4000

@@ -133,6 +133,28 @@ def test_committed(sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], s
         assert kept.read(group, [], limit_s=LIMIT_S) == {}
 
 
+def test_the_offsets_of_many_groups(
+    sandbox: Sandbox, brokers: Brokers, unique: Callable[[str], str]
+) -> None:
+    """Each of many groups that are read together gets its own offsets, as if it were read alone."""
+    topic, prefix = unique("many"), unique("group")
+    sandbox.create_topic(topic)
+    tp = TopicPartition(topic, 0)
+    wanted = {f"{prefix}-{number}": [tp] for number in range(600)}
+    written = {f"{prefix}-{number}": number + 1 for number in (0, 250, 599)}
+    for group, offset in written.items():
+        commit_as_another_client(sandbox.bootstrap, group, tp, offset, group.encode())
+    expected = {
+        group: {tp: OffsetAndMetadata(written[group], group) if group in written else None}
+        for group in wanted
+    }
+    with closing(group_offsets(brokers, limit_s=LIMIT_S)) as kept:
+        assert kept.read_all({**wanted, "none": []}, limit_s=LIMIT_S) == {**expected, "none": {}}
+        assert {one: kept.read(one, [tp], limit_s=LIMIT_S) for one in written} == {
+            one: expected[one] for one in written
+        }
+
+
 FOREIGN = {
     0: b'{"consumer_id": "pk", "hostname": "h"}',
     1: b"",
@@ -190,7 +212,7 @@ def test_a_reading_asks_silent_brokers_once() -> None:
         def read(*groups: str) -> int:
             nonlocal connections
             reading = kept.reading()
-            found = [reading.committed(brokers, group, [tp])[tp] for group in groups]
+            found = [reading.committed(brokers, {group: [tp]})[group][tp] for group in groups]
             assert all(isinstance(one, str) and "the brokers do not answer" in one for one in found)
             opened = 0
             with suppress(BlockingIOError):
@@ -211,7 +233,7 @@ def test_a_reading_without_brokers_asks_no_more() -> None:
     with closing(KeptLogs(limit_s=0.3)) as kept:
         reading = kept.reading()
         ends = reading.ends(brokers, [tp])
-        assert reading.committed(brokers, "g", [tp]) == ends
+        assert reading.committed(brokers, {"g": [tp]}) == {"g": ends}
         assert f"127.0.0.1:{NOBODY.port}: Connect to" in str(ends[tp])
 
 

@@ -53,9 +53,8 @@ from zkconsumer.protocol.later.messages import (
     Synced,
     SyncGroup,
 )
-from zkconsumer.protocol.later.placement import coordinator_partition
 from zkconsumer.protocol.later.subscriptions import Subscription, Topic
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition, coordinator_partition
 
 GROUP = "billing"
 PLACE = coordinator_partition(GROUP)

@@ -16,6 +16,8 @@ from support.wait import LIMIT_S, eventually
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.errors import ConfigError, FakeServerError
 from zkconsumer.kafka.fetcher import AutoOffsetReset
+from zkconsumer.kafka.group_offsets import GroupOffsets
+from zkconsumer.protocol.model import OffsetAndMetadata
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.sim.logs import MemoryFetcher
 from zkconsumer.testing import RELEASES, Delay, FakeCluster, Fault, StoppedClock
@@ -231,7 +233,8 @@ def test_transactions(kafka: FakeCluster) -> None:
 
 
 def test_groups_of_the_new_consumer(kafka: FakeCluster) -> None:
-    """Two members of a new group share partitions; offsets survive a move of the coordinator."""
+    """Two members of a new group share partitions. A move of the coordinator loses no offset, even
+    for a reader that knows the old coordinator."""
     kafka.produce("t", 10)
     ours = settings(kafka, group_id="new", auto_offset_reset="earliest", enable_auto_commit=False)
     consumers = [Consumer(ours) for _ in range(2)]
@@ -248,11 +251,15 @@ def test_groups_of_the_new_consumer(kafka: FakeCluster) -> None:
     for one in consumers:
         one.close()
     tp = TopicPartition("t", 0)
-    assert kafka.offsets_in_kafka("new")[tp].offset == 3
+    kept = GroupOffsets({"bootstrap.servers": kafka.bootstrap})
+    stored = {"new": {tp: OffsetAndMetadata(3, "note")}, "other": {tp: None}}
+    assert kept.read_all({group: [tp] for group in stored}, limit_s=LIMIT_S) == stored
     first = kafka.leader("__consumer_offsets", 0)
     for number in range(4):
         kafka.move_leader("__consumer_offsets", number, 1 - (first or 0))
     assert kafka.offsets_in_kafka("new")[tp].offset == 3
+    assert kept.read_all({group: [tp] for group in stored}, limit_s=LIMIT_S) == stored
+    kept.close()
     reader = Consumer(ours)
     (found,) = reader.committed([RawPartition("t", 0)], LIMIT_S)
     assert (found.offset, (found.metadata or "").rstrip("\0")) == (3, "note")

@@ -29,7 +29,6 @@ from zkconsumer.admin.health import age, listed, read_again, written
 from zkconsumer.admin.lag import NOTHING_TO_READ, GroupLag, PartitionLag, lags_of, total_lag
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.kafka.client_settings import Brokers
-from zkconsumer.kafka.columns.lookups import OFFSETS_TOPIC
 from zkconsumer.kafka.logs import LogRange, log_ends
 from zkconsumer.protocol import paths, programs
 from zkconsumer.protocol.assignors import Strategy
@@ -41,7 +40,7 @@ from zkconsumer.protocol.group_health import (
     GroupReading,
     GroupState,
 )
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.programs import Evidence, Program, SpoutOffset
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.requests import Node
@@ -434,9 +433,9 @@ def _of_members(
 
 
 def _nothing_stored(
-    brokers: Brokers, group: str, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-    return dict.fromkeys(partitions)
+    brokers: Brokers, wanted: Mapping[str, Collection[TopicPartition]]
+) -> dict[str, dict[TopicPartition, OffsetAndMetadata | str | None]]:
+    return {}
 
 
 def _odd_owners(image: GroupImage) -> Iterator[str]:

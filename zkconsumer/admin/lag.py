@@ -319,9 +319,11 @@ class GroupLag:
 
 
 AskKafka = Callable[
-    [Brokers, str, Collection[TopicPartition]],
-    Mapping[TopicPartition, OffsetAndMetadata | str | None],
+    [Brokers, Mapping[str, Collection[TopicPartition]]],
+    Mapping[str, Mapping[TopicPartition, OffsetAndMetadata | str | None]],
 ]
+"""Returns the offsets in Kafka of the partitions of each group."""
+
 AskLogs = Callable[[Brokers, Collection[TopicPartition]], Mapping[TopicPartition, LogRange | str]]
 
 
@@ -395,8 +397,10 @@ def lags_of(
         reading = kept.reading()
         logs, kafka = logs or reading.ends, kafka or reading.committed
         ranges = logs(brokers, sorted(there))
+        asked = {name: [tp for tp in tps if tp in there] for name, tps in wanted.items()}
+        in_kafka = kafka(brokers, asked)
         for name, image in images.items():
-            stored = kafka(brokers, name, [tp for tp in wanted[name] if tp in there])
+            stored = in_kafka.get(name, {})
             lags = tuple(
                 _lag(image, tp, stored.get(tp), ranges.get(tp) or _missing(tp, existing, faults))
                 for tp in wanted[name]

@@ -230,7 +230,7 @@ def coordinator(
 
 def _coordinator(case: Case) -> list[Answer]:
     from zkconsumer.protocol.java.text import java_hash
-    from zkconsumer.protocol.later.placement import OFFSETS_PARTITIONS, coordinator_partition
+    from zkconsumer.protocol.model import OFFSETS_PARTITIONS, coordinator_partition
 
     name, count = case.get("group"), case.get("partitions", OFFSETS_PARTITIONS)
     if not isinstance(name, str):

@@ -236,7 +236,7 @@ class Feed:
             images,
             limit_s=self._limit_s(zk),
             logs=reading.ends,
-            kafka=lambda brokers, name, mine: {},
+            kafka=lambda brokers, wanted: {},
             tails=self._history.tails,
         )
         rows = [row_of(one, self._history) for one in found.values()]

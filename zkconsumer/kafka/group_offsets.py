@@ -8,15 +8,13 @@ the offsets are then right, and the metadata of other clients are not shown.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
+from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, FetchError
 from zkconsumer.kafka.client_settings import Settings, without_own_connections
-from zkconsumer.kafka.columns.lookups import Lookup
+from zkconsumer.kafka.columns.lookups import Lookup, Stored
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-
-Found = dict[TopicPartition, OffsetAndMetadata | str | None]
-"""Partition -> its offset; None: none is stored; a string: why it is unknown."""
 
 UNREADABLE: Final = "(unknown: librdkafka cannot read the metadata of offsets)"
 """The metadata of an offset that librdkafka has read."""
@@ -35,19 +33,44 @@ class GroupOffsets:
         if self._lookup is not None:
             self._lookup.begin_reading()
 
-    def read(self, group: str, partitions: Collection[TopicPartition], *, limit_s: float) -> Found:
+    def read(self, group: str, partitions: Collection[TopicPartition], *, limit_s: float) -> Stored:
         """Return the group's offset of each partition; `limit_s` is the time limit in seconds.
 
         Never creates a topic. JVM: `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2
         to 1.1. Raises FetchError if no broker answers, or if the brokers refuse the connection.
         """
-        if not partitions:
-            return {}
-        if self._lookup is not None:
-            return self._lookup.committed(group, partitions, limit_s)
+        found = self.read_all({group: partitions}, limit_s=limit_s)[group]
+        if isinstance(found, FetchError):
+            raise found
+        return found
+
+    def read_all(
+        self, wanted: Mapping[str, Collection[TopicPartition]], *, limit_s: float
+    ) -> dict[str, Stored | FetchError]:
+        """Return the offsets of many groups as `read` does, with few waits for the brokers.
+
+        An error stands for a group whose coordinator does not answer. Raises FetchError if no
+        broker answers, or if the brokers refuse the connection.
+        """
+        found: dict[str, Stored | FetchError] = {group: {} for group in wanted}
+        asked = {group: partitions for group, partitions in wanted.items() if partitions}
+        if asked and self._lookup is not None:
+            found |= self._lookup.committed(asked, limit_s)
+        elif asked:
+            found |= {group: self._committed(group, tps, limit_s) for group, tps in asked.items()}
+        return found
+
+    def _committed(
+        self, group: str, partitions: Collection[TopicPartition], limit_s: float
+    ) -> Stored | FetchError:
         from zkconsumer.kafka.librdkafka import committed  # noqa: PLC0415 - loads librdkafka
 
-        found = committed(self._settings, group, list(partitions), limit_s=limit_s)
+        try:
+            found = committed(self._settings, group, list(partitions), limit_s=limit_s)
+        except (BrokerAccessError, BrokersUnreachableError):
+            raise
+        except FetchError as error:
+            return error
         return {
             tp: OffsetAndMetadata(one.offset, UNREADABLE)
             if isinstance(one, OffsetAndMetadata) and one.metadata

@@ -21,7 +21,6 @@ from confluent_kafka.admin import AdminClient
 
 from zkconsumer.errors import BrokerAccessError, FetchError
 from zkconsumer.kafka.client_settings import Settings
-from zkconsumer.kafka.columns.lookups import OFFSETS_TOPIC
 from zkconsumer.kafka.fetcher import (
     BUFFER_MESSAGES,
     LOOKUP_S,
@@ -38,7 +37,7 @@ from zkconsumer.kafka.fetcher import (
     runs_of,
 )
 from zkconsumer.kafka.refusals import TRANSPORT, Refusals, invalid, refusal
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger(__name__)
 

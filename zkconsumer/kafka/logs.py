@@ -18,7 +18,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from typing import Final, Protocol
 
-from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, ConfigError, FetchError
+from zkconsumer.errors import ConfigError, FetchError
 from zkconsumer.kafka.client_settings import (
     TRANSACTIONS,
     Brokers,
@@ -28,7 +28,7 @@ from zkconsumer.kafka.client_settings import (
     without_own_connections,
 )
 from zkconsumer.kafka.columns.connection import AuthenticationError
-from zkconsumer.kafka.columns.lookups import LOST, Lookup
+from zkconsumer.kafka.columns.lookups import LOST, Lookup, Stored
 from zkconsumer.kafka.columns.requests import Metadata
 from zkconsumer.kafka.group_offsets import GroupOffsets
 from zkconsumer.kafka.log_answers import (
@@ -240,10 +240,10 @@ class KeptLogs:
         return self.reading().ends(brokers, partitions)
 
     def committed(
-        self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-        """Return the offsets in Kafka, as `committed_in_kafka` does."""
-        return self.reading().committed(brokers, group, partitions)
+        self, brokers: Brokers, wanted: Mapping[str, Collection[TopicPartition]]
+    ) -> dict[str, Stored]:
+        """Return the offsets of groups in Kafka, as `committed_in_kafka` does."""
+        return self.reading().committed(brokers, wanted)
 
     def reading(self) -> BrokerReading:
         """Return the object that asks the brokers for one reading of groups."""
@@ -263,10 +263,10 @@ class KeptLogs:
         return self._client_of(brokers).ends(partitions)
 
     def ask_committed(
-        self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-        """Return the offsets in Kafka. Raises FetchError if no broker answers."""
-        return self._offsets_of(brokers).read(group, partitions, limit_s=self._limit_s)
+        self, brokers: Brokers, wanted: Mapping[str, Collection[TopicPartition]]
+    ) -> dict[str, Stored | FetchError]:
+        """Return the offsets of groups in Kafka, as `GroupOffsets.read_all` does."""
+        return self._offsets_of(brokers).read_all(wanted, limit_s=self._limit_s)
 
     def begin_ends(self, brokers: Brokers) -> None:
         """Look up the leaders, and until the next call ask each leader that fails only once.
@@ -334,23 +334,24 @@ class BrokerReading:
             return dict.fromkeys(partitions, self._fault)
 
     def committed(
-        self, brokers: Brokers, group: str, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-        """Return the offsets in Kafka, as `committed_in_kafka` does."""
-        if not partitions:
-            return {}
-        if self._fault is not None:
-            return dict.fromkeys(partitions, self._fault)
-        try:
-            if not self._asks_committed:
-                self._kept.begin_committed(brokers)
-                self._asks_committed = True
-            return self._kept.ask_committed(brokers, group, partitions)
-        except (BrokerAccessError, BrokersUnreachableError) as error:
-            self._fault = str(error)
-            return dict.fromkeys(partitions, self._fault)
-        except FetchError as error:  # the group's coordinator; `GroupOffsets` asks it only once
-            return dict.fromkeys(partitions, str(error))
+        self, brokers: Brokers, wanted: Mapping[str, Collection[TopicPartition]]
+    ) -> dict[str, Stored]:
+        """Return the offsets of groups in Kafka, as `committed_in_kafka` does."""
+        asked = {group: tps for group, tps in wanted.items() if tps}
+        found: Mapping[str, Stored | FetchError] = {}
+        if asked and self._fault is None:
+            try:
+                if not self._asks_committed:
+                    self._kept.begin_committed(brokers)
+                    self._asks_committed = True
+                found = self._kept.ask_committed(brokers, asked)
+            except FetchError as error:
+                self._fault = str(error)
+        return {
+            group: dict.fromkeys(tps, str(one)) if isinstance(one, FetchError) else one
+            for group, tps in wanted.items()
+            for one in (found.get(group) or dict.fromkeys(tps, self._fault),)
+        }
 
 
 def log_ends(

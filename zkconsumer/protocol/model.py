@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from zkconsumer.protocol.java.text import java_abs, java_hash
 
 Json: TypeAlias = Any
 """The result of `json.loads`. A recursive type would need a cast at each level that is read."""
@@ -117,6 +119,21 @@ class Storage(Enum):
     ZOOKEEPER = "zookeeper"
     KAFKA = "kafka"
     DUAL = "both"  # in Kafka and in ZooKeeper; the higher of the two offsets wins
+
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+"""The topic in which the brokers store the groups' offsets."""
+
+OFFSETS_PARTITIONS: Final = 50
+"""Number of partitions of that topic unless `offsets.topic.num.partitions` is set."""
+
+
+def coordinator_partition(group: str, partitions: int = OFFSETS_PARTITIONS) -> int:
+    """Return the partition of `__consumer_offsets` whose leader coordinates a group.
+
+    Kafka: `GroupMetadataManager.partitionFor`, and in 0.8.2 `OffsetManager.partitionFor`.
+    """
+    return java_abs(java_hash(group)) % partitions
 
 
 class Position(NamedTuple):

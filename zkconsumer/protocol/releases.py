@@ -12,6 +12,7 @@ from typing import Final
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.assignors import PartitionFormat, RoundRobinRule
+from zkconsumer.protocol.model import OFFSETS_TOPIC
 
 
 class Layout(Enum):
@@ -54,8 +55,8 @@ class Profile:
     variant: RoundRobinRule
 
 
-_OFFSETS: Final = frozenset({"__consumer_offsets"})
-_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+_OFFSETS: Final = frozenset({OFFSETS_TOPIC})
+_INTERNAL: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 # The profile of a group whose release is not configured. This profile behaves as 0.10.2 to 0.11,
 # and in most respects as 0.8.2 to 0.10.1. It parses payloads that any release accepts.

@@ -30,12 +30,16 @@ from zkconsumer.later.group_events import (
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.later import messages as later
 from zkconsumer.protocol.later.messages import Error
-from zkconsumer.protocol.later.placement import coordinator_partition
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import (
+    OFFSETS_TOPIC,
+    OffsetAndMetadata,
+    TopicPartition,
+    coordinator_partition,
+)
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.testing import messages as ms
 from zkconsumer.testing.broker_calls import Call, Handlers, Site
-from zkconsumer.testing.cluster_metadata import NO_LEADER, OFFSETS_TOPIC
+from zkconsumer.testing.cluster_metadata import NO_LEADER
 from zkconsumer.testing.errors import Code
 
 _TRANSACTION: Final = 1  # the type of a FindCoordinator key

@@ -10,14 +10,14 @@ from confluent_kafka import Message
 
 from zkconsumer.errors import FakeServerError
 from zkconsumer.protocol.later.placement import murmur2
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
 from zkconsumer.testing.broker import FakeBroker
 from zkconsumer.testing.broker_calls import Site
 from zkconsumer.testing.broker_groups import offsets_partition
 from zkconsumer.testing.broker_transactions import Transactions
 from zkconsumer.testing.broker_versions import broker_profile
 from zkconsumer.testing.clock import Clock
-from zkconsumer.testing.cluster_metadata import OFFSETS_TOPIC, Partition
+from zkconsumer.testing.cluster_metadata import Partition
 from zkconsumer.testing.controller import Controller
 from zkconsumer.testing.errors import KafkaFault
 from zkconsumer.testing.logs import Logs, message_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import OFFSETS_TOPIC, TopicPartition
 from zkconsumer.testing.errors import Code, KafkaFault
 from zkconsumer.testing.logs import PartitionLog
 from zkconsumer.testing.wire import NO_ID
@@ -14,7 +14,6 @@ from zkconsumer.testing.wire import NO_ID
 NO_LEADER: Final = -1
 """The leader of a partition whose replicas are all down."""
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.later.placement import (
-    coordinator_partition,
     murmur2,
     partition_of_hash,
     partition_of_key,
@@ -15,6 +14,7 @@ from zkconsumer.protocol.later.placement import (
     rack_alternated,
     simple_placement,
 )
+from zkconsumer.protocol.model import coordinator_partition
 
 SMALLEST_HASH = "polygenelubricants"  # The hash code of this name is the smallest 32-bit integer.
 

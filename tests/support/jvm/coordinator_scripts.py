@@ -17,9 +17,8 @@ from zkconsumer.later import group_coordinator, group_events
 from zkconsumer.later.consumer_group import ConsumerGroup
 from zkconsumer.protocol.later import messages
 from zkconsumer.protocol.later.consumer_protocol import encode_subscription
-from zkconsumer.protocol.later.placement import coordinator_partition
 from zkconsumer.protocol.later.subscriptions import Subscription, Topic
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition, coordinator_partition
 
 Event = dict[str, Any]
 Answers = dict[str, Any]

@@ -24,7 +24,7 @@ import jpype
 
 from support.jvm.coordinator_scripts import TOPICS, play, short
 from support.jvm.kafka_391 import SERVER, answers_of, start
-from zkconsumer.protocol.later.placement import coordinator_partition
+from zkconsumer.protocol.model import coordinator_partition
 
 NO_GROUP = 69
 NO_LEADER = -1

@@ -14,7 +14,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -38,6 +38,11 @@ _ENOUGH_BYTES: Final = 512 * 1024
 # Maximum size, in bytes, of a response to `ask`, for instance the metadata of a large cluster. A
 # larger one is refused, because it is probably not a broker's response.
 _LARGEST_ANSWER: Final = 100_000_000
+
+# Size in bytes of the requests that are sent together. Two such parts are under way at a time. If
+# they did not fit into the sockets' buffers, this client would wait for the broker to receive
+# requests, while the broker waits for this client to receive responses.
+_PART_BYTES: Final = 8 * 1024
 
 _OLD: Final = {"0.8": requests.OF_0_8, "0.9": requests.OF_0_9}
 
@@ -173,11 +178,35 @@ class Connection:
 
     def ask(self, api: int, body: bytes, timeout_s: float) -> FieldReader:
         """Send a request and return its response. Raises OSError and MalformedError."""
-        self._number += 1
-        version = self.versions.get(api, 0)
-        request = requests.frame(api, version, self._number, self._client_id, body)
-        response = self._exchanged(request, time.monotonic() + timeout_s)
-        return FieldReader(response, 4)
+        (response,) = self.ask_all(api, [body], timeout_s)
+        return response
+
+    def ask_all(self, api: int, bodies: Iterable[bytes], timeout_s: float) -> Iterator[FieldReader]:
+        """Send requests without waiting for each response; yield the responses in their order.
+
+        A broker answers the requests of a connection in their order. `timeout_s` is the time limit
+        in seconds of each response. Raises OSError and MalformedError.
+        """
+        version, sent = self.versions.get(api, 0), 0
+        for part in _in_parts(bodies):
+            first = self._number + 1
+            frames = [
+                requests.frame(api, version, number, self._client_id, body)
+                for number, body in enumerate(part, first)
+            ]
+            self._number += len(frames)
+            self._send_all(b"".join(frames), time.monotonic() + timeout_s)
+            # The requests before this part are answered while the broker works on this part.
+            yield from (self._answer(number, timeout_s) for number in range(first - sent, first))
+            sent = len(frames)
+        last = self._number + 1
+        yield from (self._answer(number, timeout_s) for number in range(last - sent, last))
+
+    def _answer(self, number: int, timeout_s: float) -> FieldReader:
+        response = FieldReader(self._received_frame(time.monotonic() + timeout_s))
+        if (answered := response.int32()) != number:
+            raise MalformedError(f"request {number} received the response to request {answered}")
+        return response
 
     def ask_raw(self, data: bytes, timeout_s: float) -> bytes:
         """Send a token without headers and return the reply, as SASL does in 0.10.
@@ -192,8 +221,14 @@ class Connection:
         self._socket.sendall(requests.octets(data))
 
     def _exchanged(self, request: bytes, deadline: float) -> memoryview:
+        self._send_all(request, deadline)
+        return self._received_frame(deadline)
+
+    def _send_all(self, data: bytes, deadline: float) -> None:
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-        self._socket.sendall(request)
+        self._socket.sendall(data)
+
+    def _received_frame(self, deadline: float) -> memoryview:
         (size,) = struct.unpack(">i", self._exactly(4, deadline))
         if not 0 <= size <= _LARGEST_ANSWER:
             raise MalformedError(f"a response announces {size} bytes")
@@ -215,6 +250,20 @@ class Connection:
 
     def set_blocking(self, flag: bool) -> None:
         self._socket.setblocking(flag)
+
+
+def _in_parts(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Divide requests into parts of `_PART_BYTES`, and at least one request."""
+    part: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if part and size + len(body) > _PART_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(body)
+        size += len(body)
+    if part:
+        yield part
 
 
 def connect(address: tuple[str, int], settings: Settings, timeout_s: float) -> Connection:

@@ -6,8 +6,9 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import starmap
 from typing import Final, TypeVar
 
 from zkconsumer.errors import FetchError
@@ -19,7 +20,12 @@ from zkconsumer.kafka.columns.fetch_sessions import FetchSession, SessionRequest
 from zkconsumer.kafka.columns.requests import FetchLimits, MalformedError, Metadata
 from zkconsumer.kafka.fetcher import RESOLVE_S, Answers, AutoOffsetReset, descriptors_error
 from zkconsumer.kafka.log_answers import unanswered
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import (
+    OFFSETS_TOPIC,
+    OffsetAndMetadata,
+    TopicPartition,
+    coordinator_partition,
+)
 
 T = TypeVar("T")
 
@@ -49,15 +55,14 @@ NAMES: Final = {
 
 TOPIC_DENIED: Final = 29
 OUT_OF_RANGE: Final = 1
+NOT_COORDINATOR: Final = 16
 CORRUPT: Final = 2
 # Errors that no retry solves.
 PERMANENT: Final = frozenset({CORRUPT, TOPIC_DENIED, 31, 35, 76})
 
 # Errors of a group's coordinator that pass; the request is repeated after this pause in seconds.
-_PASSING: Final = frozenset({14, 15, 16})
+_PASSING: Final = frozenset({14, 15, NOT_COORDINATOR})
 _PAUSE_S: Final = 0.1
-
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 # From this version of the metadata request on (0.11), brokers create no topic if the client forbids
 # it.
@@ -102,6 +107,31 @@ def isolation_of(settings: Settings) -> requests.Isolation:
     return requests.Isolation[str(settings.get("isolation.level", "read_uncommitted")).upper()]
 
 
+Stored = dict[TopicPartition, OffsetAndMetadata | str | None]
+"""Partition -> its offset in Kafka; None: none is stored; a string: why it is unknown."""
+
+_FetchedOffsets = Mapping[TopicPartition, requests.FetchedOffset]
+
+
+def _passes(found: _FetchedOffsets | FetchError) -> bool:
+    """Return whether a coordinator reports an error that passes."""
+    return not isinstance(found, FetchError) and any(
+        one.error in _PASSING for one in found.values()
+    )
+
+
+def _has_moved(found: _FetchedOffsets | FetchError) -> bool:
+    return not isinstance(found, FetchError) and any(
+        one.error == NOT_COORDINATOR for one in found.values()
+    )
+
+
+def _all_stored(
+    found: _FetchedOffsets | FetchError, tps: Collection[TopicPartition]
+) -> Stored | FetchError:
+    return found if isinstance(found, FetchError) else {tp: _stored(found.get(tp)) for tp in tps}
+
+
 def _stored(found: requests.FetchedOffset | None) -> OffsetAndMetadata | str | None:
     if found is None or found.error == requests.UNKNOWN_TOPIC:
         return None  # 0.8.2 reports a partition without an offset as unknown
@@ -136,7 +166,10 @@ class Lookup:
         self._addresses = addresses_of(settings)
         self._isolation = isolation_of(settings)
         self._connections: dict[tuple[str, int], Connection] = {}
-        self._has_offsets = False  # whether the topic of the groups' offsets was found
+        # The number of partitions of the topic of the groups' offsets: 0 if this client may not
+        # describe the topic; None if it has not been found yet.
+        self._offsets_partitions: int | None = None
+        self._coordinators: dict[str | int, tuple[str, int]] = {}  # by `_coordinator_key`
         # The addresses that have failed in this reading; None: failed addresses are asked again.
         self._failed: dict[tuple[str, int], OSError | MalformedError] | None = None
         self._has_waited = False  # whether a coordinator was not ready in time in this reading
@@ -153,6 +186,8 @@ class Lookup:
         groups.
         """
         self._failed, self._has_waited = {}, False
+        self._coordinators.clear()
+        self._offsets_partitions = None
 
     def metadata(self, topics: Collection[str], timeout_s: float) -> Metadata:
         """Return the metadata from the first broker that answers; raise FetchError if none does.
@@ -190,26 +225,26 @@ class Lookup:
     def _metadata(self, wanted: Sequence[str] | None, timeout_s: float) -> Metadata:
         return self._any(
             requests.METADATA,
-            lambda version: requests.metadata_request(version, wanted),
+            lambda version: [requests.metadata_request(version, wanted)],
             requests.metadata,
             timeout_s,
-        )
+        )[0]
 
     def _any(
         self,
         api: int,
-        write: Callable[[int], bytes],
+        write: Callable[[int], Iterable[bytes]],
         read: Callable[[int, requests.FieldReader], T],
         timeout_s: float,
-    ) -> T:
-        """Return the response of the first broker that answers.
+    ) -> list[T]:
+        """Return the responses of the first broker that answers.
 
         Raises BrokersUnreachableError if none does.
         """
         reasons = []
         for address in random.sample(self._addresses, len(self._addresses)):
             try:
-                return self._ask(address, api, write, read, timeout_s)
+                return self._ask_all(address, api, write, read, timeout_s)
             except LOST as error:
                 reasons.append(f"{address[0]}:{address[1]}: {why(error)}")
         if reasons:
@@ -218,66 +253,121 @@ class Lookup:
         raise unanswered("no broker is known", servers=servers)
 
     def committed(
-        self, group: str, tps: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-        """Return a group's offset in Kafka for each partition: None if none is stored, or a string
-        that says why it is unknown.
+        self, wanted: Mapping[str, Collection[TopicPartition]], timeout_s: float
+    ) -> dict[str, Stored | FetchError]:
+        """Return the offset in Kafka of each group and partition: None if none is stored, or a
+        string that says why it is unknown. An error stands for a group whose coordinator does not
+        answer.
 
         The metadata are the text that the committer sent, without the NUL that confluent-kafka
         appends. If the topic of the offsets does not exist, no offset is stored; the request for
-        the group's coordinator would create it. `timeout_s` is the time limit in seconds.
+        a group's coordinator would create it. `timeout_s` is the time limit in seconds of each
+        request, and of the wait for coordinators that are not ready.
 
         Raises FetchError if no broker answers, or if the brokers refuse the login.
         """
         deadline = time.monotonic() + timeout_s
         try:
-            self._has_offsets = (
-                self._has_offsets
-                or OFFSETS_TOPIC in self._metadata([OFFSETS_TOPIC], timeout_s).topics
-            )
-            if not self._has_offsets:
-                return dict.fromkeys(tps)
+            if not self._finds_offsets_topic(timeout_s):
+                return {group: dict.fromkeys(tps) for group, tps in wanted.items()}
+            found: dict[str, _FetchedOffsets | FetchError] = {}
+            asked = dict(wanted)
             while True:
-                left_s = max(0.001, deadline - time.monotonic())
-                found = self._committed_once(group, tps, left_s)
-                passing = any(one.error in _PASSING for one in found.values())
-                is_late = self._has_waited or time.monotonic() + _PAUSE_S > deadline
-                if not passing or is_late:
-                    self._has_waited = passing and self._failed is not None
-                    return {tp: _stored(found.get(tp)) for tp in tps}
+                found |= self._committed_once(asked, timeout_s)
+                asked = {group: wanted[group] for group in asked if _passes(found[group])}
+                if not asked or self._has_waited or time.monotonic() + _PAUSE_S > deadline:
+                    break
+                if any(_has_moved(found[group]) for group in asked):
+                    # Or brokers of 0.8.2 were configured with another number of partitions.
+                    self._coordinators.clear()
+                    self._offsets_partitions = 0
                 time.sleep(_PAUSE_S)
+            self._has_waited = bool(asked) and self._failed is not None
+            return {group: _all_stored(found[group], tps) for group, tps in wanted.items()}
         except AuthenticationError as error:
             raise error.error from error
 
+    def _finds_offsets_topic(self, timeout_s: float) -> bool:
+        if self._offsets_partitions is None:
+            topics = self._metadata([OFFSETS_TOPIC], timeout_s).topics
+            if OFFSETS_TOPIC in topics:
+                self._offsets_partitions = len(topics[OFFSETS_TOPIC])
+        return self._offsets_partitions is not None
+
+    def _coordinator_key(self, group: str) -> str | int:
+        """Return what groups with the same coordinator share: the partition that stores their
+        offsets, or only the name if the number of partitions is unknown."""
+        count = self._offsets_partitions
+        return coordinator_partition(group, count) if count else group
+
     def _committed_once(
-        self, group: str, tps: Collection[TopicPartition], timeout_s: float
-    ) -> Mapping[TopicPartition, requests.FetchedOffset]:
-        """Ask the group's coordinator once; an error of the coordinator holds for all partitions.
+        self, wanted: Mapping[str, Collection[TopicPartition]], timeout_s: float
+    ) -> dict[str, _FetchedOffsets | FetchError]:
+        """Ask the groups' coordinators once; an error of a coordinator holds for all partitions of
+        its groups.
 
         Raises FetchError if no broker answers.
         """
-        error, address = self._any(
-            requests.FIND_COORDINATOR,
-            lambda version: requests.coordinator_request(group),
-            requests.coordinator,
-            timeout_s,
-        )
-        if error:
-            return dict.fromkeys(tps, requests.FetchedOffset(error, -1, ""))
+        found: dict[str, _FetchedOffsets | FetchError] = {}
+        errors = self._find_coordinators(wanted, timeout_s)
+        by_address: dict[tuple[str, int], list[str]] = {}
+        for group, tps in wanted.items():
+            key = self._coordinator_key(group)
+            if key in errors:
+                found[group] = dict.fromkeys(tps, requests.FetchedOffset(errors[key], -1, ""))
+            else:
+                by_address.setdefault(self._coordinators[key], []).append(group)
+        for address, groups in by_address.items():
+            found |= self._ask_coordinator(address, {one: wanted[one] for one in groups}, timeout_s)
+        return found
+
+    def _ask_coordinator(
+        self,
+        address: tuple[str, int],
+        wanted: Mapping[str, Collection[TopicPartition]],
+        timeout_s: float,
+    ) -> dict[str, _FetchedOffsets | FetchError]:
         try:
-            return self._ask(
+            answers = self._ask_all(
                 address,
                 requests.OFFSET_FETCH,
-                lambda version: requests.committed_request(group, tps),
+                lambda version: starmap(requests.committed_request, wanted.items()),
                 requests.committed,
                 timeout_s,
             )
+            return dict(zip(wanted, answers, strict=True))
         except LOST as lost:
-            raise FetchError(
+            self._coordinators.clear()
+            error = FetchError(
                 f"the group's coordinator does not answer: {why(lost)}",
                 where=f"{address[0]}:{address[1]}",
                 remedy="check that the broker runs; another broker may take its place",
-            ) from lost
+            )
+            return dict.fromkeys(wanted, error)
+
+    def _find_coordinators(self, groups: Iterable[str], timeout_s: float) -> dict[str | int, int]:
+        """Look up the coordinators that are not known; return the error of each that stays
+        unknown."""
+        missing = {
+            key: group
+            for group in groups
+            if (key := self._coordinator_key(group)) not in self._coordinators
+        }
+        if not missing:
+            return {}
+        answers = self._any(
+            requests.FIND_COORDINATOR,
+            lambda version: map(requests.coordinator_request, missing.values()),
+            requests.coordinator,
+            timeout_s,
+        )
+        errors = {}
+        for key, (error, address) in zip(missing, answers, strict=True):
+            if error:
+                errors[key] = error
+            else:
+                self._coordinators[key] = address
+        return errors
 
     def ends(
         self,
@@ -381,7 +471,21 @@ class Lookup:
         read: Callable[[int, requests.FieldReader], T],
         timeout_s: float,
     ) -> T:
-        """Send a request over the kept connection; if it is missing or lost, connect again."""
+        """Send one request, as `_ask_all` does."""
+        return self._ask_all(address, api, lambda version: [write(version)], read, timeout_s)[0]
+
+    def _ask_all(
+        self,
+        address: tuple[str, int],
+        api: int,
+        write: Callable[[int], Iterable[bytes]],
+        read: Callable[[int, requests.FieldReader], T],
+        timeout_s: float,
+    ) -> list[T]:
+        """Send requests over the kept connection; if it is missing or lost, connect again.
+
+        `timeout_s` is the time limit in seconds of the connection, and of each request.
+        """
         if self._failed and address in self._failed:
             raise self._failed[address]
         deadline = time.monotonic() + timeout_s
@@ -395,7 +499,9 @@ class Lookup:
                 raise
             try:
                 version = one.versions.get(api, 0)
-                answer = read(version, one.ask(api, write(version), left_s))
+                answers = [
+                    read(version, response) for response in one.ask_all(api, write(version), left_s)
+                ]
             except LOST as error:
                 one.close()
                 if kept is None:
@@ -404,7 +510,7 @@ class Lookup:
                 kept = None
                 continue
             self._connections[address] = one
-            return answer
+            return answers
 
     def _note(self, address: tuple[str, int], error: OSError | MalformedError) -> None:
         if self._failed is not None:

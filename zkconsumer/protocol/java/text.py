@@ -43,6 +43,11 @@ def java_hash(text: str, *, prefix_hash: int = 0) -> int:
     return value - 2**32 if value > MAX_INT32 else value
 
 
+def java_abs(number: int) -> int:
+    """Return the absolute value of an int32, but 0 for the smallest one (Kafka's `Utils.abs`)."""
+    return 0 if number == MIN_INT32 else abs(number)
+
+
 def parse_int32(text: str) -> int:
     """Parse as `Integer.parseInt`; raise ValueError where Java throws NumberFormatException."""
     return _parse(text, MIN_INT32, MAX_INT32)

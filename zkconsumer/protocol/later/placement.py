@@ -1,6 +1,6 @@
-"""Kafka's placement rules: the coordinator of a group, the partition of a key, replicas on brokers.
+"""Kafka's placement rules: the partition of a key, replicas on brokers.
 
-Sources: `Utils.abs` and `Utils.murmur2` of Kafka 3.9.1, `DefaultPartitioner` and
+Sources: `Utils.murmur2` of Kafka 3.9.1, `DefaultPartitioner` and
 `ByteArrayPartitioner` of the Scala producer 0.8.0-1.1, and `AdminUtils` of 0.8.2-3.9. Brokers in
 KRaft mode place replicas with another class (`StripedReplicaPlacer`), which is not described here.
 """
@@ -11,24 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.protocol.java.text import MIN_INT32, java_hash, utf16_key
-
-OFFSETS_PARTITIONS = 50
-"""Number of partitions of `__consumer_offsets` unless `offsets.topic.num.partitions` is set."""
+from zkconsumer.protocol.java.text import java_abs, utf16_key
 
 _MURMUR_SEED = 0x9747B28C
 _MURMUR_FACTOR = 0x5BD1E995
 _MASK = 0xFFFFFFFF
-
-
-def java_abs(number: int) -> int:
-    """Return `Utils.abs` of an int32: the absolute value, but 0 for the smallest int32."""
-    return 0 if number == MIN_INT32 else abs(number)
-
-
-def coordinator_partition(group: str, partitions: int = OFFSETS_PARTITIONS) -> int:
-    """Return the partition of `__consumer_offsets` whose leader coordinates a group."""
-    return java_abs(java_hash(group)) % partitions
 
 
 # ---- partitioners --------------------------------------------------------------------------------

@@ -28,9 +28,8 @@ from zkconsumer.later.consumer_member import State as ConsumerState
 from zkconsumer.later.group_phases import Phase as GroupPhase
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
-from zkconsumer.protocol.later.placement import OFFSETS_PARTITIONS, coordinator_partition
 from zkconsumer.protocol.later.subscriptions import Topic
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import OFFSETS_PARTITIONS, TopicPartition, coordinator_partition
 from zkconsumer.sim.kernel.world import NEVER, Delivered
 
 AnyState: TypeAlias = ClassicState | ConsumerState

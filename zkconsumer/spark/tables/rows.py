@@ -32,6 +32,7 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.admin.lag import AskLogs, GroupLag, PartitionLag, lags_of, unasked_logs
 from zkconsumer.errors import AccessDeniedError
+from zkconsumer.kafka.columns.lookups import Stored
 from zkconsumer.kafka.logs import KeptLogs
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
@@ -327,5 +328,5 @@ def _lag(one: PartitionLag, *, is_asked: bool) -> Row:
     }
 
 
-def _unasked_kafka(*_: object) -> Mapping[TopicPartition, OffsetAndMetadata | str | None]:
+def _unasked_kafka(*_: object) -> Mapping[str, Stored]:
     return {}
