@@ -63,8 +63,7 @@ def test_topic_grows(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 def test_a_broker_that_does_nothing_is_not_awaited_for_ever(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait for leaders ends when no more partitions become ready; before, it reports each
-    progress."""
+    """The wait for leaders reports progress, and ends if no more partitions become ready."""
     seen: list[tuple[int, int]] = []
     sandbox.create_topic(
         unique("ready"), partitions=3, on_progress=lambda *ready: seen.append(ready)

@@ -233,8 +233,7 @@ def test_transactions(kafka: FakeCluster) -> None:
 
 
 def test_groups_of_the_new_consumer(kafka: FakeCluster) -> None:
-    """Two members of a new group share partitions. A move of the coordinator loses no offset, even
-    for a reader that knows the old coordinator."""
+    """Two members of a new group share partitions; readers find offsets on a new coordinator."""
     kafka.produce("t", 10)
     ours = settings(kafka, group_id="new", auto_offset_reset="earliest", enable_auto_commit=False)
     consumers = [Consumer(ours) for _ in range(2)]
