@@ -265,10 +265,11 @@ SINGLE_TESTS = (
         "tests/sim/test_exhaustive_search.py::test_no_promise_is_broken[1-2500]",
     ),
     *_later(
-        "Takes 12 s of CPU time, because it starts an ensemble. In the normal lane tests/faults "
-        "cuts a server of an ensemble from its leader, tests/sandbox kills the leader under a "
-        "client, and the simulator has several servers.",
+        "Takes 12 s of CPU time, because it starts an ensemble. In the normal lane tests/sandbox "
+        "kills the leader of an ensemble under a client, tests/sim/test_replicas_like_real.py "
+        "restarts its servers, and the simulator cuts a server from its leader.",
         "tests/integration/test_restarts.py::test_the_leader_of_an_ensemble_is_killed",
+        "tests/faults/test_ensembles.py::test_a_follower_is_cut_from_its_leader",
     ),
     *_later(
         "Takes 5 s of CPU time. In the normal lane tests/integration kills a broker of the "
@@ -394,8 +395,24 @@ SINGLE_TESTS = (
         "tests/consumer/test_stream_brokers.py::test_old_brokers_are_read[0.9.0.1]",
     ),
     *_later(
-        "Takes 5 s of CPU time. bash and zsh complete the same words in the normal lane.",
+        "Takes 3 to 5 s of CPU time. bash completes the same words in the normal lane.",
         "tests/cli/test_completion.py::test_fish",
+        "tests/cli/test_completion.py::test_tab_completes_names[zsh]",
+    ),
+    *_later(
+        "Takes 4 s of CPU time. tests/cli/test_demo.py::test_a_run lets members leave and checks "
+        "that nothing is lost, and a member joins in the normal lane.",
+        "tests/integration/test_membership.py::test_a_member_leaves[incremental]",
+    ),
+    *_later(
+        "Takes 6 s of CPU time. Other tests of the file read while a broker is silent.",
+        "tests/consumer/test_timeouts.py::test_a_reading_asks_a_silent_leader_once",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/consumer/test_stream_brokers.py::test_old_brokers_resolve_positions",
+        "The normal lane asks the older of these two brokers.",
+        ("[0.9.0.1-",),
     ),
     *_later(
         "Takes 3 s of CPU time. In the normal lane, other tests kill a member, and freeze one "
@@ -408,7 +425,7 @@ SINGLE_TESTS = (
     ),
     *_later(
         "Takes 3 to 5 s of CPU time. In the normal lane, test_expiry ends sessions, another "
-        "test kills a member amid a claim, and tests/faults cuts a server from its leader.",
+        "test kills a member amid a claim, and the simulator cuts a server from its leader.",
         "tests/integration/test_restarts.py::test_zookeeper_is_killed_for_longer_than_a_session",
         "tests/integration/test_connections.py::test_a_kill_amid_a_release",
         "tests/integration/test_connections.py::test_a_server_without_its_leader",
