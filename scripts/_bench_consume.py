@@ -95,7 +95,7 @@ def stream_of(bootstrap: str, load: Load) -> StreamReader[bytes, bytes]:
 def granted(bootstrap: str, load: Load) -> StreamReader[bytes, bytes]:
     """Return a stream that owns all partitions of the load."""
     stream = stream_of(bootstrap, load)
-    stream.grant([Grant(Partition(load.topic, one), 0, 1) for one in range(load.partitions)])
+    stream.grant([Grant(Partition(load.topic, one), 0, 1, 1) for one in range(load.partitions)])
     return stream
 
 
@@ -272,11 +272,11 @@ def first_message(bootstrap: str, load: Load, repeats: int) -> Result:
     took: list[float] = []
     for number in range(repeats):
         stream = stream_of(bootstrap, load)
-        stream.grant([Grant(Partition(load.topic, 1), 0, 1)])
+        stream.grant([Grant(Partition(load.topic, 1), 0, 1, 1)])
         if stream.poll(timeout_s=0.5 + 0.02 * number):  # varies the time of the grant
             raise SystemExit(f"{load.topic}-1 is not empty")
         start = time.perf_counter()
-        stream.grant([Grant(Partition(load.topic, 0), 0, 1)])
+        stream.grant([Grant(Partition(load.topic, 0), 0, 1, 1)])
         next(stream)
         took.append(time.perf_counter() - start)
         stream.close()

@@ -60,7 +60,7 @@ def run_of(data: bytes) -> Records:
 def message_of(
     run: Records | MessageList, number: int, codec: Codec[object, object] | None = None
 ) -> Message[object, object]:
-    return made(run, number, GrantedPartition(Grant(TP, 0, 7), codec or Codec()))
+    return made(run, number, GrantedPartition(Grant(TP, 0, 7, 1), codec or Codec()))
 
 
 def test_a_decoder_is_called_once_and_only_when_asked() -> None:
@@ -189,7 +189,7 @@ def test_a_stream_keeps_no_batch_that_was_handed_out(way: str) -> None:
 def test_batches_are_sequences() -> None:
     """A batch of several runs has indexes and slices like a list."""
     runs = [run_of(batch(written(3, first=100 * n))) for n in range(3)]
-    held = GrantedPartition(Grant(TP, 0, 7), Codec())
+    held = GrantedPartition(Grant(TP, 0, 7, 1), Codec())
     whole: Batch[bytes, bytes] = Batch([Part(one, range(3), held) for one in runs])
     offsets = [one.offset for one in whole]
     assert offsets == [0, 1, 2, 100, 101, 102, 200, 201, 202]

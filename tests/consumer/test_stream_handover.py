@@ -192,7 +192,7 @@ def test_a_release_waits_for_a_message_of_the_former_grant(log: Log, reader: Rea
     epoch = reader.grant(0, 10)
     next(reader.stream)
     reader.withdraw(0)
-    reader.stream.grant([Grant(reader.tp(0), 5, epoch)])
+    reader.stream.grant([Grant(reader.tp(0), 5, epoch, 1)])
     done: list[int] = []
     reader.stream.ask_release([reader.tp(0)], lambda: done.append(1))
     assert done == []

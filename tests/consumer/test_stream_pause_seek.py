@@ -50,7 +50,8 @@ def test_resume_wakes_a_waiting_user(log: Log, reader: Reader) -> None:
 
 
 def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
-    """A pause lasts until the epoch changes; a partition that is not served is not named."""
+    """A pause lasts until the epoch or the session changes; a partition that is not served is not
+    named."""
     token = reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     reader.withdraw(0)
@@ -62,6 +63,11 @@ def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
     reader.stream.ask_release([reader.tp(0)], lambda: None)
     assert not reader.stream.paused
     reader.withdraw(0)
+    reader.grant(0, 7)
+    assert not reader.stream.paused
+    reader.stream.pause([reader.tp(0)])
+    reader.withdraw(0)
+    reader.epoch, reader.session = reader.epoch - 1, reader.session + 1
     reader.grant(0, 7)
     assert not reader.stream.paused
     assert list(reader.take(1)) == [(0, 7)]

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from zkconsumer.member.phases import Phase
 from zkconsumer.protocol import lost_data, paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
+from zkconsumer.sim.stream_member import StreamMember
+from zkconsumer.sim.stream_world import StreamWorld
 from zkconsumer.sim.world import LAG_ENTRIES, World
 
 FAULTS = {Do.LOSE_DATA: 1, Do.LAG: 1, Do.NO_QUORUM: 1, Do.CUT: 1}
@@ -49,6 +52,13 @@ def test_a_group_joins_again_after_its_data_are_lost() -> None:
     assert world.now < began + 3 * world.plan.session_s
 
 
+def _write(world: World, *, until: int) -> None:
+    """Let a broker write, up to a zxid."""
+    assert world.zookeeper.last_zxid < until
+    while world.zookeeper.last_zxid < until:
+        world.zookeeper.write(rq.SetData(paths.topic(World.TOPIC), world.topic_data(1), -1))
+
+
 def _after_an_outage() -> tuple[World, int]:
     """Return a world whose member's servers were behind or away for longer than the session
     timeout, and the member's session, which has not ended."""
@@ -58,9 +68,7 @@ def _after_an_outage() -> tuple[World, int]:
     (link,) = world.links
     session = link.session
     world.act(Action(Do.LAG, 1 - link.replica))
-    for _ in range(2 * LAG_ENTRIES):
-        topic = rq.SetData(paths.topic(World.TOPIC), world.topic_data(1), -1)
-        world.zookeeper.write(topic)
+    _write(world, until=world.zookeeper.last_zxid + 2 * LAG_ENTRIES)
     renewed = world.now + world.plan.session_s / 2
     _until(world, lambda: world.now > renewed and world.settled())  # it has seen the transactions
     world.act(Action(Do.ISOLATE, link.replica))
@@ -85,3 +93,22 @@ def test_the_monitor_notices_a_session_that_is_given_up(monkeypatch: pytest.Monk
     world, _ = _after_an_outage()
     with pytest.raises(InvariantViolation, match="I18"):
         _until(world, lambda: world.links[0].connected and not world.members[0].inbox)
+
+
+def test_a_pause_ends_with_the_session_that_is_lost() -> None:
+    """A partition that is paused when ZooKeeper loses its data is delivered after the loss, even if
+    its next owner znode has by chance the czxid of the former one."""
+    plan = Plan(members=1, partitions=1, streams=True, faults=dict(FAULTS))
+    world = StreamWorld(plan, Monitor())
+    _write(world, until=100)
+    _until(world, world.settled)
+    ((tp, before),) = world.members[0].state.owned.items()
+    world.act(Action(Do.PAUSE, tp=tp))
+    world.act(Action(Do.LOSE_DATA))
+    _until(world, lambda: world.members[0].state.phase is Phase.CLAIMING)
+    _write(world, until=before.epoch - 3)  # the member first creates two parent znodes
+    _until(world, lambda: tp in world.members[0].state.serving)
+    assert world.members[0].state.owned[tp] == before
+    member = world.members[0]
+    assert isinstance(member, StreamMember)
+    assert not member.feeds[tp].paused

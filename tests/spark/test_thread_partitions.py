@@ -16,7 +16,7 @@ T0 = TopicPartition("t", 0)
 def partitions() -> ThreadPartitions:
     """A thread with one partition, of which a batch reads the messages 10 to 19."""
     made = ThreadPartitions("g_1-0", set())
-    made.grant([Grant(T0, 10, 7)])
+    made.grant([Grant(T0, 10, 7, 1)])
     (begun,) = made.begin([OffsetRange("t", 0, 10, 20)])
     assert begun.size == 10
     return made
@@ -41,7 +41,7 @@ def test_a_release_waits_for_the_batch_before_an_edit(
 ) -> None:
     """A batch from before an edit delays a release; a batch of a lost ownership does not."""
     partitions.withdraw([T0])
-    partitions.grant([Grant(T0, 3, epoch)])
+    partitions.grant([Grant(T0, 3, epoch, 1)])
     done: list[int] = []
     partitions.ask_release([T0], lambda: done.append(1))
     assert done == ([] if waits else [1])

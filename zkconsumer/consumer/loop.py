@@ -283,10 +283,12 @@ class MemberLoop:
     def _run_on_streams(self, command: cmd.Command) -> None:
         match command:
             case cmd.StartFetching(grants):
+                assert self.state.session is not None
+                session = self.state.session.id
                 for key, given in self._by_stream(grants).items():
                     self._refusal_reported.discard(key)
                     self._streams[key].grant(
-                        [Grant(tp, grants[tp][1], grants[tp][0].epoch) for tp in given]
+                        [Grant(tp, grants[tp][1], grants[tp][0].epoch, session) for tp in given]
                     )
             case cmd.Withdraw(partitions):
                 for (topic, _), stream in self._streams.items():

@@ -238,7 +238,7 @@ class _Alone:
 
 def _unpickled(contents: _Alone, token: int) -> Message[Decoded, Decoded]:
     """Return the message that a pickle contains."""
-    held = GrantedPartition(Grant(contents.tp, None, token), Codec())
+    held = GrantedPartition(Grant(contents.tp, None, token, 0), Codec())
     return made(contents, 0, held)
 
 

@@ -106,11 +106,14 @@ class Grant:
     """A partition to serve from `offset`; None means that `auto.offset.reset` chooses the offset.
 
     `epoch` is the czxid of the owner znode: the fencing token of every message of this grant.
+    `session` is the id of the session that owns the znode. After ZooKeeper has lost its data, the
+    owner znode of the next session may by chance have the same czxid.
     """
 
     tp: TopicPartition
     offset: int | None
     epoch: int
+    session: int
 
 
 class CommitScope(Enum):
@@ -159,16 +162,32 @@ class GrantedPartition:
     means that it is not known yet.
     """
 
-    __slots__ = ("__weakref__", "codec", "epoch", "granted", "last", "start", "tp", "unfinished")
+    __slots__ = (
+        "__weakref__",
+        "codec",
+        "epoch",
+        "granted",
+        "last",
+        "session",
+        "start",
+        "tp",
+        "unfinished",
+    )
 
     def __init__(self, grant: Grant, codec: Codec[Decoded, Decoded]) -> None:
         self.codec = codec
         self.tp = grant.tp
         self.epoch = grant.epoch
+        self.session = grant.session
         self.granted = True  # the member's thread sets it to False, once
         self.start = grant.offset
         self.last: HasOffset | None = None
         self.unfinished: HasOffset | None = None
+
+    @property
+    def ownership(self) -> tuple[int, int]:
+        """The session and the epoch; a partition that was lost and claimed again has others."""
+        return self.session, self.epoch
 
     @property
     def delivered(self) -> int | None:
@@ -233,7 +252,8 @@ class StreamPartitions:
         self._wanted: dict[TopicPartition, GrantedPartition] = {}
         # The last withdrawn grant of each partition, as long as the user's thread refers to it.
         self._withdrawn = weakref.WeakValueDictionary[TopicPartition, GrantedPartition]()
-        self._paused: dict[TopicPartition, int] = {}  # partition -> its epoch when it was paused
+        # partition -> its ownership when it was paused
+        self._paused: dict[TopicPartition, tuple[int, int]] = {}
         self._releases: deque[_Release] = deque()
         self._failures: deque[Exception] = deque()
 
@@ -249,8 +269,8 @@ class StreamPartitions:
                 old = self._wanted.get(one.tp)
                 if old is not None:
                     old.granted = False
-                self._wanted[one.tp] = GrantedPartition(one, self._codec)
-                if self._paused.get(one.tp) != one.epoch:
+                self._wanted[one.tp] = new = GrantedPartition(one, self._codec)
+                if not self.is_paused(new):
                     self._paused.pop(one.tp, None)
         self.notify()
 
@@ -271,16 +291,16 @@ class StreamPartitions:
         user's thread calls `done` when it asks for the next message. The positions stay known until
         `withdraw`.
 
-        A partition that is withdrawn and granted again with the same epoch continues at another
-        offset, and the user may still hold a message of the former grant.
+        A partition that is withdrawn and granted again under the same ownership continues at
+        another offset, and the user may still hold a message of the former grant.
         """
         with self._writing:
             states = [self._wanted[tp] for tp in tps if tp in self._wanted]
             for state in states:
                 state.granted = False  # REVOKE
             former = (self._withdrawn.get(state.tp) for state in states)
-            epochs = {state.tp: state.epoch for state in states}
-            states += [one for one in former if one is not None and one.epoch == epochs[one.tp]]
+            owned = {state.tp: state.ownership for state in states}
+            states += [one for one in former if one is not None and one.ownership == owned[one.tp]]
         release = _Release(states, done)
         self._releases.append(release)
         self.notify()  # REQUEST
@@ -332,9 +352,9 @@ class StreamPartitions:
         return state is not None and state.granted
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """Stop delivering these partitions until `resume`, or until a grant with another epoch."""
+        """Stop delivering these partitions until `resume`, or until the next ownership."""
         with self._writing:
-            self._paused |= {tp: self._wanted[tp].epoch for tp in tps if self.serves(tp)}
+            self._paused |= {tp: self._wanted[tp].ownership for tp in tps if self.serves(tp)}
         self.notify()
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
@@ -344,7 +364,7 @@ class StreamPartitions:
         self.notify()
 
     def is_paused(self, state: GrantedPartition) -> bool:
-        return self._paused.get(state.tp) == state.epoch
+        return self._paused.get(state.tp) == state.ownership
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
@@ -364,7 +384,7 @@ class StreamPartitions:
             old = self._wanted.pop(tp)
             old.granted = False
             report(old.epoch)
-            new = GrantedPartition(Grant(tp, offset, old.epoch), self._codec)
+            new = GrantedPartition(Grant(tp, offset, old.epoch, old.session), self._codec)
             new.unfinished = old.unfinished  # until `take_requests` clears it
             self._wanted[tp] = new
         self.notify()

@@ -320,7 +320,7 @@ class Reader:
         self.reports: list[StreamReport] = []
         self.gate = LeaseGate()
         self.gate.open(self.gate.clock() + 3600)
-        self.epoch = 100
+        self.epoch, self.session = 100, 1
         turn_s = TURN_S
         if connect is None and isinstance(log, SharedLog):
             # As in a connector, only the wake signal ends a wait.
@@ -353,7 +353,7 @@ class Reader:
         """Grant partitions under a new epoch, and return the epoch."""
         self.epoch += 1
         tp = self.tp(partition) if isinstance(partition, int) else partition
-        self.stream.grant([Grant(tp, offset, self.epoch)])
+        self.stream.grant([Grant(tp, offset, self.epoch, self.session)])
         return self.epoch
 
     def withdraw(self, *partitions: int) -> None:

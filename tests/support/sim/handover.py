@@ -854,7 +854,7 @@ class _Schedule:
         tp = TopicPartition(TOPIC, number)
         old = self._keys(number)
         self.judge.next[tp, self._epoch] = offset
-        self.stream.grant([Grant(tp, offset, self._epoch)])
+        self.stream.grant([Grant(tp, offset, self._epoch, 1)])
         self.judge.stopped |= old
 
     def withdraw(self, *numbers: int) -> None:
