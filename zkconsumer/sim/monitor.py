@@ -329,10 +329,13 @@ class Monitor(Memory, Watcher):
     def _owes_of(self, world: World, who: int, tp: TopicPartition, limit_s: float) -> None:
         state = world.members[who].state
         epoch = state.owned[tp].epoch
-        stored = self.stored_for(world, state.settings.storage, tp)
         owner, offset = self.finished_in.get(tp, (-1, 0))
         is_excused = tp in self.excused or self.deleted.get(tp) == epoch or self.lost_data
-        if owner != epoch or offset <= stored or is_excused:
+        if owner != epoch or is_excused:
+            self.owed.pop(tp, None)
+            return
+        stored = self.stored_for(world, state.settings.storage, tp)
+        if offset <= stored:
             self.owed.pop(tp, None)
             return
         # Compare even while the member works: its user may commit a lower offset before it rests.

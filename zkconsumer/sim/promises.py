@@ -199,10 +199,12 @@ class Memory:
 
     def stored_for(self, world: ObservedWorld, storage: Storage, tp: TopicPartition) -> int:
         """Return the offset at which the next owner starts."""
+        here = self.stored.get(tp, 0)
+        if storage is Storage.ZOOKEEPER:
+            return here
         in_kafka = world.kafka.get(tp)
         there = in_kafka.offset if in_kafka is not None else 0
-        here = self.stored.get(tp, 0)
-        return {Storage.ZOOKEEPER: here, Storage.KAFKA: there}.get(storage, max(here, there))
+        return there if storage is Storage.KAFKA else max(here, there)
 
     def asked_offsets(self, tp: TopicPartition, epoch: int) -> tuple[int, ...]:
         """Return the offsets that this owner's seeks and resets still have to store."""

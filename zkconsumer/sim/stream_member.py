@@ -220,14 +220,15 @@ class StreamMember(ReportingMember):
         stream = user.stream
         if user.held or stream.wake_signal.has_changed:
             return True
-        return now < self.gate and any(
-            stream.serves(tp) and not stream.paused.intersection([tp]) and self._may_fetch(user, tp)
-            for tp in self.state.serving
-        )
-
-    def _may_fetch(self, user: User, tp: TopicPartition) -> bool:
-        at = user.stream.positions(CommitScope.DELIVERED).get(tp)
-        return at is None or at.offset != self._log.end(tp)
+        if now >= self.gate:
+            return False
+        reached, paused = stream.positions(CommitScope.DELIVERED), stream.paused
+        for tp in self.state.serving:
+            if stream.serves(tp) and tp not in paused:
+                at = reached.get(tp)
+                if at is None or at.offset != self._log.end(tp):
+                    return True
+        return False
 
     # ---- actions of the users --------------------------------------------------------------------
 
