@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli.conftest import Run
 from jsonschema import Draft202012Validator
+from kazoo.client import KazooClient
 from support.zk.history_logs import HEADER, LogWriter, changed, created, number
 from typer.testing import CliRunner
 
@@ -21,6 +23,7 @@ from zkconsumer.history import transactions as tx
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
+from zkconsumer.sandbox import ZooKeeperServer
 
 LIMIT_S = 60.0
 
@@ -111,6 +114,41 @@ def test_the_timeline(run: Callable[..., str]) -> None:
     late = run("timeline", "--output", "jsonl", "--from", "2023-11-14T22:13:36")
     assert "moved orders-0 back" in late
     assert "billing_a joined (session" not in late
+
+
+def test_names_of_machines(run: Callable[..., str], tmp_path: Path) -> None:
+    """Logs of a server give host, port and user to sessions, owners, edits and incidents, in each
+    format. Without them, tables for people have no columns for clients."""
+    established = "Established session 0x{} with negotiated timeout 6000 for client /10.0.0.{}:47"
+    times = ("23:13:20", "23:13:33")  # of a server an hour east of UTC
+    (tmp_path / "zookeeper.log").write_text(
+        "".join(
+            f"2023-11-14 {time},000 INFO {established.format(one, one)}\n"
+            for one, time in enumerate(times, start=1)
+        )
+    )
+    (tmp_path / "audit.log").write_text(
+        "2023-11-14 23:13:36,000 INFO session=0x2\tuser=alice,10.0.0.2\tip=10.0.0.2\t"
+        "operation=setData\tznode=/a\tresult=success\n"
+    )
+    logs = [f"--server-log={tmp_path}/zookeeper.log", f"--audit-log={tmp_path}/audit.log"]
+    (incident,) = json.loads(run("report", "--output", "json", *logs))["incidents"]
+    assert (incident["host"], incident["port"], incident["user"]) == ("10.0.0.2", 47, "alice")
+    assert "<td>10.0.0.2</td><td>47</td><td>alice</td>" in run("report", "--output=html", *logs)
+    assert "billing_b-0 (10.0.0.2:47, user alice), 2023" in run("report", "--output=html", *logs)
+    rows = list(csv.DictReader(io.StringIO(run("timeline", "--output", "csv", *logs))))
+    hosts = {(row["kind"], row["host"]) for row in rows}
+    assert {("member", "10.0.0.1"), ("owner", "10.0.0.2"), ("commit", "10.0.0.2")} <= hosts
+    assert ("rebalance", "") in hosts
+    owners = json.loads(run("show", "ownership", "--output", "json", *logs[:1]))
+    assert [(one["host"], one["user"]) for one in owners] == [
+        ("10.0.0.1", None),
+        ("10.0.0.2", None),
+    ]
+    people = run("timeline", *logs[:1])
+    assert "  HOST" in people
+    assert "USER" not in people
+    assert "HOST" not in run("timeline") + run("report")
 
 
 @pytest.mark.parametrize(
@@ -219,3 +257,26 @@ def test_a_file_that_comes_late_while_following(billing: Billing, tmp_path: Path
             assert "log.1 came late" in process.stderr.readline()
         finally:
             process.kill()
+
+
+def test_recorded_connections(zookeeper: ZooKeeperServer, call: Run, tmp_path: Path) -> None:
+    """`record` writes the connections of a real server; `--connections` names a member's host and
+    port from them. Without an answer, the command ends with an error."""
+    file = tmp_path / "connections.jsonl"
+    client = KazooClient(zookeeper.connect)
+    client.start(60)
+    data = encode_registration(Registration({"orders": 1}, timestamp_ms=1))
+    client.create(paths.member("recorded", "recorded_a"), data, ephemeral=True, makepath=True)
+    port = client._connection._socket.getsockname()[1]
+    words = ("history", "record", "-z", zookeeper.connect, "--file", str(file))
+    code, _, err = call(*words, "--interval", "0.1", "--duration", "0.3")
+    client.stop()
+    client.close()
+    assert code == 0, err
+    words = ("--data-dir", str(zookeeper.directory / "data"), "--group", "recorded")
+    code, out, _ = call("history", "timeline", *words, "--connections", str(file), "-o", "json")
+    joined = next(row for row in json.loads(out) if row["kind"] == "member")
+    assert (joined["host"], joined["port"]) == ("127.0.0.1", port)
+    code, _, err = call("history", "record", "-z", "127.0.0.1:1", "--file", str(file))
+    assert code != 0
+    assert "no server lists its clients: 127.0.0.1:1: there is no answer to `cons`" in err

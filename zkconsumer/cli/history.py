@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from zkconsumer.cli.options import Display, operator
+from zkconsumer.cli.options import AdminPort, Connection, Display, operator
 from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output, Table, safe, say, write
 from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
+    from zkconsumer.history.clients import ClientRecords, Clients
     from zkconsumer.history.describe import Described
     from zkconsumer.history.inputs import History, Problem
     from zkconsumer.history.report import Line, TimeSpan
+    from zkconsumer.zk.clients import ServerClients
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -35,6 +38,10 @@ DataDirs = Annotated[
         " repeatable, for instance for several servers of one ensemble.",
     ),
 ]
+_READ_AGAIN = 10
+"""With --follow, the files about clients are read again after this many times the duration of the
+last reading."""
+
 Groups = Annotated[
     list[str] | None,
     typer.Option("--group", "-g", metavar="GROUP", help="Group name; repeatable. Default: all."),
@@ -47,6 +54,33 @@ To = Annotated[
     str | None,
     typer.Option("--to", metavar="TIME", help="Show what happened until this time (ISO 8601)."),
 ]
+ServerLogs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--server-log",
+        metavar="PATH",
+        help="A log of a ZooKeeper server, or a directory with its logs, for the hosts and ports of"
+        " clients; repeatable.",
+    ),
+]
+AuditLogs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--audit-log",
+        metavar="PATH",
+        help="An audit log of a ZooKeeper server (3.6 and later), or a directory with its logs, for"
+        " the hosts and users of clients; repeatable.",
+    ),
+]
+Connections = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--connections",
+        metavar="FILE",
+        help="A file of `zkconsumer history record`, for the hosts and ports of clients;"
+        " repeatable.",
+    ),
+]
 TABLE_NAMES = ("sessions", "members", "ownership", "rebalances", "commits", "incidents")
 TableName = Annotated[
     str,
@@ -54,18 +88,60 @@ TableName = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClientFiles:
+    """Values of the options that name the files about clients; `operator` constructs it."""
+
+    server_log: ServerLogs = None
+    audit_log: AuditLogs = None
+    connections: Connections = None
+
+    @property
+    def are_given(self) -> bool:
+        """Whether at least one file is named."""
+        return bool(self.server_log or self.audit_log or self.connections)
+
+    def read(self) -> ClientRecords:
+        """Read the files. Raises BadFileError, HistoryError."""
+        from zkconsumer.history.clients import read_clients
+
+        logs = [*(self.server_log or ()), *(self.audit_log or ())]
+        return read_clients(server_logs=logs, connections=self.connections or ())
+
+
+def placed(
+    records: ClientRecords, lifetimes: Mapping[int, tuple[int | None, int | None]]
+) -> Clients:
+    """Return the clients with their times, and report on standard error what the files lack."""
+    for name in records.silent:
+        say(
+            f"{name}: no line names a client. Since 3.5, a server logs connections at the level"
+            " DEBUG only (`zkconsumer docs history`)"
+        )
+    clients = records.placed(lifetimes)
+    for name in sorted(clients.unplaced):
+        say(
+            f"{name}: the zone of the times is unknown, because no session that begins or expires"
+            " in these logs does so in the transactions, too. Ports are unknown, and a host is"
+            " known only if its session has no other"
+        )
+    return clients
+
+
 @app.callback()
 def _history() -> None:
     """Reconstruct what happened to groups from ZooKeeper's transaction logs and snapshots.
 
-    The command writes nothing and connects to no server. It can read the files of a running server.
+    The commands change nothing, and can read the files of a running server. Only `record` connects
+    to servers.
     """
 
 
 @app.command()
-@operator(formats=(*SECTIONS, Output.HTML))
+@operator(formats=(*SECTIONS, Output.HTML), of=(Display, ClientFiles))
 def report(
     display: Display,
+    files: ClientFiles,
     *,
     data_dir: DataDirs,
     group: Groups = None,
@@ -82,19 +158,23 @@ def report(
     from zkconsumer.history import report as reports
 
     window = _window(from_, to)
-    found = reports.within(_described(data_dir, group), window)
+    found = reports.within(_described(data_dir, group, files), window)
     if display.output is Output.HTML:
         sys.stdout.write(reports.page(found, window))
         return
     sections = reports.report(found)
-    display.write_sections({name: Table(rows, REPORT[name]) for name, rows in sections.items()})
+    tables = {
+        name: Table(rows, _shown(display, rows, REPORT[name])) for name, rows in sections.items()
+    }
+    display.write_sections(tables)
     _summary(found)
 
 
 @app.command()
-@operator(formats=ROWS)
+@operator(formats=ROWS, of=(Display, ClientFiles))
 def timeline(
     display: Display,
+    files: ClientFiles,
     *,
     data_dir: DataDirs,
     group: Groups = None,
@@ -112,18 +192,19 @@ def timeline(
 
     window = _window(from_, to)
     if follow:
-        _follow(display, _following(data_dir, group, window))
+        _follow(display, _following(data_dir, group, files, window))
         return
-    found = reports.within(_described(data_dir, group), window)
+    found = reports.within(_described(data_dir, group, files), window)
     rows = [_line_row(line) for line in reports.timeline(found.tables, window.to_ms)]
-    display.write(rows, LINES)
+    display.write(rows, _shown(display, rows, LINES))
     _summary(found)
 
 
 @app.command()
-@operator(formats=ROWS)
+@operator(formats=ROWS, of=(Display, ClientFiles))
 def show(
     display: Display,
+    files: ClientFiles,
     table: TableName,
     *,
     data_dir: DataDirs,
@@ -151,12 +232,84 @@ def show(
     if table == "transactions":
         _show_transactions(display, data_dir, window, columns)
         return
-    found = reports.within(_described(data_dir, group), window)
+    found = reports.within(_described(data_dir, group, files), window)
     display.write([_plain(as_dict(row)) for row in getattr(found.tables, table)], columns)
     _summary(found)
 
 
+@app.command()
+@operator()
+def record(
+    connection: Connection,
+    *,
+    file: Annotated[
+        Path, typer.Option(metavar="FILE", help="File to which the lines are appended.")
+    ] = Path("connections.jsonl"),
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="S", help="Seconds between two samples.")
+    ] = 60.0,
+    duration: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="S", help="End after this many seconds; default: Ctrl-C."),
+    ] = None,
+    max_mb: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="MB",
+            help="Size at which FILE becomes FILE.1, FILE.1 becomes FILE.2, and so on. FILE.3 is"
+            " the last one.",
+        ),
+    ] = 64,
+    admin_port: AdminPort = 8080,
+) -> None:
+    """Record which clients are connected to ZooKeeper, for --connections of the other commands.
+
+    Each server that --zookeeper names is asked for its clients (`cons`, or its admin server). FILE
+    gets a line for each connection that is new or gone, so it stays small. The command goes on if
+    a server restarts, and a later command continues the same file.
+
+    Example: zkconsumer history record -z zk1:2181,zk2:2181,zk3:2181 --file connections.jsonl
+    """
+    from zkconsumer.admin.connection_log import ConnectionLog
+    from zkconsumer.zk.clients import ask_servers
+
+    config = connection.connection_settings()
+    end = None if duration is None else time.monotonic() + duration
+    with ConnectionLog(file, most_bytes=max_mb << 20) as log:
+        is_first = True
+        while True:
+            answers = ask_servers(config, admin_port=admin_port)
+            if is_first:
+                _check_answers(answers)
+                say(f"recording into {file}, every {interval:g} s; Ctrl-C ends")
+            is_first = False
+            change = log.add(answers, time.time_ns() // 1_000_000)
+            for server, why in change.silent.items():
+                say(f"{server}: {why}")
+            for server in change.back:
+                say(f"{server}: it lists its clients again")
+            pause = interval if end is None else min(interval, end - time.monotonic())
+            if pause <= 0:
+                return
+            time.sleep(pause)
+
+
 # ---- reading ------------------------------------------------------------------------------------
+
+
+def _check_answers(answers: Sequence[ServerClients]) -> None:
+    """Raise ZooKeeperUnreachableError if no server lists its clients, so that nobody waits for a
+    file that stays empty."""
+    from zkconsumer.errors import ZooKeeperUnreachableError
+
+    if all(one.why_silent for one in answers):
+        raise ZooKeeperUnreachableError(
+            "no server lists its clients: "
+            + "; ".join(f"{one.server}: {one.why_silent}" for one in answers),
+            remedy="permit `cons` in 4lw.commands.whitelist, or enable the admin server"
+            " (--zookeeper-admin-port)",
+        )
 
 
 def _window(from_: str | None, to: str | None) -> TimeSpan:
@@ -169,15 +322,21 @@ def _window(from_: str | None, to: str | None) -> TimeSpan:
     )
 
 
-def _described(data_dirs: Sequence[str], groups: Sequence[str] | None) -> Described:
+def _described(
+    data_dirs: Sequence[str], groups: Sequence[str] | None, files: ClientFiles
+) -> Described:
     """Read everything; show progress on a terminal. Raises HistoryError."""
+    from zkconsumer.history.clients import name_clients
     from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
 
     description = Description(find_servers(data_dirs), groups or ())
     with reading() as progress:
         description.read(progress)
-    return description.result()
+    found = description.result()
+    if files.are_given:
+        name_clients(found.tables, placed(files.read(), found.lifetimes))
+    return found
 
 
 @contextmanager
@@ -200,13 +359,15 @@ def reading() -> Iterator[Callable[[int], None]]:
 
 
 def _following(
-    data_dirs: Sequence[str], groups: Sequence[str] | None, window: TimeSpan
+    data_dirs: Sequence[str], groups: Sequence[str] | None, files: ClientFiles, window: TimeSpan
 ) -> Iterator[Line]:
     """Yield the events in the files; then keep yielding the events that the servers write.
 
     If a file comes too late, such as an older log that is still being copied, all files are read
     again, and the events that were not yielded before follow.
     """
+    from zkconsumer.errors import BadFileError
+    from zkconsumer.history.clients import name_clients
     from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
     from zkconsumer.history.report import timeline as lines_of
@@ -214,9 +375,17 @@ def _following(
 
     description = Description(find_servers(data_dirs), groups or ())
     seen: set[Line] = set()
+    records, read_at = files.read(), time.monotonic()
     while True:
         description.read()
-        for line in lines_of(within(description.so_far(), window).tables, window.to_ms):
+        found = description.so_far()
+        if files.are_given:
+            if (begin := time.monotonic()) > read_at + POLL_S:
+                with suppress(BadFileError):  # a log is renamed just now
+                    records = files.read()
+                read_at = time.monotonic() + _READ_AGAIN * (time.monotonic() - begin)
+            name_clients(found.tables, records.placed(found.lifetimes))
+        for line in lines_of(within(found, window).tables, window.to_ms):
             if line not in seen:
                 seen.add(line)
                 yield line
@@ -285,11 +454,19 @@ def _exit_on(problems: Sequence[Problem]) -> None:
 
 # ---- output -------------------------------------------------------------------------------------
 
+CLIENT = (
+    Column("host"),
+    Column("port", align=Align.RIGHT, wide_only=True),
+    Column("user"),
+)
+"""The columns of the client of an event's session. Tables for people omit the empty ones."""
+
 LINES = (
     Column("time"),
     Column("group", drop_order=1),
     Column("kind"),
     Column("what"),
+    *CLIENT,
     Column("zxid", wide_only=True),
 )
 
@@ -315,6 +492,7 @@ REPORT = {
         Column("kind"),
         Column("lasted"),
         Column("what"),
+        *CLIENT,
         Column("zxid", wide_only=True),
         Column("file", wide_only=True),
     ),
@@ -364,8 +542,21 @@ def _line_row(line: Line) -> dict[str, object]:
         "group": line.group,
         "kind": line.kind,
         "what": line.what,
+        **line.client._asdict(),
         "zxid": f"0x{line.zxid:x}",
     }
+
+
+def _shown(
+    display: Display, rows: Sequence[Mapping[str, object]], columns: Sequence[Column]
+) -> list[Column]:
+    """Return the columns to show: a table for people omits empty columns of clients."""
+    kept = display.is_selected or not display.is_for_people
+    return [
+        one
+        for one in columns
+        if kept or one not in CLIENT or any(row[one.name] is not None for row in rows)
+    ]
 
 
 def _follow(display: Display, lines: Iterator[Line]) -> None:
@@ -382,7 +573,9 @@ def _follow(display: Display, lines: Iterator[Line]) -> None:
     for line in lines:
         if display.is_for_people:
             at = time_text(line.time_ms)
-            print(safe(f"{at}  {line.group or '-'}  {line.kind:<9}  {line.what}"), flush=True)
+            client = f" (from {line.client})" if str(line.client) else ""
+            text = f"{at}  {line.group or '-'}  {line.kind:<9}  {line.what}{client}"
+            print(safe(text), flush=True)
             continue
         table = display.selected(Table([_line_row(line)], LINES))
         output = Output.JSONL if display.output is Output.JSON else display.output

@@ -74,6 +74,20 @@ Topics = Annotated[
 ]
 
 
+AdminPort = Annotated[
+    int,
+    typer.Option(
+        "--zookeeper-admin-port",
+        min=1,
+        max=65535,
+        metavar="PORT",
+        envvar="ZKCONSUMER_ZOOKEEPER_ADMIN_PORT",
+        help="Port of ZooKeeper's admin server, which is asked for the addresses of clients if"
+        " the server does not permit `cons`.",
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Connection:
     """Values of the options that say where ZooKeeper is; `operator` constructs it."""
@@ -358,18 +372,7 @@ class Common(Display, Connection):
 class Addressed(Common):
     """Values of the common options of a command that shows sessions, with their clients."""
 
-    admin_port: Annotated[
-        int,
-        typer.Option(
-            "--zookeeper-admin-port",
-            min=1,
-            max=65535,
-            metavar="PORT",
-            envvar="ZKCONSUMER_ZOOKEEPER_ADMIN_PORT",
-            help="Port of ZooKeeper's admin server, which is asked for the addresses of clients if"
-            " the server does not permit `cons`.",
-        ),
-    ] = 8080
+    admin_port: AdminPort = 8080
 
     @property
     def shows_clients(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from zkconsumer.errors import HistoryError
@@ -15,7 +15,7 @@ from zkconsumer.history.logs import RowBatch
 from zkconsumer.history.snapshots import read_snapshot
 from zkconsumer.history.tables import Tables
 
-STATE_FORMAT: Final = 4
+STATE_FORMAT: Final = 5
 """The format of `Description.state`; raise it when a class that a state contains changes."""
 
 Progress = Callable[[int], None]
@@ -29,6 +29,7 @@ class Described:
     Attributes:
         snapshot: the file with the state at the beginning; "" if the state was unknown.
         skipped: the number of operations that precede this state and are left out.
+        lifetimes: session -> when it began and ended; see `GroupHistory.lifetimes`.
     """
 
     tables: Tables
@@ -39,6 +40,7 @@ class Described:
     until_ms: int
     snapshot: str = ""
     skipped: int = 0
+    lifetimes: Mapping[int, tuple[int | None, int | None]] = field(default_factory=dict)
 
 
 class Description:
@@ -142,5 +144,13 @@ class Description:
         tables = replace(tables, incidents=found)
         skipped = self._history.skipped if self._snapshot else 0
         return Described(
-            tables, problems, groups, self._rows, from_ms, until_ms, self._snapshot, skipped
+            tables,
+            problems,
+            groups,
+            self._rows,
+            from_ms,
+            until_ms,
+            self._snapshot,
+            skipped,
+            self._fold.lifetimes(),
         )

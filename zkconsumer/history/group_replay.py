@@ -26,6 +26,12 @@ from zkconsumer.protocol.payloads import decode_offset
 MAX_PATHS: Final = 200_000
 """Number of paths whose meaning is cached, in 40 MB. Then the cache is emptied."""
 
+EXPIRIES_A_DAY: Final = 500
+"""Number of expired sessions per day whose times are kept for the zones of servers' logs. Further
+ones would only be further evidence of the same zone."""
+
+_DAY_MS: Final = 86_400_000
+
 PARTS: Final = PathParts((f"{CONSUMERS}/", f"{TOPICS}/"), "/edits/")
 
 At: TypeAlias = tuple[str, ParsedPath]
@@ -59,6 +65,7 @@ class GroupHistory:
         self._edited: dict[tuple[str, str], int] = {}  # group -> the zxid of its last edit
         self._topics: dict[str, dict[str, bytes | None]] = {}
         self._sessions: dict[int, Session] = {}
+        self._expiries: dict[int, dict[int, tuple[int, int]]] = {}  # day -> session -> times
         self._ephemerals: dict[int, dict[str, None]] = {}
         self._groups_of: dict[int, dict[GroupRecord, None]] = {}
         self._now = Now()
@@ -248,6 +255,9 @@ class GroupHistory:
             live.ended_ms, live.ended_zxid = now.time_ms, now.zxid
             last_ms = now.time_ms if last_ms is None else last_ms
             live.silent_ms = now.time_ms - max(live.time_ms, last_ms) if live.time_ms else None
+            expiries = self._expiries.setdefault(now.time_ms // _DAY_MS, {}) if is_expiry else {}
+            if len(expiries) < EXPIRIES_A_DAY:
+                expiries[session] = (live.time_ms, now.time_ms)
         self._groups_of.pop(session, None)
         places = [(path, self._place(path)) for path in self._ephemerals.pop(session, ())]
         for path, place in places:
@@ -394,6 +404,7 @@ class GroupHistory:
                 **run.group.fields(),
                 kind="offset deleted",
                 what=f"session {session_text(session)} deleted the offset of {run.tp}{was}",
+                session=session,
             )
         )
 
@@ -419,6 +430,13 @@ class GroupHistory:
     def until_ms(self) -> int:
         """The time of the last transaction."""
         return self._now.time_ms
+
+    def lifetimes(self) -> dict[int, tuple[int | None, int | None]]:
+        """Return when sessions began and ended, in milliseconds: those of groups, and of others
+        some that expired. None means unknown, or not yet."""
+        found = {session: times for of in self._expiries.values() for session, times in of.items()}
+        of_groups = {row.session: (row.time_ms, row.ended_ms) for row in self.tables.sessions}
+        return {one: (begin or None, end) for one, (begin, end) in (found | of_groups).items()}
 
     def groups(self) -> Iterator[tuple[str, str]]:
         """Yield the chroot and the name of each group that has appeared."""

@@ -106,6 +106,7 @@ def _incident(
         what=what,
         ended_ms=ended_ms,
         evidence=list(evidence),
+        session=None if kind == "rebalance storm" else row.session,
     )
 
 

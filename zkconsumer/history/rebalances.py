@@ -328,6 +328,7 @@ class GroupRecord:
                 "blocked partition",
                 f"{tp.topic}-{tp.partition} is held by {owner.thread} (session "
                 f"{session_text(owner.session)}), {why}",
+                session=owner.session,
             )
         self._report_idle(likely, since_ms)
 
@@ -343,12 +344,13 @@ class GroupRecord:
                 f"{consumer} did not claim {free[0][consumer]} partitions for "
                 f"{(self._now.time_ms - since_ms) / 1000:.0f} s, after "
                 f"{counts.get(session_text(session), 0)} refused writes",
+                session=session,
             )
 
-    def _incident(self, since_ms: int, kind: str, what: str) -> None:
+    def _incident(self, since_ms: int, kind: str, what: str, *, session: int) -> None:
         event = {**self.fields(), "time_ms": since_ms}
         self._tables.incidents.append(
-            Incident(**event, kind=kind, what=what, ended_ms=self._now.time_ms)
+            Incident(**event, kind=kind, what=what, ended_ms=self._now.time_ms, session=session)
         )
 
 

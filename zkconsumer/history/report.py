@@ -8,14 +8,24 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from zkconsumer.errors import escaped_and_cut
+from zkconsumer.history.clients import UNKNOWN, Client
 from zkconsumer.history.describe import Described
 from zkconsumer.history.incidents import MOMENTARY
-from zkconsumer.history.tables import Commits, Event, Incident, Member, Rebalance, Tables
+from zkconsumer.history.tables import (
+    Commits,
+    Event,
+    Incident,
+    Member,
+    Ownership,
+    Rebalance,
+    Session,
+    Tables,
+)
 from zkconsumer.protocol.model import session_text
 
 R = TypeVar("R", Member, Rebalance, Commits, Incident)
@@ -92,6 +102,7 @@ def report(found: Described) -> dict[str, list[dict[str, object]]]:
                 if one.ended_ms is None
                 else seconds_text(one.ended_ms - one.time_ms),
                 "what": one.what,
+                **_client(one)._asdict(),
                 "zxid": f"0x{one.zxid:x}",
                 "file": one.file,
             }
@@ -162,6 +173,11 @@ class Line:
     group: str
     kind: str
     what: str
+    client: Client = field(default=UNKNOWN, compare=False)
+
+
+def _client(row: Session | Member | Ownership | Commits | Incident) -> Client:
+    return Client(row.host, row.port, row.user)
 
 
 def timeline(tables: Tables, to_ms: int | None = None) -> list[Line]:
@@ -173,17 +189,18 @@ def timeline(tables: Tables, to_ms: int | None = None) -> list[Line]:
 def _member_lines(tables: Tables) -> Iterator[Line]:
     for row in tables.members:
         what = f"{row.consumer} {row.event} (session {session_text(row.session)})"
-        yield Line(row.zxid, row.time_ms, row.group, "member", what)
+        yield Line(row.zxid, row.time_ms, row.group, "member", what, _client(row))
 
 
 def _owner_lines(tables: Tables) -> Iterator[Line]:
     for row in tables.ownership:
         at = f"{row.topic}-{row.partition}"
         gap = "" if row.gap_ms is None else f" after {seconds_text(row.gap_ms)} without an owner"
-        yield Line(row.zxid, row.time_ms, row.group, "owner", f"{row.thread} claimed {at}{gap}")
+        claimed = f"{row.thread} claimed {at}{gap}"
+        yield Line(row.zxid, row.time_ms, row.group, "owner", claimed, _client(row))
         if row.ended_ms is not None and row.ended_zxid is not None:
             what = f"{row.thread} no longer owns {at}: {row.ended}"
-            yield Line(row.ended_zxid, row.ended_ms, row.group, "owner", what)
+            yield Line(row.ended_zxid, row.ended_ms, row.group, "owner", what, _client(row))
 
 
 def _other_lines(tables: Tables) -> Iterator[Line]:
@@ -197,9 +214,10 @@ def _other_lines(tables: Tables) -> Iterator[Line]:
             what = f"{who} set {at} from {run.before} to {run.first} ({run.begins})"
         else:
             what = f"{who} began to commit {at} at {run.first}"
-        yield Line(run.zxid, run.time_ms, run.group, "commit", what)
+        yield Line(run.zxid, run.time_ms, run.group, "commit", what, _client(run))
     for one in tables.incidents:
-        yield Line(one.zxid, one.time_ms, one.group, "incident", f"{one.kind}: {one.what}")
+        what = f"{one.kind}: {one.what}"
+        yield Line(one.zxid, one.time_ms, one.group, "incident", what, _client(one))
 
 
 # ---- HTML ---------------------------------------------------------------------------------------
@@ -258,9 +276,14 @@ def _escape(value: object) -> str:
 def _table(name: str, rows: list[dict[str, object]]) -> str:
     if not rows:
         return f"<h2>{name.capitalize()}</h2><p>none</p>"
-    head = "".join(f"<th>{_escape(title)}</th>" for title in rows[0])
+    names = [
+        title
+        for title in rows[0]
+        if title not in Client._fields or any(row[title] is not None for row in rows)
+    ]
+    head = "".join(f"<th>{_escape(title)}</th>" for title in names)
     body = "\n".join(
-        "<tr>" + "".join(f"<td>{_escape(value)}</td>" for value in row.values()) + "</tr>"
+        "<tr>" + "".join(f"<td>{_escape(row[title])}</td>" for title in names) + "</tr>"
         for row in rows
     )
     return f"<h2>{name.capitalize()}</h2><table><tr>{head}</tr>\n{body}</table>"
@@ -285,7 +308,9 @@ def _lanes(found: Described, begin: int, end: int) -> str:
         fill = colour.setdefault(one.consumer, _COLOURS[len(colour) % len(_COLOURS)])
         left, right = x(one.time_ms), x(one.ended_ms or end)
         y = place[one.chroot, one.group, one.topic, one.partition] * _ROW + 2
-        title = _escape(f"{one.thread}, {time_text(one.time_ms)} to {time_text(one.ended_ms)}")
+        client = "".join(f" ({it})" for it in [str(_client(one))] if it)
+        span = f"{time_text(one.time_ms)} to {time_text(one.ended_ms)}"
+        title = _escape(f"{one.thread}{client}, {span}")
         parts.append(
             f'<rect x="{left:.1f}" y="{y}" width="{max(right - left, 1):.1f}" height="{_ROW - 4}" '
             f'fill="{fill}" data-from="{one.time_ms}" data-to="{one.ended_ms or end + 1}">'

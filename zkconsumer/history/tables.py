@@ -2,7 +2,8 @@
 
 Times are milliseconds since the epoch by the leader's wall clock. Each row has the zxid and the
 time at which its event begins, and the file that contains it. `ended_ms` is None for an event that
-has not ended.
+has not ended. `host`, `port` and `user` are those of the session's client at that time, or of its
+last connection in the table of sessions; None if they are unknown (`history.clients`).
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ class Session(Event):
     ended_zxid: int | None = None
     silent_ms: int | None = None
     consumers: list[str] = field(default_factory=list)
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +81,9 @@ class Member(Event):
     event: str
     registration: str
     unreadable: str
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +110,9 @@ class Ownership(Event):
     ended: str = ""
     ended_ms: int | None = None
     ended_zxid: int | None = None
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,6 +180,9 @@ class Commits(Event):
     last_ms: int = 0
     last_zxid: int = 0
     longest_pause_ms: int = 0
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,6 +193,7 @@ class Incident(Event):
         kind: a word for programs; `incidents` documents them.
         what: one sentence.
         evidence: further facts, one text each.
+        session: the session that the incident is about; None if there is not exactly one.
     """
 
     chroot: str
@@ -188,6 +202,10 @@ class Incident(Event):
     what: str
     ended_ms: int | None = None
     evidence: list[str] = field(default_factory=list)
+    session: int | None = None
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
 
 
 TABLES: dict[str, type[Event]] = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +42,8 @@ thousands of clients."""
 # asks has no session.
 _LINE: Final = re.compile(
     r" *(?P<address>\S+)\[[0-9a-f]+\]\(.*\bsid=0x(?P<session>[0-9a-f]+)\b"
-    r"(?:.*\blop=(?P<operation>\w+))?(?:.*\blzxid=0x(?P<zxid>[0-9a-f]+))?"
+    r"(?:.*\blop=(?P<operation>\w+))?(?:.*\best=(?P<since>\d+))?"
+    r"(?:.*\blzxid=0x(?P<zxid>[0-9a-f]+))?"
 )
 _WRITES: Final = frozenset({"SETD", "CREA", "DELE", "MULT"})
 
@@ -52,11 +53,22 @@ _NOT_SERVING: Final = b"not currently serving"
 
 
 class ConnectedClient(NamedTuple):
-    """A client: its address `HOST:PORT`, its last request, and the zxid of the last reply."""
+    """A client: its address `HOST:PORT`, its last request, the zxid of the last reply, and the time
+    at which it connected, in milliseconds by the server's clock; None if the server does not say
+    it."""
 
     address: str
     operation: str = ""
     zxid: int = 0
+    since_ms: int | None = None
+
+
+class ServerClients(NamedTuple):
+    """The clients of one server, by their sessions without a sign, or why it does not list them."""
+
+    server: str
+    clients: Mapping[int, ConnectedClient]
+    why_silent: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,19 @@ class ClientAddresses:
 
 
 def client_addresses(config: ConnectionConfig, *, admin_port: int = ADMIN_PORT) -> ClientAddresses:
+    """Return the clients of all servers of `zookeeper.connect`; see `ask_servers`."""
+    found: dict[int, ConnectedClient] = {}
+    silent: dict[str, str] = {}
+    for server, clients, why in ask_servers(config, admin_port=admin_port):
+        found |= clients
+        if why:
+            silent[server] = why
+    return ClientAddresses(found, silent)
+
+
+def ask_servers(
+    config: ConnectionConfig, *, admin_port: int = ADMIN_PORT
+) -> Sequence[ServerClients]:
     """Ask each server of `zookeeper.connect` for its clients, all at the same time.
 
     A server that answers neither to `cons` nor on its admin server is in the result with the
@@ -136,13 +161,9 @@ def client_addresses(config: ConnectionConfig, *, admin_port: int = ADMIN_PORT) 
     tls = TlsSockets(context) if context else None
     with ThreadPoolExecutor(len(places)) as pool:
         answers = pool.map(partial(_ask, tls, admin_port), places)
-        found: dict[int, ConnectedClient] = {}
-        silent: dict[str, str] = {}
-        for (name, _), (clients, why) in zip(places, answers, strict=True):
-            found |= clients
-            if why:
-                silent[name] = why
-    return ClientAddresses(found, silent)
+        return [
+            ServerClients(name, *answer) for (name, _), answer in zip(places, answers, strict=True)
+        ]
 
 
 Place = tuple[str, Address]
@@ -198,7 +219,9 @@ def _of_lines(text: str) -> Clients:
     for line in text.splitlines():
         if match := _LINE.match(line):
             zxid = int(match["zxid"] or "0", 16)
-            one = ConnectedClient(_address(match["address"]), match["operation"] or "", zxid)
+            since_ms = int(match["since"]) if match["since"] else None
+            address = _address(match["address"])
+            one = ConnectedClient(address, match["operation"] or "", zxid, since_ms)
             found[int(match["session"], 16)] = one
     return found
 
@@ -224,6 +247,7 @@ def _of_admin(host: str, port: int) -> Clients | None:
                 _address(str(one["remote_socket_address"])),
                 str(one.get("last_operation", "")),
                 int(str(one.get("last_zxid", "0")), 0),
+                one.get("established"),
             )
             for one in listed
             if one.get("session_id")

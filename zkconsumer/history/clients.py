@@ -1,0 +1,483 @@
+"""The machines and users behind sessions, from what ZooKeeper's servers say about their clients.
+
+    records = read_clients(server_logs=["/var/log/zookeeper"])
+    clients = records.placed(sessions)
+    clients.at(session, time_ms)  # Client(host="10.0.0.5", port=41022, user=None)
+
+A transaction names its session only. Three kinds of files name the client of a session:
+
+- a server's own log: address and port of a connection. `docs/history.md` says which lines each
+  release writes at which level.
+- the audit log (since 3.6): the user and the host of each write.
+- the file that `zkconsumer history record` writes: the connections that the servers listed.
+
+The times in a server's logs are in the zone of the server, without naming it. The zone is derived
+from sessions whose beginning or expiry is in the transactions too. A client that the files do not
+show stays unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from zkconsumer.errors import BadFileError
+from zkconsumer.history.logs import READ_ERRORS, LogSource, unreadable
+from zkconsumer.history.tables import Commits, Incident, Member, Ownership, Tables
+
+SLACK_MS: Final = 2_000
+"""Milliseconds by which a server may log a connection after the first transaction of its session:
+the clocks of the servers differ, and the line follows the reply."""
+
+ZONE_MS: Final = 15 * 60_000
+"""Zones differ from UTC by multiples of a quarter of an hour."""
+
+NEAR_MS: Final = 60_000
+"""Maximum difference between the time of a line and that of its transaction, apart from the zone.
+With a larger difference, the line is no evidence of the zone."""
+
+CONNECTED: Final = "connected"
+GONE: Final = "gone"
+"""The events of the lines of a recorded file that describe a connection (`connection_line`)."""
+
+_DAY_MS: Final = 86_400_000
+_ALWAYS_MS: Final = 1 << 62
+
+_LOG_NAME: Final = re.compile(r".*\.(log|out)(\..+)?", re.DOTALL)
+
+
+class Client(NamedTuple):
+    """The client of a session at some time; None for what is unknown."""
+
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
+
+    def __str__(self) -> str:
+        """Return `HOST:PORT, user NAME` as far as it is known; "" if nothing is known."""
+        host = self.host if self.host is None or ":" not in self.host else f"[{self.host}]"
+        address = host if host is None or self.port is None else f"{host}:{self.port}"
+        return ", ".join(filter(None, (address, self.user and f"user {self.user}")))
+
+
+UNKNOWN: Final = Client()
+
+
+class _Line(Enum):
+    """What a line says."""
+
+    BEGIN = "a connection of the session begins"
+    SEEN = "the session has this connection"
+    END = "the connection of the session ends"
+    EXPIRY = "the session expires"
+
+
+_SESSION: Final = r"0x(?P<session>[0-9a-f]+)"
+_LINES: Final = tuple(
+    (re.compile(pattern), line)
+    for pattern, line in (
+        (rf"Established session {_SESSION} with .* for client (?P<client>\S+)", _Line.BEGIN),
+        (rf"attempting to renew session {_SESSION} at (?P<client>\S+)", _Line.BEGIN),
+        (
+            r"attempting to (?:renew|establish new) session: ?session = "
+            rf"{_SESSION},.* address = (?P<client>\S+)",
+            _Line.BEGIN,
+        ),
+        (
+            rf"Session {_SESSION}: auth success for scheme \S+ and address (?P<client>\S+)",
+            _Line.SEEN,
+        ),
+        (rf"Invalid session {_SESSION} for client (?P<client>\S+), probably", _Line.SEEN),
+        (
+            r"Closed socket connection for client (?P<client>\S+) which had sessionid "
+            rf"{_SESSION}",
+            _Line.END,
+        ),
+        (rf"the socket: address = (?P<client>\S+), session = {_SESSION}", _Line.END),
+        (rf"Expiring session {_SESSION}, timeout of(?P<client>)", _Line.EXPIRY),
+    )
+)
+# A line of the audit log. The lines about ephemeral znodes of a session that has ended have no
+# address, and their user is that of the server.
+_AUDIT: Final = re.compile(
+    rf"session={_SESSION}\t(?:user=(?P<user>[^\t]*)\t)?ip=(?P<ip>[^\t]+)\toperation="
+)
+_TIME: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})(Z|[+-]\d\d:?\d\d)?", re.ASCII
+)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def read_clients(
+    *,
+    server_logs: Iterable[str | os.PathLike[str]] = (),
+    connections: Iterable[str | os.PathLike[str]] = (),
+) -> ClientRecords:
+    """Read the files that name clients.
+
+    Args:
+        server_logs: servers' logs and audit logs, or directories that contain some; compressed
+            files too.
+        connections: files that `zkconsumer history record` has written, with the older parts beside
+            them.
+
+    Raises:
+        BadFileError: a path does not exist, a directory contains no log, or a line of a recorded
+            file has another format.
+        HistoryError: the operating system refuses to read a file, or a compressed one is damaged.
+    """
+    found = ClientRecords()
+    for given in server_logs:
+        if not sum(map(found.read_log, _log_files(Path(given)))):
+            found.silent.append(os.fspath(given))
+    for path in (file for given in connections for file in parts_of(Path(given))):
+        found.read_samples(path)
+    return found
+
+
+def _log_files(path: Path) -> Sequence[Path]:
+    if not path.is_dir():
+        return [_existing(path)]
+    found = sorted(file for file in path.rglob("*") if _LOG_NAME.fullmatch(file.name))
+    found = [file for file in found if file.is_file()]
+    if not found:
+        raise BadFileError(
+            "the directory contains no log of a server",
+            where=str(path),
+            remedy="give a directory with files such as zookeeper.log or zookeeper-HOST.out.1.gz,"
+            " or name the files",
+        )
+    return found
+
+
+def parts_of(path: Path) -> Sequence[Path]:
+    """Return the parts of a recorded file, oldest first: `FILE.2`, `FILE.1`, `FILE`."""
+    number = re.compile(rf"{re.escape(path.name)}\.(\d+)")
+    older = {
+        int(match[1]): file
+        for file in path.parent.glob(f"{path.name}.*")
+        if (match := number.fullmatch(file.name))
+    }
+    return [*(older[at] for at in sorted(older, reverse=True)), _existing(path)]
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise BadFileError("the path does not exist", where=str(path), remedy="check its spelling")
+    return path
+
+
+# ---- what the files say --------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Run:
+    """Lines of one file that say the same about a session, one after the other.
+
+    Attributes:
+        host, port: of the connection; None if the lines do not say it.
+        user: of the client; None if it has not authenticated, or the lines do not say it.
+        first_ms, last_ms: the times of the lines; those in a log are local times of the server.
+        is_begin: whether the first line is about the first action of the session in this file.
+        closed_ms: when the connection ended; None if the lines do not say it.
+        folder: of the server's log, which determines the zone; "" if the times have a zone.
+    """
+
+    session: int
+    host: str
+    port: int | None
+    user: str | None
+    first_ms: int
+    last_ms: int
+    folder: str
+    is_begin: bool = False
+    closed_ms: int | None = None
+
+
+@dataclass
+class ClientRecords:
+    """What the files say, in the order of their lines.
+
+    Attributes:
+        silent: the given logs and directories in which no line names a client.
+    """
+
+    silent: list[str] = field(default_factory=list)
+    _connections: list[_Run] = field(default_factory=list)
+    _writers: list[_Run] = field(default_factory=list)
+    _expiries: list[tuple[str, int, int]] = field(default_factory=list)  # folder, session, time
+    _begun: dict[tuple[int, str, int | None, str], _Run] = field(default_factory=dict)
+
+    # ---- reading -----------------------------------------------------------------------------
+
+    def read_log(self, path: Path) -> int:
+        """Read a server's log or its audit log, and return how many clients it names. Raises
+        HistoryError."""
+        before = len(self._connections) + len(self._writers)
+        runs: dict[tuple[int, bool], _Run] = {}
+        source = LogSource.of_path(path)
+        try:
+            with source.open() as file:
+                for line in file:
+                    if b"0x" in line:
+                        self._line(line.decode(errors="replace"), str(path.parent), runs)
+        except READ_ERRORS as error:
+            raise unreadable(source.name, error) from None
+        return len(self._connections) + len(self._writers) - before
+
+    def _line(self, line: str, folder: str, runs: dict[tuple[int, bool], _Run]) -> None:
+        time = _TIME.search(line)
+        if time is None:
+            return
+        time_ms = _milliseconds(time)
+        folder = "" if time[4] else folder
+        if audit := _AUDIT.search(line):
+            session, ip = _signed(audit["session"]), audit["ip"]
+            names = [name for name in (audit["user"] or "").split(",") if name != ip]
+            user = ",".join(names) or None
+            run = _Run(session, ip, None, user, time_ms, time_ms, folder)
+            _extend(self._writers, runs, run, is_writer=True)
+            return
+        for pattern, what in _LINES:
+            if match := pattern.search(line):
+                session = _signed(match["session"])
+                if what is _Line.EXPIRY:
+                    self._expiries.append((folder, session, time_ms))
+                elif address := _address(match["client"]):
+                    run = _Run(session, *address, None, time_ms, time_ms, folder)
+                    self._connection(run, runs, what)
+                return
+
+    def _connection(self, run: _Run, runs: dict[tuple[int, bool], _Run], what: _Line) -> None:
+        """Add what a line says about a connection."""
+        if what is not _Line.END:
+            run = _extend(self._connections, runs, run, is_writer=False)
+            self._begun[run.session, run.host, run.port, run.folder] = run
+            return
+        known = self._begun.get((run.session, run.host, run.port, run.folder))
+        if known is not None:
+            known.closed_ms = run.first_ms
+        else:
+            # It is unknown when the connection began, so no moment is known at which it existed.
+            run.port = None
+            self._connections.append(run)
+
+    def read_samples(self, path: Path) -> None:
+        """Read a file of `zkconsumer history record`. Raises BadFileError and HistoryError."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise unreadable(str(path), error) from None
+        for number, line in enumerate(text.split("\n")[:-1], start=1):
+            try:
+                run = _sampled(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise BadFileError(
+                    f"the line is none of `zkconsumer history record`: {error!r}",
+                    where=f"{path}, line {number}",
+                    remedy="name a file that this command has written",
+                ) from None
+            if run is not None:
+                self._connections.append(run)
+
+    # ---- placing in time ---------------------------------------------------------------------
+
+    def placed(self, sessions: Mapping[int, tuple[int | None, int | None]]) -> Clients:
+        """Return the clients, with times on the scale of the transactions.
+
+        Args:
+            sessions: session -> the times at which it began and ended, in milliseconds; None if
+                unknown.
+        """
+        votes = self._votes(sessions)
+        found = Clients()
+        for runs, of in (
+            (self._connections, found.connections),
+            (self._writers, found.writers),
+        ):
+            for run in runs:
+                zone = 0 if not run.folder else _zone(votes, run.folder, run.first_ms)
+                client = Client(run.host, run.port, run.user)
+                if zone is None:
+                    found.unplaced.add(run.folder)
+                    seen = _Seen(client)
+                else:
+                    closed_ms = None if run.closed_ms is None else run.closed_ms - zone
+                    seen = _Seen(client, run.first_ms - zone, run.last_ms - zone, closed_ms)
+                of.setdefault(run.session, []).append(seen)
+        return found
+
+    def _votes(
+        self, sessions: Mapping[int, tuple[int | None, int | None]]
+    ) -> dict[str, dict[int, Counter[int]]]:
+        """Return folder -> day -> how many lines are evidence of each zone."""
+        found: dict[str, dict[int, Counter[int]]] = {}
+
+        def vote(folder: str, local_ms: int, time_ms: int | None, weight: int) -> None:
+            if folder and time_ms:
+                zone = round((local_ms - time_ms) / ZONE_MS) * ZONE_MS
+                if abs(local_ms - time_ms - zone) <= NEAR_MS and abs(zone) <= _DAY_MS:
+                    day = found.setdefault(folder, {}).setdefault(local_ms // _DAY_MS, Counter())
+                    day[zone] += weight
+
+        for run in (*self._connections, *self._writers):
+            if run.is_begin:
+                weight = 1 if run.port is None else 3  # a first write may be late
+                vote(run.folder, run.first_ms, sessions.get(run.session, (None, None))[0], weight)
+        for folder, session, local_ms in self._expiries:
+            vote(folder, local_ms, sessions.get(session, (None, None))[1], 3)
+        return found
+
+
+def _extend(
+    to: list[_Run], runs: dict[tuple[int, bool], _Run], run: _Run, *, is_writer: bool
+) -> _Run:
+    """Add a line to the run of its session in this file, or begin another run. Return the run."""
+    last = runs.get((run.session, is_writer))
+    if last is not None and (last.host, last.port, last.user) == (run.host, run.port, run.user):
+        last.last_ms = run.last_ms
+        return last
+    run.is_begin = last is None
+    runs[run.session, is_writer] = run
+    to.append(run)
+    return run
+
+
+def _zone(votes: dict[str, dict[int, Counter[int]]], folder: str, local_ms: int) -> int | None:
+    """Return the zone of a server on the day of a line, or on the nearest day with evidence."""
+    days = votes.get(folder)
+    if not days:
+        return None
+    nearest = min(days, key=lambda day: (abs(day - local_ms // _DAY_MS), day))
+    return days[nearest].most_common(1)[0][0]
+
+
+def _milliseconds(time: re.Match[str]) -> int:
+    """Return the time of a line; without a zone, as if it were UTC."""
+    moment = datetime.fromisoformat(f"{time[1]}T{time[2]}.{time[3]}{time[4] or '+00:00'}")
+    return round(moment.astimezone(UTC).timestamp() * 1000)
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    """Return host and port of Java's `InetSocketAddress`, which precedes them with a name and `/`;
+    None if the connection had no address any more."""
+    host, _, port = text.rpartition("/")[2].rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
+
+
+def _signed(hexadecimal: str) -> int:
+    """Return a session as the transactions have it."""
+    number = int(hexadecimal[-16:], 16)
+    return number - (1 << 64 if number >> 63 else 0)
+
+
+def _sampled(document: Any) -> _Run | None:  # Any: JSON
+    """Return the connection of a line of `zkconsumer history record`; None for another line."""
+    if document["event"] not in (CONNECTED, GONE):
+        return None
+    return _Run(
+        _signed(document["session"].removeprefix("0x")),
+        str(document["host"]),
+        int(document["port"]),
+        None,
+        int(document["since_ms"]),
+        int(document["seen_ms"]),
+        "",
+        closed_ms=int(document["seen_ms"]) if document["event"] == GONE else None,
+    )
+
+
+# ---- the client of a session ---------------------------------------------------------------------
+
+
+class _Seen(NamedTuple):
+    """A client of a session between two times, and when its connection ended; None if a time is
+    unknown."""
+
+    client: Client
+    first_ms: int | None = None
+    last_ms: int | None = None
+    closed_ms: int | None = None
+
+
+@dataclass
+class Clients:
+    """The clients of sessions.
+
+    Attributes:
+        connections, writers: session -> what server logs and samples, and what audit logs say.
+        unplaced: the directories of logs whose zone is unknown, because they and the transactions
+            have no session in common.
+    """
+
+    connections: dict[int, list[_Seen]] = field(default_factory=dict)
+    writers: dict[int, list[_Seen]] = field(default_factory=dict)
+    unplaced: set[str] = field(default_factory=set)
+
+    def at(self, session: int | None, time_ms: int) -> Client:
+        """Return the client of a session at a time: that of its last known connection until then.
+
+        If the files show the session only later, the host is known if they show only one, and the
+        port is unknown.
+        """
+        if session is None:
+            return UNKNOWN
+        writers = self.writers.get(session, [])
+        everything = [*self.connections.get(session, []), *writers]
+        begun, written = _begun(everything, time_ms), _begun(writers, time_ms)
+        host = begun[-1].client.host if begun else _only(one.client.host for one in everything)
+        return Client(
+            host,
+            _port(begun, time_ms),
+            written[-1].client.user if written else _only(one.client.user for one in writers),
+        )
+
+
+def _port(begun: Sequence[_Seen], time_ms: int) -> int | None:
+    """Return the port of the last connection that was seen until a time; None if it is unknown."""
+    if not begun or begun[-1].client.port is not None:
+        return begun[-1].client.port if begun else None
+    # The audit log has no port, but the server's log may have it.
+    host = begun[-1].client.host
+    same = [one for one in begun if one.client.host == host and one.client.port is not None]
+    is_closed = bool(same) and same[-1].closed_ms is not None and same[-1].closed_ms < time_ms
+    return same[-1].client.port if same and not is_closed else None
+
+
+def _only(values: Iterable[str | None]) -> str | None:
+    """Return the only value; None if there are several."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def _begun(seen: Sequence[_Seen], time_ms: int) -> list[_Seen]:
+    """Return what was seen until a time, the last one last."""
+    for until_ms in (time_ms, time_ms + SLACK_MS):
+        found = [one for one in seen if one.first_ms is not None and one.first_ms <= until_ms]
+        if found:
+            return sorted(found, key=lambda one: (min(one.last_ms or 0, until_ms), one.first_ms))
+    return []
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def name_clients(tables: Tables, clients: Clients) -> None:
+    """Set host, port and user of each row that has a session."""
+    for session in tables.sessions:
+        last_ms = _ALWAYS_MS if session.ended_ms is None else session.ended_ms
+        session.host, session.port, session.user = clients.at(session.session, last_ms)
+    rows: tuple[Member | Ownership | Commits | Incident, ...]
+    rows = (*tables.members, *tables.ownership, *tables.commits, *tables.incidents)
+    for row in rows:
+        row.host, row.port, row.user = clients.at(row.session, row.time_ms)
