@@ -33,8 +33,7 @@ def lines_of(path: Path) -> list[tuple[str, str | None]]:
 
 
 def test_changes_of_connections(tmp_path: Path) -> None:
-    """Only changes are written: new connections and those that are gone, for each server. While a
-    server is silent, its connections are not gone."""
+    """Only new and lost connections are written, and a silent server loses none."""
     path = tmp_path / "recorded"
     with ConnectionLog(path) as log:
         assert log.add([listed("a", s1=100), listed("b", s2=None)], 500).connected == 2
@@ -75,8 +74,7 @@ def test_a_file_that_is_continued(tmp_path: Path) -> None:
 
 
 def test_parts(tmp_path: Path) -> None:
-    """A file that is too large becomes an older part, each part names all connections, and the
-    oldest part is deleted."""
+    """A large file becomes an older part; each part names all connections; old parts go."""
     path = tmp_path / "recorded"
     with ConnectionLog(path, most_bytes=200, parts=3) as log:
         for number in range(2, 12):

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from cli.conftest import Run
 from jsonschema import Draft202012Validator
-from kazoo.client import KazooClient
 from support.zk.history_logs import HEADER, LogWriter, changed, created, number
+from support.zk.server_logs import Client
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -117,8 +117,7 @@ def test_the_timeline(run: Callable[..., str]) -> None:
 
 
 def test_names_of_machines(run: Callable[..., str], tmp_path: Path) -> None:
-    """Logs of a server give host, port and user to sessions, owners, edits and incidents, in each
-    format. Without them, tables for people have no columns for clients."""
+    """Logs of a server give events a host, a port and a user, in each format."""
     established = "Established session 0x{} with negotiated timeout 6000 for client /10.0.0.{}:47"
     times = ("23:13:20", "23:13:33")  # of a server an hour east of UTC
     (tmp_path / "zookeeper.log").write_text(
@@ -260,23 +259,20 @@ def test_a_file_that_comes_late_while_following(billing: Billing, tmp_path: Path
 
 
 def test_recorded_connections(zookeeper: ZooKeeperServer, call: Run, tmp_path: Path) -> None:
-    """`record` writes the connections of a real server; `--connections` names a member's host and
-    port from them. Without an answer, the command ends with an error."""
+    """`record` writes a real server's connections, and `--connections` names a member by them."""
     file = tmp_path / "connections.jsonl"
-    client = KazooClient(zookeeper.connect)
-    client.start(60)
+    client = Client(zookeeper.connect, "127.0.0.2")
     data = encode_registration(Registration({"orders": 1}, timestamp_ms=1))
-    client.create(paths.member("recorded", "recorded_a"), data, ephemeral=True, makepath=True)
-    port = client._connection._socket.getsockname()[1]
+    path = paths.member("recorded", "recorded_a")
+    client.kazoo.create(path, data, ephemeral=True, makepath=True)
     words = ("history", "record", "-z", zookeeper.connect, "--file", str(file))
     code, _, err = call(*words, "--interval", "0.1", "--duration", "0.3")
-    client.stop()
     client.close()
     assert code == 0, err
     words = ("--data-dir", str(zookeeper.directory / "data"), "--group", "recorded")
     code, out, _ = call("history", "timeline", *words, "--connections", str(file), "-o", "json")
     joined = next(row for row in json.loads(out) if row["kind"] == "member")
-    assert (joined["host"], joined["port"]) == ("127.0.0.1", port)
+    assert (joined["host"], [joined["port"]]) == ("127.0.0.2", client.ports)
     code, _, err = call("history", "record", "-z", "127.0.0.1:1", "--file", str(file))
     assert code != 0
     assert "no server lists its clients: 127.0.0.1:1: there is no answer to `cons`" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,23 @@ EXAMPLES = re.findall(r"```console\n\$ (zkconsumer history .*?)\n(.*?)```", PAGE
 
 
 @pytest.mark.parametrize(("command", "shown"), EXAMPLES)
-def test_the_example(monkeypatch: pytest.MonkeyPatch, command: str, shown: str) -> None:
-    """The command prints what the page shows, for the recorded logs of a real incident."""
+def test_the_example(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, shown: str
+) -> None:
+    """The command prints what the page shows, for the recorded logs of real servers."""
     monkeypatch.chdir(LOGS)
+    if "--server-log" in command:
+        with tarfile.open(LOGS.parent / "server_logs" / "3.9.6-info.tar.gz") as archive:
+            archive.extractall(tmp_path, filter="data")
+        monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, shlex.split(command)[1:])
     assert (done.exit_code, done.stdout) == (0, shown)
 
 
 def test_the_page_has_an_example() -> None:
-    """The page has the three commands of the example, and no other command with output."""
-    assert [command.split()[2] for command, _ in EXAMPLES] == ["report", "timeline", "show"]
+    """The page has the example's three commands, one with names, and no other with output."""
+    commands = [command.split()[2] for command, _ in EXAMPLES]
+    assert commands == ["report", "timeline", "show", "timeline"]
 
 
 def test_the_tables() -> None:

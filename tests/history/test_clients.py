@@ -59,8 +59,7 @@ def expected(release: str, level: str, user: str | None, ports: list[int]) -> tu
 @pytest.mark.parametrize("level", ["info", "debug"])
 @pytest.mark.parametrize("release", RELEASES)
 def test_real_logs(release: str, level: str, tmp_path: Path) -> None:
-    """The log and the audit log of a release show what docs/history.md says, and never another
-    host, port or user."""
+    """The logs of a release show what docs/history.md says, and nothing wrong."""
     with tarfile.open(GOLDEN / f"{release}-{level}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     description = Description(find_servers([tmp_path / "version-2"]))
@@ -127,8 +126,7 @@ def test_layouts(layout: str, tmp_path: Path) -> None:
 
 
 def test_a_session_that_moves(tmp_path: Path) -> None:
-    """At each time, the client is that of the last connection until then, even if the server
-    notices the end of the old connection only after the new one has begun."""
+    """The last connection that began counts, even if the previous one ends after this begin."""
     text = log_of(
         ("2026-01-15 12:00:10,000", ESTABLISHED, "1", "/10.0.0.5:4711"),
         ("2026-01-15 12:00:20,000", ESTABLISHED, "1", "/10.0.0.6:4712"),
@@ -172,8 +170,7 @@ def test_zones(tmp_path: Path) -> None:
 
 
 def test_an_unknown_zone(tmp_path: Path) -> None:
-    """If no session of a log is in the transactions, the log's times have no zone: its folder is
-    named, and only hosts are known."""
+    """If no session of a log is in the transactions, its folder is named; only hosts are known."""
     text = log_of(("2026-01-15 12:00:10,000", ESTABLISHED, "1", "/10.0.0.5:1"))
     found = read(tmp_path, text)
     assert found.unplaced == {str(tmp_path)}
@@ -181,8 +178,7 @@ def test_an_unknown_zone(tmp_path: Path) -> None:
 
 
 def test_users(tmp_path: Path) -> None:
-    """The user is that of the audit log without the host; the port is that of the server's log as
-    long as its connection exists."""
+    """The audit log has the user; a port of the server's log counts while its connection exists."""
     session = "session=0x1\tuser={}\tip=10.0.0.5\toperation=setData\tznode=/a\tresult=success"
     ended = "session=0x1\tuser=zk\toperation=ephemeralZNodeDeletionOnSessionCloseOrExpire\tznode=/b"
     lines = [

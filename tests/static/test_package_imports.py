@@ -26,7 +26,7 @@ PERMITTED: dict[str, set[str]] = {
     "trace": {"errors", "protocol", "member"},
     "consumer": {"errors", "protocol", "config", "member", "zk", "kafka", "trace"},
     "aio": {"errors", "protocol", "config", "consumer"},
-    "admin": {"errors", "java", "protocol", "config", "zk", "kafka", "history"},
+    "admin": {"errors", "java", "protocol", "config", "zk", "kafka", "history", "file_lock"},
     "loops": {"kafka", "history"},
     "spark": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "consumer", "admin"),

@@ -153,11 +153,12 @@ class _Handler(SequentialThreadingHandler):
     def __init__(self, host: str) -> None:
         super().__init__()
         self.host, self.ports = host, list[int]()
+        self.last: socket.socket | None = None
 
     def create_connection(self, address: Any, timeout: Any = None, **options: Any) -> socket.socket:
-        found = socket.create_connection(address, timeout, source_address=(self.host, 0))
-        self.ports.append(found.getsockname()[1])
-        return found
+        self.last = socket.create_connection(address, timeout, source_address=(self.host, 0))
+        self.ports.append(self.last.getsockname()[1])
+        return self.last
 
 
 class Client:
@@ -174,7 +175,8 @@ class Client:
     def reconnect(self) -> None:
         """Break the connection, and wait until the session has another one."""
         before = len(self._handler.ports)
-        self.kazoo._connection._socket.shutdown(socket.SHUT_RDWR)
+        assert self._handler.last is not None
+        self._handler.last.shutdown(socket.SHUT_RDWR)
 
         def is_back() -> bool:
             try:
@@ -184,11 +186,20 @@ class Client:
 
         assert until(is_back, limit_s=30)
 
+    @property
+    def ports(self) -> list[int]:
+        """The ports of the connections, oldest first."""
+        return self._handler.ports
+
+    def close(self) -> None:
+        self.kazoo.stop()
+        self.kazoo.close()
+
     def truth(self) -> dict[str, object]:
         return {
             "session": f"0x{self.session & (1 << 64) - 1:x}",
             "host": self._handler.host,
-            "ports": self._handler.ports,
+            "ports": self.ports,
             "user": self.user,
         }
 
@@ -205,8 +216,7 @@ def clients(connect: str) -> Iterator[list[Client]]:
         yield found
     finally:
         for one in found:
-            one.kazoo.stop()
-            one.kazoo.close()
+            one.close()
 
 
 def act(member: Client, broken: Client, tool: Client) -> None:
