@@ -6,16 +6,15 @@ a string with the reason instead, so that one failed broker does not hide the ot
 
 No function creates a topic. Partitions are looked up in the metadata of the whole cluster, because
 a broker before 0.11 creates a topic that a client names. A group's offsets are read only if the
-topic __consumer_offsets exists, because finding the group's coordinator creates that topic.
-librdkafka's consumer looks for its coordinator when it is created, so the ends of logs are read
-without a consumer.
+topic __consumer_offsets exists, because finding the group's coordinator creates that topic. Where
+librdkafka asks, the ends of logs are read without a consumer, because librdkafka's consumer looks
+for its coordinator when it is created.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from importlib.util import find_spec
 from typing import Final, Protocol
 
 from zkconsumer.errors import ConfigError, FetchError
@@ -24,7 +23,6 @@ from zkconsumer.kafka.client_settings import (
     Brokers,
     Settings,
     broker_settings,
-    mechanism_of,
     without_own_connections,
 )
 from zkconsumer.kafka.columns.connection import AuthenticationError
@@ -94,17 +92,21 @@ class LogClient:
     Only `topics` looks up the leaders: call it periodically, and whenever a result is a string.
     Raises FetchError if there are no brokers and in the cases of `broker_settings`, and ConfigError
     for properties that librdkafka refuses.
+
+    zkconsumer's own connections ask the brokers: a process that fetches no messages need not load
+    librdkafka, which costs as much time as the requests. librdkafka asks only where it alone
+    supports the security of the brokers.
     """
 
     def __init__(self, brokers: Brokers, *, limit_s: float) -> None:
         settings = _settings(brokers, limit_s)
         self._backend: LogBackend
-        if _uses_own_connections(brokers, settings):
+        if without_own_connections(settings) is None:
             self._backend = _OwnLogs(
                 {**settings, "isolation.level": brokers.isolation}, limit_s=limit_s
             )
         else:
-            from zkconsumer.kafka.librdkafka_logs import LibrdkafkaLogs  # noqa: PLC0415 - see below
+            from zkconsumer.kafka.librdkafka_logs import LibrdkafkaLogs  # noqa: PLC0415 - librdkafka
 
             self._backend = LibrdkafkaLogs(settings, limit_s=limit_s, isolation=brokers.isolation)
 
@@ -150,21 +152,6 @@ class LogClient:
         }
 
 
-def _uses_own_connections(brokers: Brokers, settings: Settings) -> bool:
-    """Return whether zkconsumer's own connections ask the brokers, and not librdkafka.
-
-    librdkafka 3 will not support brokers before 0.10, and the wheels of confluent-kafka lack
-    Kerberos. A process that never uses librdkafka does not load it.
-    """
-    if without_own_connections(settings) is not None:
-        return False
-    return (
-        not are_times_exact(brokers)
-        or mechanism_of(settings) == "GSSAPI"
-        or find_spec("confluent_kafka") is None
-    )
-
-
 class _OwnLogs:
     """The `LogBackend` of zkconsumer's own connections."""
 
@@ -185,7 +172,7 @@ class _OwnLogs:
         return self._metadata.topics
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | str]:
-        starts, ends = self.starts(partitions), self.latest(partitions)
+        starts, ends = self._at(partitions, (EARLIEST, LATEST))
         return {tp: range_of(start, ends[tp]) for tp, start in starts.items()}
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
@@ -195,14 +182,19 @@ class _OwnLogs:
         return self.at(partitions, LATEST)
 
     def at(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Offsets:
+        (found,) = self._at(partitions, (timestamp_ms,))
+        return found
+
+    def _at(self, partitions: Collection[TopicPartition], times_ms: Sequence[int]) -> list[Offsets]:
+        """Return the offsets at each of the times."""
         try:
             if self._metadata is None:
                 self.topics()
         except FetchError as error:
-            return dict.fromkeys(partitions, str(error))
+            return [dict.fromkeys(partitions, str(error)) for _ in times_ms]
         assert self._metadata is not None
         known = self._metadata
-        found: Offsets = {}
+        found: dict[TopicPartition, str] = {}
         by_leader: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             if tp.partition not in known.topics.get(tp.topic, ()):
@@ -211,11 +203,9 @@ class _OwnLogs:
                 found[tp] = NO_LEADER
             else:
                 by_leader.setdefault(known.leaders[tp], []).append(tp)
-        for leader, theirs in by_leader.items():
-            found |= self._lookup.offsets_at(
-                known.addresses[leader], theirs, timestamp_ms, self._limit_s
-            )
-        return found
+        asked = {known.addresses[leader]: theirs for leader, theirs in by_leader.items()}
+        answers = self._lookup.offsets_at(asked, times_ms, self._limit_s)
+        return [{tp: found.get(tp) or one[tp] for tp in partitions} for one in answers]
 
 
 class KeptLogs:

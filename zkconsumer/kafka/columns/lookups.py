@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import starmap
 from typing import Final, TypeVar
@@ -63,6 +64,9 @@ PERMANENT: Final = frozenset({CORRUPT, TOPIC_DENIED, 31, 35, 76})
 # Errors of a group's coordinator that pass; the request is repeated after this pause in seconds.
 _PASSING: Final = frozenset({14, 15, NOT_COORDINATOR})
 _PAUSE_S: Final = 0.1
+
+# Maximum number of leaders that are asked at the same time.
+_MOST_THREADS: Final = 32
 
 # From this version of the metadata request on (0.11), brokers create no topic if the client forbids
 # it.
@@ -393,11 +397,12 @@ class Lookup:
             self._unanswered(str(error))
             return dict.fromkeys(tps, str(error))
         answers: Answers = dict.fromkeys(tps, "no leader is known to the brokers")
-        for leader in sorted(set(known.leaders.values())):
-            wanted = [tp for tp in tps if known.leaders.get(tp) == leader]
-            if wanted:
-                address = known.addresses[leader]
-                answers |= self.offsets_at(address, wanted, reset.spec, timeout_s)
+        asked: dict[tuple[str, int], list[TopicPartition]] = {}
+        for tp in tps:
+            if tp in known.leaders:
+                asked.setdefault(known.addresses[known.leaders[tp]], []).append(tp)
+        (found,) = self.offsets_at(asked, (reset.spec,), timeout_s)
+        answers |= found
         return {
             tp: one if isinstance(one, str) or one >= 0 else "the broker returned no offset"
             for tp, one in answers.items()
@@ -438,30 +443,63 @@ class Lookup:
 
     def offsets_at(
         self,
-        address: tuple[str, int],
-        tps: Collection[TopicPartition],
-        time_ms: int,
+        asked: Mapping[tuple[str, int], Collection[TopicPartition]],
+        times_ms: Sequence[int],
         timeout_s: float,
-    ) -> Answers:
-        """Ask one broker for the offsets of its partitions at a time, or at a special time.
+    ) -> list[Answers]:
+        """Ask each leader for the offsets of its partitions at each time, or at a special time.
 
-        An offset is negative if the log has no message at or after the time. The result contains a
-        reason for each partition whose offset is unknown.
+        The leaders are asked at the same time. An offset is negative if the log has no message at
+        or after the time. The result contains a reason for each partition whose offset is unknown.
+        `timeout_s` is the time limit in seconds of each request.
         """
-        wanted = sorted(tps)
+
+        def ask(address: tuple[str, int]) -> list[Answers]:
+            return self._offsets_of(address, sorted(asked[address]), times_ms, timeout_s)
+
+        if len(asked) > 1:
+            with ThreadPoolExecutor(min(len(asked), _MOST_THREADS)) as pool:
+                parts = list(pool.map(ask, asked))
+        else:
+            parts = list(map(ask, asked))
+        return [
+            {tp: one for part in parts for tp, one in part[at].items()}
+            for at in range(len(times_ms))
+        ]
+
+    def _offsets_of(
+        self,
+        leader: tuple[str, int],
+        tps: Sequence[TopicPartition],
+        times_ms: Sequence[int],
+        timeout_s: float,
+    ) -> list[Answers]:
+        """Return the offsets that one leader reports, or why it reports none."""
+
+        def write(version: int) -> list[bytes]:
+            return [
+                requests.offsets_request(version, tps, time_ms, self._isolation)
+                for time_ms in times_ms
+            ]
+
         try:
-            found = self._ask(
-                address,
-                requests.LIST_OFFSETS,
-                lambda version: requests.offsets_request(version, wanted, time_ms, self._isolation),
-                requests.offsets,
-                timeout_s,
+            reports = self._ask_all(
+                leader, requests.LIST_OFFSETS, write, requests.offsets, timeout_s
             )
-        except (*LOST, AuthenticationError) as error:
-            return dict.fromkeys(wanted, why(error))
+        except LOST as error:
+            reason = f"the leader {leader[0]}:{leader[1]} does not answer: {why(error)}"
+            return [dict.fromkeys(tps, reason) for _ in times_ms]
+        except AuthenticationError as error:
+            return [dict.fromkeys(tps, why(error)) for _ in times_ms]
         none = (-1, -1)
-        pairs = {tp: found.get(tp, none) for tp in wanted}
-        return {tp: name_of(error) if error else offset for tp, (error, offset) in pairs.items()}
+        return [
+            {
+                tp: f"the leader returns no offset: {name_of(error)}" if error else offset
+                for tp in tps
+                for error, offset in (report.get(tp, none),)
+            }
+            for report in reports
+        ]
 
     def _ask(
         self,
