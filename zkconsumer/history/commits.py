@@ -129,7 +129,10 @@ class CommitRuns:
         """Return whether a path may have a meaning."""
         if path in self.places:
             return self.places[path] is not None
-        return any(part in path for part in self.parts.meanings)
+        for part in self.parts.meanings:  # noqa: SIM110 - `any` takes four times as long
+            if part in path:
+                return True
+        return False
 
     def marks(self, rows: Sequence[RowTuple], first: int) -> Iterator[RowTuple]:
         """Yield the edit marks of a transaction whose parts begin at the number `first`."""

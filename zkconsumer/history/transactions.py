@@ -60,6 +60,7 @@ _SLASH: Final = 0x2F
 
 _HEAD = struct.Struct(">Qiqiqqii")  # a header, and the first number of its record
 _INT = struct.Struct(">i")
+_int_at: Final = _INT.unpack_from  # bound once, because most records call it several times
 _PAIR = struct.Struct(">ii")
 _LONG = struct.Struct(">q")
 
@@ -118,7 +119,7 @@ class _Fault(Exception):
 
 def _text(window: bytes, at: int, stop: int) -> tuple[str, int]:
     """Return a string that may be empty, and the offset after it."""
-    (size,) = _INT.unpack_from(window, at)
+    (size,) = _int_at(window, at)
     end = at + 4 + size
     if size < 0 or end > stop:
         raise _Fault(at, f"a text of {size} bytes does not fit into its record")
@@ -129,7 +130,7 @@ def _text(window: bytes, at: int, stop: int) -> tuple[str, int]:
 
 
 def _path(window: bytes, at: int, stop: int) -> tuple[str, int]:
-    (size,) = _INT.unpack_from(window, at)
+    (size,) = _int_at(window, at)
     end = at + 4 + size
     if size > 0 and end <= stop and window[at + 4] == _SLASH:
         try:
@@ -141,7 +142,7 @@ def _path(window: bytes, at: int, stop: int) -> tuple[str, int]:
 
 
 def _buffer(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
-    (size,) = _INT.unpack_from(window, at)
+    (size,) = _int_at(window, at)
     if size == -1:
         return None, at + 4
     end = at + 4 + size
@@ -152,7 +153,7 @@ def _buffer(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
 
 def _acl(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
     """Return an encoded access control list and the offset after it, and check its lengths."""
-    (count,) = _INT.unpack_from(window, at)
+    (count,) = _int_at(window, at)
     if count == -1:
         return None, at + 4
     if count < 0 or count * 12 > stop - at:
@@ -161,7 +162,7 @@ def _acl(window: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
     for _ in range(count):
         end += 4  # the permissions
         for _ in ("scheme", "identity"):
-            (size,) = _INT.unpack_from(window, end)
+            (size,) = _int_at(window, end)
             begin, end = end, end + 4 + max(size, 0)
             if size < -1 or end > stop:
                 raise _Fault(begin, f"a text of {size} bytes does not fit into its record")
@@ -173,7 +174,7 @@ def decode_acl(encoded: bytes | None) -> list[tuple[int, str, str]]:
     found: list[tuple[int, str, str]] = []
     at = 4
     while encoded is not None and at < len(encoded):
-        (rights,) = _INT.unpack_from(encoded, at)
+        (rights,) = _int_at(encoded, at)
         scheme, at = _text(encoded, at + 4, len(encoded))
         identity, at = _text(encoded, at, len(encoded))
         found.append((rights, scheme, identity))
@@ -219,7 +220,7 @@ def _create(window: bytes, at: int, stop: int, slack: int) -> Values:
     at += 1
     if at == stop:  # the records of 3.4.0 end here (CreateTxnV0)
         return path, data, -1, ephemeral, acl
-    (version,) = _INT.unpack_from(window, at)
+    (version,) = _int_at(window, at)
     if at + 4 != stop:
         _end(window, at + 4, stop, slack)
     return path, data, version, ephemeral, acl
@@ -227,14 +228,14 @@ def _create(window: bytes, at: int, stop: int, slack: int) -> Values:
 
 def _create_container(window: bytes, at: int, stop: int, slack: int) -> Values:
     path, data, acl, at = _new_znode(window, at, stop)
-    (version,) = _INT.unpack_from(window, at)
+    (version,) = _int_at(window, at)
     _end(window, at + 4, stop, slack)
     return path, data, version, 0, acl
 
 
 def _create_ttl(window: bytes, at: int, stop: int, slack: int) -> Values:
     path, data, acl, at = _new_znode(window, at, stop)
-    (version,) = _INT.unpack_from(window, at)
+    (version,) = _int_at(window, at)
     (ttl,) = _LONG.unpack_from(window, at + 4)
     _end(window, at + 12, stop, slack)
     return path, data, version, ttl, acl
@@ -250,7 +251,7 @@ def _delete(window: bytes, at: int, stop: int, slack: int) -> Values:
 def _set_data(window: bytes, at: int, stop: int, slack: int) -> Values:
     path, at = _path(window, at, stop)
     data, at = _buffer(window, at, stop)
-    (version,) = _INT.unpack_from(window, at)
+    (version,) = _int_at(window, at)
     _end(window, at + 4, stop, slack)
     return path, data, version, 0, None
 
@@ -258,20 +259,20 @@ def _set_data(window: bytes, at: int, stop: int, slack: int) -> Values:
 def _set_acl(window: bytes, at: int, stop: int, slack: int) -> Values:
     path, at = _path(window, at, stop)
     acl, at = _acl(window, at, stop)
-    (version,) = _INT.unpack_from(window, at)
+    (version,) = _int_at(window, at)
     _end(window, at + 4, stop, slack)
     return path, None, version, 0, acl
 
 
 def _check(window: bytes, at: int, stop: int, slack: int) -> Values:
     path, at = _path(window, at, stop)
-    (version,) = _INT.unpack_from(window, at)
+    (version,) = _int_at(window, at)
     _end(window, at + 4, stop, slack)
     return path, None, version, 0, None
 
 
 def _number(window: bytes, at: int, stop: int, slack: int) -> Values:
-    (number,) = _INT.unpack_from(window, at)
+    (number,) = _int_at(window, at)
     _end(window, at + 4, stop, slack)
     return None, None, 0, number, None
 
@@ -292,12 +293,12 @@ def _close(window: bytes, at: int, stop: int, slack: int) -> Values:
 
 
 def _skip_texts(window: bytes, at: int, stop: int) -> int:
-    (count,) = _INT.unpack_from(window, at)
+    (count,) = _int_at(window, at)
     if count < 0 or count * 4 > stop - at:
         raise _Fault(at, f"{count} paths do not fit into their record")
     at += 4
     for _ in range(count):
-        (size,) = _INT.unpack_from(window, at)
+        (size,) = _int_at(window, at)
         at += 4 + size
         if size < 0 or at > stop:
             raise _Fault(at, f"a text of {size} bytes does not fit into its record")
@@ -333,7 +334,7 @@ def _parts(window: bytes, at: int, stop: int, slack: int) -> Iterator[tuple[int,
     writes the multi only afterwards, these parts keep the record of their operation. A restarted
     server does this while it catches up with the leader. For such a part, the yielded error is 0.
     """
-    (count,) = _INT.unpack_from(window, at)
+    (count,) = _int_at(window, at)
     if count < 0 or count * 8 > stop - at:
         raise _Fault(at, f"{count} parts do not fit into their multi")
     at += 4
@@ -357,7 +358,7 @@ def parts_of(window: bytes, at: int, stop: int) -> list[tuple[int, Values]]:
 
     The parts before the failure of a multi are included, although they never happened.
     """
-    (kind,) = _INT.unpack_from(window, at - 4)
+    (kind,) = _int_at(window, at - 4)
     if kind == MULTI:
         return list(_parts(window, at, stop, DIGEST))
     return [(kind, _ALONE[kind](window, at, stop, DIGEST))]
@@ -384,7 +385,7 @@ def decode(window: bytes, at: int, rows: list[RowTuple], paths: dict[bytes, str]
     each is decoded once; it is emptied when it has `MAX_PATHS`.
     """
     limit, add, known = len(window), rows.append, paths.get
-    view, head, integer = memoryview(window), _HEAD.unpack_from, _INT.unpack_from
+    head, integer = _HEAD.unpack_from, _int_at
     decoders = _ALONE.get
     if len(paths) > MAX_PATHS:
         paths.clear()
@@ -394,7 +395,7 @@ def decode(window: bytes, at: int, rows: list[RowTuple], paths: dict[bytes, str]
         stop = at + 12 + size
         if size < 32 or stop >= limit or window[stop] != 66:
             break
-        if adler32(view[at + 12 : stop]) != checksum:
+        if adler32(window[at + 12 : stop]) != checksum:  # a slice of a view takes longer
             break
         try:
             # Four of five transactions are commits, so they are decoded without a function call.
@@ -403,7 +404,7 @@ def decode(window: bytes, at: int, rows: list[RowTuple], paths: dict[bytes, str]
                 path = known(window[at + 48 : end]) or _new_path(window[at + 48 : end], paths)
                 (length,) = integer(window, end)
                 last = end + 4 + length
-                if path and end < stop and length >= 0 and last + 4 in (stop, stop - 12):
+                if path and length >= 0 and (last + 16 == stop or last + 4 == stop):
                     (version,) = integer(window, last)
                     data = window[end + 4 : last]
                     add((zxid, time_ms, session, cxid, 5, -1, path, data, version, 0, None))
@@ -432,7 +433,7 @@ def _new_path(encoded: bytes, paths: dict[bytes, str]) -> str:
 def _multi(window: bytes, at: int, stop: int, head: tuple[int, ...]) -> list[RowTuple]:
     """Return the rows of a multi, which begin with the values of `head`."""
     parts = list(_parts(window, at, stop, DIGEST))
-    if not parts or ERROR in dict(parts):
+    if not parts or ERROR in [kind for kind, _ in parts]:
         errors = [values[3] for kind, values in parts if kind == ERROR]
         return [(*head, MULTI, -1, None, None, 0, next(filter(None, errors), 0), None)]
     return [(*head, kind, number, *values) for number, (kind, values) in enumerate(parts)]
@@ -463,7 +464,7 @@ def examine(window: bytes, at: int) -> tuple[Stop, int, str]:
         return Stop.CHECKSUM, at, "the checksum of a transaction is wrong"
     if window[stop] != _END:
         return Stop.CHECKSUM, stop, "a transaction does not end with B"
-    (kind,) = _INT.unpack_from(window, at + 40)
+    (kind,) = _int_at(window, at + 40)
     try:
         if kind == MULTI:
             _multi(window, at + 44, stop, ())

@@ -161,12 +161,19 @@ def assign(
     Raises:
         ConfigError: round-robin with RoundRobinRule.IDENTICAL and subscriptions that differ.
     """
-    threads: dict[str, list[str]] = {}
+    streams: dict[str, list[tuple[str, int]]] = {}
     for consumer, counts in subscriptions.items():
         for topic, count in counts.items():
-            threads.setdefault(topic, []).extend(thread_ids(consumer, count))
-    for of_topic in threads.values():
-        of_topic.sort(key=utf16_key)
+            streams.setdefault(topic, []).append((consumer, count))
+    # Members usually subscribe to the same topics, so their threads are sorted once.
+    ordered: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    threads: dict[str, list[str]] = {}
+    for topic, of_topic in streams.items():
+        key = tuple(of_topic)
+        if key not in ordered:
+            found = (thread for one in of_topic for thread in thread_ids(*one))
+            ordered[key] = sorted(found, key=utf16_key)
+        threads[topic] = ordered[key]
     numbers = {topic: sorted(partitions.get(topic, ())) for topic in threads}
     if strategy is Strategy.RANGE or variant is RoundRobinRule.RANGE_ONLY:
         return assign_range_0_8(threads, numbers)

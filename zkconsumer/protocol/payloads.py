@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
@@ -29,7 +29,9 @@ from zkconsumer.protocol.java import json
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int32, parse_int64
 from zkconsumer.protocol.model import ThreadId
 from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
-from zkconsumer.protocol.requests import Stat
+
+if TYPE_CHECKING:
+    from zkconsumer.protocol.requests import Stat
 
 _Key = TypeVar("_Key")
 
