@@ -18,7 +18,7 @@ from support.zk.client import peer_of
 from zkconsumer.admin.apply import apply
 from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets, plan_undo
 from zkconsumer.admin.plan import load_plan
-from zkconsumer.admin.restore import Action, Restoration, plan_restore
+from zkconsumer.admin.restore import Restoration, RestoreAction, plan_restore
 from zkconsumer.errors import RefusedError
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.offsets import Choice, Point, read_past
@@ -170,9 +170,9 @@ def test_the_edit_of_a_session_is_undone(committed: Past, zookeeper: ZooKeeperSe
     committed.commit("billing", PARTITIONS[2], 500)
     found = committed.plan(Choice.SESSION, session)
     assert {one.partition: one.action for one in found.partitions} == {
-        tp: Action.SET,
-        other: Action.CREATE,
-        new: Action.DELETE,
+        tp: RestoreAction.SET,
+        other: RestoreAction.CREATE,
+        new: RestoreAction.DELETE,
     }
     committed.do(found.plan)
     assert committed.stored() == committed.now
@@ -223,9 +223,9 @@ def test_a_topic_that_was_created_again(committed: Past) -> None:
     committed.commit("billing", PARTITIONS[0], 0)
     found = committed.plan(Choice.TIME, committed.moments[-1][1])
     assert [(one.action, "created again" in one.reason) for one in found.partitions] == [
-        (Action.SAME, False),
-        (Action.LEFT, True),
-        (Action.LEFT, True),
+        (RestoreAction.SAME, False),
+        (RestoreAction.LEFT, True),
+        (RestoreAction.LEFT, True),
     ]
 
 

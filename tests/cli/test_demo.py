@@ -17,7 +17,7 @@ from support.processes import PATIENCE_S, assert_nothing_is_left, processes_of
 from zkconsumer.cli.schema import schemas
 from zkconsumer.demo.group import ranges
 from zkconsumer.demo.group_judge import (
-    OwnerChange,
+    ObservedOwner,
     Tally,
     double_ownership,
     unowned_partition_seconds,
@@ -107,10 +107,10 @@ def test_counting() -> None:
 def test_unowned_partition_seconds() -> None:
     """For each partition, only time without an owner between start and end is counted."""
     log = [
-        OwnerChange(1.0, 0, A),
-        OwnerChange(2.0, 1, A),
-        OwnerChange(5.0, 0, None),
-        OwnerChange(6.5, 0, B),
+        ObservedOwner(1.0, 0, A),
+        ObservedOwner(2.0, 1, A),
+        ObservedOwner(5.0, 0, None),
+        ObservedOwner(6.5, 0, B),
     ]
     found = unowned_partition_seconds(log, 3, start_s=1.5, end_s=6.0)
     # Partition 1 has an owner until 2.0 s, partition 0 from 5.0 s on, and partition 2 always.
@@ -120,23 +120,27 @@ def test_unowned_partition_seconds() -> None:
 @pytest.mark.parametrize(
     ("deliveries", "log", "reason"),
     [
-        ([("a", 1.0, 1), ("b", 2.0, 2)], [OwnerChange(0.5, 0, A), OwnerChange(1.5, 0, B)], None),
+        (
+            [("a", 1.0, 1), ("b", 2.0, 2)],
+            [ObservedOwner(0.5, 0, A), ObservedOwner(1.5, 0, B)],
+            None,
+        ),
         ([("a", 1.0, 1), ("b", 2.0, 2), ("a", 2.1, 1)], [], "token 1 after deliveries under 2"),
         ([("a", 1.0, 1), ("b", 2.0, 1)], [], "under token 1"),
         (
             [("b", 1.0, 1)],
-            [OwnerChange(0.5, 0, A), OwnerChange(1.5, 0, None)],
+            [ObservedOwner(0.5, 0, A), ObservedOwner(1.5, 0, None)],
             "while demo_a-0 owned it",
         ),
         (
             [("a", 1.0, 1), ("a", 1.6, 1)],
-            [OwnerChange(0.5, 0, A), OwnerChange(1.5, 0, None)],
+            [ObservedOwner(0.5, 0, A), ObservedOwner(1.5, 0, None)],
             "was deleted",
         ),
     ],
 )
 def test_double_ownership(
-    deliveries: list[tuple[str, float, int]], log: list[OwnerChange], reason: str | None
+    deliveries: list[tuple[str, float, int]], log: list[ObservedOwner], reason: str | None
 ) -> None:
     """Overlapping tokens, shared tokens, a foreign owner and a late delivery are all found."""
     tally = Tally(1)

@@ -87,7 +87,7 @@ def test_the_replies_of_a_transaction_and_of_a_watch() -> None:
     reply = rq.Reply(rq.Code.OK, (PATH, STAT, None, None))
     request = rq.Multi(writes)
     counted = wire_sizes.of_zookeeper(request, reply) - wire_sizes.of_zookeeper(request, None)
-    encoded = wire.transaction_result(wire.Transaction(ops, writes), reply, _full)
+    encoded = wire.transaction_result(wire.MultiWrite(ops, writes), reply, _full)
     assert counted == 4 + len(wire.head(1, 2) + encoded)
     assert wire_sizes.of_watch_event(PATH) == 4 + len(wire.event(CHANGED, PATH))
 

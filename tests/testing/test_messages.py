@@ -15,7 +15,7 @@ from zkconsumer.kafka.columns.requests import FieldReader
 from zkconsumer.sandbox import jars
 from zkconsumer.testing import wire
 from zkconsumer.testing.messages import APIS, Api, MetadataRequest
-from zkconsumer.testing.wire import Kind, Message
+from zkconsumer.testing.wire import FieldType, WireMessage
 
 KINDS = {
     wire.BOOL: ("bool",),
@@ -70,13 +70,13 @@ def defined(fields: list[dict[str, Any]], structs: Mapping[str, Any], version: i
     return shape
 
 
-def described(message: type[Message], version: int) -> Shape:
+def described(message: type[WireMessage], version: int) -> Shape:
     """Return the same of a class of `zkconsumer.testing.messages`."""
     return [
         (
             name,
             one.is_array,
-            KINDS[one.kind][0] if isinstance(one.kind, Kind) else described(one.kind, version),
+            KINDS[one.kind][0] if isinstance(one.kind, FieldType) else described(one.kind, version),
         )
         for name, one in message.fields.items()
         if one.since <= version <= one.until
@@ -97,11 +97,11 @@ def test_every_version_has_kafkas_fields(api: Api) -> None:
             assert described(message, version) == expected, f"version {version}"
 
 
-def _filled(message: type[Message], version: int, numbers: Iterator[int]) -> Message:
+def _filled(message: type[WireMessage], version: int, numbers: Iterator[int]) -> WireMessage:
     """Return a message whose fields all differ from their defaults."""
 
-    def value(kind: Kind | type[Message]) -> object:
-        if not isinstance(kind, Kind):
+    def value(kind: FieldType | type[WireMessage]) -> object:
+        if not isinstance(kind, FieldType):
             return _filled(kind, version, numbers)
         number = next(numbers)
         (name, *_) = KINDS[kind]

@@ -7,7 +7,7 @@ from support.kafka import encoded_records as independent
 from support.kafka.encoded_records import Record as Sent
 
 from zkconsumer.testing import record_sets
-from zkconsumer.testing.errors import Code, KafkaFault
+from zkconsumer.testing.errors import ErrorCode, KafkaFault
 from zkconsumer.testing.logs import LogSettings, PartitionLog
 from zkconsumer.testing.record_sets import CODECS, Record, UnsupportedCodecError
 
@@ -88,10 +88,10 @@ def test_damaged_data_are_refused() -> None:
     data[-1] ^= 1
     log = PartitionLog(LogSettings(max_bytes=100))
     for wrong, code in (
-        (bytes(data), Code.CORRUPT_MESSAGE),
-        (written(2, "none")[:50], Code.CORRUPT_MESSAGE),
-        (b"", Code.CORRUPT_MESSAGE),
-        (written(2, "none"), Code.MESSAGE_TOO_LARGE),
+        (bytes(data), ErrorCode.CORRUPT_MESSAGE),
+        (written(2, "none")[:50], ErrorCode.CORRUPT_MESSAGE),
+        (b"", ErrorCode.CORRUPT_MESSAGE),
+        (written(2, "none"), ErrorCode.MESSAGE_TOO_LARGE),
     ):
         with pytest.raises(KafkaFault) as caught:
             log.append(wrong, 0)

@@ -16,7 +16,7 @@ from support.zk.client import peer_of
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
-from zkconsumer.zk.attempts import Attempts, Fault
+from zkconsumer.zk.attempts import AttemptFault, Attempts
 from zkconsumer.zk.client import ZooKeeperClient
 
 UNKNOWN = "zookeeper.invalid:2181"
@@ -122,4 +122,4 @@ def test_a_connection_that_breaks_before_the_request_is_closed_by_the_server() -
         except OSError:
             raise ConnectionDropped("socket connection error")  # noqa: B904 - as kazoo raises it
     attempts.failed(caught.value)
-    assert [one.fault for one in attempts.faults().values()] == [Fault.CLOSES]
+    assert [one.fault for one in attempts.faults().values()] == [AttemptFault.CLOSES]

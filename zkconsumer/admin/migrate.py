@@ -68,7 +68,7 @@ class HigherTargetOffset(Enum):
     OVERWRITE = "overwrite"  # overwrite it; messages since the lower offset are redelivered
 
 
-class Action(Enum):
+class TransferAction(Enum):
     """What the plan does with one partition."""
 
     CREATE = "create"  # the target store has no offset
@@ -97,7 +97,7 @@ class Transfer:
     partition: TopicPartition
     zookeeper: int | None
     kafka: int | None
-    action: Action
+    action: TransferAction
     reason: str = ""
 
 
@@ -115,7 +115,7 @@ class Migration:
     @property
     def left(self) -> tuple[Transfer, ...]:
         """The partitions that are not migrated."""
-        return tuple(one for one in self.transfers if one.action is Action.LEFT)
+        return tuple(one for one in self.transfers if one.action is TransferAction.LEFT)
 
 
 def plan_migration(
@@ -162,7 +162,9 @@ def plan_migration(
     )
     gone = "the topic or the partition does not exist"
     transfers = tuple(
-        one if one.partition in partitions else replace(one, action=Action.LEFT, reason=gone)
+        one
+        if one.partition in partitions
+        else replace(one, action=TransferAction.LEFT, reason=gone)
         for one in transfers
     )
     if activity is Activity.LIVE:
@@ -275,7 +277,7 @@ def _activity(
 
 # ---- transfers ----------------------------------------------------------------------------------
 
-_MOVES = (Action.CREATE, Action.ADVANCE, Action.BACK)
+_MOVES = (TransferAction.CREATE, TransferAction.ADVANCE, TransferAction.BACK)
 
 
 def _transfer(
@@ -291,29 +293,31 @@ def _transfer(
     if fault:
         repair = "" if here is None else f"; the doctor can rewrite it as {here}"
         why = f"ZooKeeper's offset is malformed: {fault}{repair}"
-        return Transfer(tp, here, there, Action.LEFT, why)
+        return Transfer(tp, here, there, TransferAction.LEFT, why)
     if source is None:
-        return Transfer(tp, here, there, Action.NONE)
+        return Transfer(tp, here, there, TransferAction.NONE)
     if target is None:
-        return Transfer(tp, here, there, Action.CREATE)
+        return Transfer(tp, here, there, TransferAction.CREATE)
     if source == target:
-        return Transfer(tp, here, there, Action.SAME)
-    return Transfer(tp, here, there, Action.ADVANCE if source > target else Action.BACK)
+        return Transfer(tp, here, there, TransferAction.SAME)
+    return Transfer(
+        tp, here, there, TransferAction.ADVANCE if source > target else TransferAction.BACK
+    )
 
 
 def _with_dual_commit(one: Transfer, image: GroupImage) -> Transfer:
     if one.partition in image.health.owned:
-        return replace(one, action=Action.SAME, reason="its owner commits to both stores")
+        return replace(one, action=TransferAction.SAME, reason="its owner commits to both stores")
     if one.action in _MOVES:
         why = "it has no owner, and the group has members: stop them to migrate it"
-        return replace(one, action=Action.LEFT, reason=why)
+        return replace(one, action=TransferAction.LEFT, reason=why)
     return one
 
 
 def _unless_lower(one: Transfer, lower: HigherTargetOffset) -> Transfer:
-    if one.action is Action.BACK and lower is HigherTargetOffset.KEEP:
+    if one.action is TransferAction.BACK and lower is HigherTargetOffset.KEEP:
         why = "the target's offset is higher, and is not lowered unless forced"
-        return replace(one, action=Action.LEFT, reason=why)
+        return replace(one, action=TransferAction.LEFT, reason=why)
     return one
 
 
@@ -337,7 +341,7 @@ def _compared_with_log(one: Transfer, log: Log | str | None, direction: Directio
 
 def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> RefusedError:
     owned = [one for one in transfers if one.partition in image.health.owned]
-    different = [one for one in owned if one.action is not Action.SAME] or owned
+    different = [one for one in owned if one.action is not TransferAction.SAME] or owned
     offsets = "; ".join(
         f"{one.partition}: ZooKeeper {'-' if one.zookeeper is None else one.zookeeper},"
         f" Kafka {'-' if one.kafka is None else one.kafka}"

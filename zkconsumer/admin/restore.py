@@ -42,7 +42,7 @@ from zkconsumer.zk.client import ZooKeeperClient
 _UNKNOWN: Final = "unknown: "
 
 
-class Action(Enum):
+class RestoreAction(Enum):
     """What the plan does with one partition."""
 
     CREATE = "create"  # the znode does not exist now
@@ -70,7 +70,7 @@ class Restored:
     partition: TopicPartition
     then: int | None
     now: int | str | None
-    action: Action
+    action: RestoreAction
     new: int | None = None
     written: Written | None = None
     reason: str = ""
@@ -90,7 +90,7 @@ class Restored:
 
     @property
     def _forward(self) -> int | None:
-        if self.action is Action.SAME:
+        if self.action is RestoreAction.SAME:
             return 0
         if self.new is None or not isinstance(self.now, int):
             return None
@@ -142,7 +142,7 @@ def plan_restore(
         )
     targets: dict[str, dict[TopicPartition, int | None]] = {}
     for one in rows:
-        if one.action not in (Action.SAME, Action.LEFT):
+        if one.action not in (RestoreAction.SAME, RestoreAction.LEFT):
             targets.setdefault(one.group, {})[one.partition] = one.new
     plan = plan_offsets(
         connection, "offsets restore", targets, notes=view.notes(rows), rights=past.rights
@@ -205,7 +205,7 @@ class _Present:
                 if (group, tp) not in self._then:
                     why = "no offset was committed then; the present one is kept"
                     now = _value(image.offsets[tp])
-                    yield Restored(group, tp, None, now, Action.LEFT, reason=why)
+                    yield Restored(group, tp, None, now, RestoreAction.LEFT, reason=why)
 
     def _refuse_later_writes(self) -> None:
         """Refuse a moment after the end of the logs if offsets have been written since."""
@@ -225,9 +225,9 @@ class _Present:
         image = self._images.get(group) or GroupImage(group, {})
         node = image.offsets.get(tp)
         now = None if node is None else _value(node)
-        row = Restored(group, tp, None, now, Action.LEFT)
+        row = Restored(group, tp, None, now, RestoreAction.LEFT)
         if past is None:  # the edit created it
-            action = Action.SAME if node is None else Action.DELETE
+            action = RestoreAction.SAME if node is None else RestoreAction.DELETE
             return replace(row, action=action, reason="the edit created this offset")
         if isinstance(past, str):
             return replace(row, reason=f"{_UNKNOWN}{past}")
@@ -246,7 +246,13 @@ class _Present:
         new, why = clamped_to_log(then, log)
         if isinstance(log, LogRange) and then < log.start:
             why = f"{log.start - then} messages from {then} on are gone; set to {log.start}"
-        action = Action.CREATE if node is None else Action.SAME if new == now else Action.SET
+        action = (
+            RestoreAction.CREATE
+            if node is None
+            else RestoreAction.SAME
+            if new == now
+            else RestoreAction.SET
+        )
         return replace(row, action=action, new=new, reason=why)
 
     def _is_created_again(self, tp: TopicPartition, past: Written) -> bool:

@@ -275,7 +275,7 @@ def _some(names: list[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class LagChoice:
     """Values of the options that choose groups and topics by their names, and judge partitions."""
 
     allow_groups: Annotated[
@@ -346,11 +346,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@operator(formats=(*ROWS, Output.PROMETHEUS, Output.LEGACY), of=(Addressed, Exporting, Choice))
+@operator(formats=(*ROWS, Output.PROMETHEUS, Output.LEGACY), of=(Addressed, Exporting, LagChoice))
 def lag(
     common: Addressed,
     exporting: Exporting,
-    choice: Choice,
+    choice: LagChoice,
     *,
     group: Groups = None,
     all_groups: AllGroups = False,
@@ -426,7 +426,7 @@ class LagReader:
         settings: ConnectionConfig,
         names: Sequence[str] | None,
         only: Selection | None,
-        choice: Choice,
+        choice: LagChoice,
     ) -> None:
         from zkconsumer.admin.lag_history import LagHistory
 

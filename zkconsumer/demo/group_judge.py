@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zkconsumer.protocol.payloads import OwnerZnode
 
 
-class OwnerChange(NamedTuple):
+class ObservedOwner(NamedTuple):
     """The observer's record that a partition got another owner, or none, at a monotonic time."""
 
     time_s: float
@@ -72,7 +72,7 @@ class Tally:
 
 
 def unowned_partition_seconds(
-    log: Iterable[OwnerChange], partitions: int, *, start_s: float, end_s: float
+    log: Iterable[ObservedOwner], partitions: int, *, start_s: float, end_s: float
 ) -> float:
     """Return the time without an owner znode between start and end, summed over partitions."""
     since: dict[int, float | None] = dict.fromkeys(range(partitions), start_s)
@@ -94,7 +94,7 @@ def _overlap(from_s: float, to_s: float, start_s: float, end_s: float) -> float:
 
 
 def double_ownership(
-    tally: Tally, log: Sequence[OwnerChange], *, group: str
+    tally: Tally, log: Sequence[ObservedOwner], *, group: str
 ) -> Iterator[tuple[int, str]]:
     """Yield each (partition, reason) that shows that two members had one partition at once.
 
@@ -128,7 +128,7 @@ def double_ownership(
             )
 
 
-def _past_owners(log: Iterable[OwnerChange]) -> Iterator[tuple[int, OwnerZnode, float]]:
+def _past_owners(log: Iterable[ObservedOwner]) -> Iterator[tuple[int, OwnerZnode, float]]:
     """Yield (partition, owner, time of deletion or change) of each owner that was replaced."""
     current: dict[int, OwnerZnode | None] = {}
     for at_s, partition, owner in log:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zkconsumer.demo.group_judge import OwnerChange, Tally
+from zkconsumer.demo.group_judge import ObservedOwner, Tally
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import TopicPartition
@@ -32,7 +32,7 @@ class Watcher:
         self.owners: dict[int, OwnerZnode] = {}
         self.members: dict[str, Mapping[str, int]] = {}
         self.registered_s: dict[str, float] = {}
-        self.log: list[OwnerChange] = []
+        self.log: list[ObservedOwner] = []
         self.last_change_s = time.monotonic()
         self.error: ZkConsumerError | None = None
         self._topic = topic
@@ -70,7 +70,7 @@ class Watcher:
             case TopicPartition() as tp, (OwnerZnode() | None) as owner if (
                 change.what is ChangeKind.OWNER
             ):
-                self.log.append(OwnerChange(time_s, tp.partition, owner))
+                self.log.append(ObservedOwner(time_s, tp.partition, owner))
                 if owner is None:
                     self.owners.pop(tp.partition, None)
                 else:

@@ -15,7 +15,7 @@ from zkconsumer.errors import ZkConsumerError, escaped
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.commits import CommitRun, CommitRuns, PathParts
 from zkconsumer.history.logs import RowBatch
-from zkconsumer.history.rebalances import GroupRecord, Now
+from zkconsumer.history.rebalances import Now, ReplayedGroup
 from zkconsumer.history.snapshots import Tree
 from zkconsumer.history.tables import Commits, Incident, Session, Tables
 from zkconsumer.history.transactions import RowTuple
@@ -45,7 +45,7 @@ _DELETES: Final = frozenset({tx.DELETE, tx.DELETE_CONTAINER})
 class Partition(CommitRun):
     """A partition whose offset a group has committed, with its present run."""
 
-    group: GroupRecord
+    group: ReplayedGroup
     tp: TopicPartition
 
 
@@ -61,16 +61,16 @@ class GroupHistory:
         """`groups` are the groups to describe; an empty collection means all groups."""
         self.tables = Tables()
         self._wanted = frozenset(groups)
-        self._groups: dict[tuple[str, str], GroupRecord] = {}
+        self._groups: dict[tuple[str, str], ReplayedGroup] = {}
         self._edited: dict[tuple[str, str], int] = {}  # group -> the zxid of its last edit
         self._topics: dict[str, dict[str, bytes | None]] = {}
         self._sessions: dict[int, Session] = {}
         self._expiries: dict[int, dict[int, tuple[int, int]]] = {}  # day -> session -> times
         self._ephemerals: dict[int, dict[str, None]] = {}
-        self._groups_of: dict[int, dict[GroupRecord, None]] = {}
+        self._groups_of: dict[int, dict[ReplayedGroup, None]] = {}
         self._now = Now()
         self._runs = CommitRuns(PARTS)
-        self._partitions: dict[tuple[GroupRecord, TopicPartition], Partition] = {}
+        self._partitions: dict[tuple[ReplayedGroup, TopicPartition], Partition] = {}
         self._is_compiled = False
 
     def __getstate__(self) -> dict[str, Any]:  # Any: the attributes
@@ -223,16 +223,16 @@ class GroupHistory:
     def _topics_of(self, chroot: str) -> dict[str, bytes | None]:
         return self._topics.setdefault(chroot, {})
 
-    def _group(self, chroot: str, name: str) -> GroupRecord:
+    def _group(self, chroot: str, name: str) -> ReplayedGroup:
         key = (chroot, name)
         if key not in self._groups:
             topics = self._topics_of(chroot)
-            self._groups[key] = GroupRecord(chroot, name, topics, self._now, self.tables)
+            self._groups[key] = ReplayedGroup(chroot, name, topics, self._now, self.tables)
         return self._groups[key]
 
     # ---- sessions ------------------------------------------------------------------------------
 
-    def _touch(self, session: int, group: GroupRecord) -> Session:
+    def _touch(self, session: int, group: ReplayedGroup) -> Session:
         """Return a session that a group uses; add its row if it is new."""
         live = self._sessions.get(session)
         if live is None:
@@ -389,7 +389,7 @@ class GroupHistory:
         )
         self.tables.commits.append(run.row)
 
-    def _examine_next(self, group: GroupRecord, tp: TopicPartition) -> None:
+    def _examine_next(self, group: ReplayedGroup, tp: TopicPartition) -> None:
         """Request an examination of a partition's next commit, because its owner has changed."""
         run = self._partitions.get((group, tp))
         if run is not None:

@@ -50,7 +50,7 @@ class Now:
         return {"zxid": self.zxid, "time_ms": self.time_ms, "file": self.file}
 
 
-class GroupRecord:
+class ReplayedGroup:
     """The present state of one group. It adds rows to the tables.
 
     Attributes:

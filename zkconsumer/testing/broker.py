@@ -19,18 +19,18 @@ from zkconsumer.errors import FakeServerError
 from zkconsumer.kafka.columns.requests import FieldReader, MalformedError
 from zkconsumer.testing import messages as ms
 from zkconsumer.testing import wire
-from zkconsumer.testing.broker_calls import Call, Handler, Site
+from zkconsumer.testing.broker_calls import BrokerCall, Handler, Site
 from zkconsumer.testing.broker_groups import GroupRequests
 from zkconsumer.testing.broker_logs import LogRequests
 from zkconsumer.testing.broker_topics import TopicRequests
 from zkconsumer.testing.broker_transactions import TransactionRequests, Transactions
 from zkconsumer.testing.broker_versions import API_VERSIONS
-from zkconsumer.testing.cluster_metadata import Node
-from zkconsumer.testing.errors import Code
+from zkconsumer.testing.cluster_metadata import LiveBroker
+from zkconsumer.testing.errors import ErrorCode
 from zkconsumer.testing.faults import Delay, Fault, Injection, Injections
 from zkconsumer.testing.messages import APIS, Api
 from zkconsumer.testing.server import HOST, FramedConnection, Port
-from zkconsumer.testing.wire import STRING, Message
+from zkconsumer.testing.wire import STRING, WireMessage
 
 # Requests of Kafka 3.9 that no fake broker serves, for the log.
 _OTHERS: Final[Mapping[int, str]] = {
@@ -128,7 +128,7 @@ class FakeBroker:
         self.id, self.release = site.id, site.profile.release
         self._site = site
         self._port = Port(site.engine, lambda at: _Connection(at, self), port)
-        self._injections: Injections[Call] = Injections()
+        self._injections: Injections[BrokerCall] = Injections()
         self._groups = GroupRequests(site)
         parts = (
             LogRequests(site),
@@ -171,7 +171,7 @@ class FakeBroker:
         if self.is_running:
             return
         self._port.open()
-        node = Node(self.id, HOST, self._port.number)
+        node = LiveBroker(self.id, HOST, self._port.number)
         try:
             self._site.engine.call(lambda: self._site.controller.register(node))
         except BaseException:
@@ -196,7 +196,7 @@ class FakeBroker:
         def expire() -> None:
             self._site.controller.unregister(self.id)
             if self.is_running:
-                self._site.controller.register(Node(self.id, HOST, self._port.number))
+                self._site.controller.register(LiveBroker(self.id, HOST, self._port.number))
 
         self._site.engine.call(expire)
 
@@ -214,7 +214,7 @@ class FakeBroker:
         *,
         client_id: str = "",
         times: int | None = 1,
-    ) -> Injection[Call]:
+    ) -> Injection[BrokerCall]:
         """Let a fault hit the next requests of a kind.
 
         Args:
@@ -232,7 +232,7 @@ class FakeBroker:
                 f"no fake broker serves {request}", remedy=f"choose one of {', '.join(names)}"
             )
 
-        def fits(call: Call) -> bool:
+        def fits(call: BrokerCall) -> bool:
             return request in ("", call.api.name) and client_id in ("", call.client)
 
         injection = Injection(fault, fits, times)
@@ -275,7 +275,7 @@ class FakeBroker:
             connection.cut()
             return
         answer = partial(self._answer, connection, api, version, number)
-        call = Call(api, version, client, request, answer)
+        call = BrokerCall(api, version, client, request, answer)
         fault = self._injections.take(call)
         if fault is Fault.CUT_BEFORE:
             connection.cut()
@@ -294,7 +294,7 @@ class FakeBroker:
         """Refuse a request that this release does not have, or that no fake broker serves."""
         if key == API_VERSIONS and API_VERSIONS in self._site.profile.versions:
             # The client tries again with version 0 (KIP-511).
-            answer = self._versions(Code.UNSUPPORTED_VERSION)
+            answer = self._versions(ErrorCode.UNSUPPORTED_VERSION)
             self._answer(connection, APIS[API_VERSIONS], 0, number, answer)
             return
         name = APIS[key].name if key in APIS else _OTHERS.get(key, f"request {key}")
@@ -313,7 +313,7 @@ class FakeBroker:
         api: Api,
         version: int,
         number: int,
-        response: Message | None,
+        response: WireMessage | None,
         *,
         delay_s: float = 0.0,
     ) -> None:
@@ -327,10 +327,10 @@ class FakeBroker:
         body = wire.encode(response, version, flexible=flexible)
         connection.respond(head + body, delay_s=delay_s)
 
-    def _api_versions(self, _request: ms.ApiVersionsRequest, _call: Call) -> Message:
-        return self._versions(Code.NONE)
+    def _api_versions(self, _request: ms.ApiVersionsRequest, _call: BrokerCall) -> WireMessage:
+        return self._versions(ErrorCode.NONE)
 
-    def _versions(self, code: Code) -> ms.ApiVersionsResponse:
+    def _versions(self, code: ErrorCode) -> ms.ApiVersionsResponse:
         versions = self._site.profile.versions
         return ms.ApiVersionsResponse(
             error_code=code,

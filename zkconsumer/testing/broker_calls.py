@@ -10,12 +10,12 @@ from zkconsumer.testing.broker_versions import BrokerProfile
 from zkconsumer.testing.clock import Clock
 from zkconsumer.testing.controller import Controller
 from zkconsumer.testing.messages import Api
-from zkconsumer.testing.server import Engine
-from zkconsumer.testing.wire import Message
+from zkconsumer.testing.server import ServerEngine
+from zkconsumer.testing.wire import WireMessage
 
 
 @dataclass(eq=False)
-class Call:
+class BrokerCall:
     """A request that a broker has received.
 
     Attributes:
@@ -29,8 +29,8 @@ class Call:
     api: Api
     version: int
     client: str
-    request: Message
-    answer: Callable[[Message | None], object]
+    request: WireMessage
+    answer: Callable[[WireMessage | None], object]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Site:
     profile: BrokerProfile
     controller: Controller
     clock: Clock
-    engine: Engine
+    engine: ServerEngine
 
     @property
     def now_ms(self) -> int:
@@ -49,7 +49,7 @@ class Site:
         return round(self.clock.now() * 1000)
 
 
-Handler: TypeAlias = Callable[[Any, Call], Message | None]  # Any: the request's own class
-"""Returns the response, or None if the handler calls `Call.answer` itself, now or later."""
+Handler: TypeAlias = Callable[[Any, BrokerCall], WireMessage | None]  # Any: the request's own class
+"""Returns the response, or None if the handler calls `BrokerCall.answer` itself, now or later."""
 
 Handlers: TypeAlias = Mapping[int, Handler]

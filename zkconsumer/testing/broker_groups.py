@@ -38,9 +38,9 @@ from zkconsumer.protocol.model import (
 )
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.testing import messages as ms
-from zkconsumer.testing.broker_calls import Call, Handlers, Site
+from zkconsumer.testing.broker_calls import BrokerCall, Handlers, Site
 from zkconsumer.testing.cluster_metadata import NO_LEADER
-from zkconsumer.testing.errors import Code
+from zkconsumer.testing.errors import ErrorCode
 
 _TRANSACTION: Final = 1  # the type of a FindCoordinator key
 
@@ -160,7 +160,7 @@ class GroupRequests:
     # ---- finding the coordinator ----------------------------------------------------------------
 
     def _find_coordinator(
-        self, request: ms.FindCoordinatorRequest, call: Call
+        self, request: ms.FindCoordinatorRequest, call: BrokerCall
     ) -> ms.FindCoordinatorResponse:
         keys = request.coordinator_keys if call.version >= 4 else [request.key]
         found = [self._coordinator(key, request.key_type) for key in keys]
@@ -184,13 +184,13 @@ class GroupRequests:
             leader = metadata.partition(offsets_partition(key)).leader
         node = metadata.nodes.get(leader)
         if leader == NO_LEADER or node is None:
-            code = Code.COORDINATOR_NOT_AVAILABLE
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return ms.Coordinator(key=key, node_id=-1, port=-1, error_code=code)
         return ms.Coordinator(key=key, node_id=node.id, host=node.host, port=node.port)
 
     # ---- members --------------------------------------------------------------------------------
 
-    def _join(self, request: ms.JoinGroupRequest, call: Call) -> None:
+    def _join(self, request: ms.JoinGroupRequest, call: BrokerCall) -> None:
         session_s = request.session_timeout_ms / 1000
         rebalance_ms = request.rebalance_timeout_ms
         has_own = call.version >= _REBALANCE_TIMEOUT
@@ -228,7 +228,7 @@ class GroupRequests:
 
         self.ask(join, answer, call.client)
 
-    def _sync(self, request: ms.SyncGroupRequest, call: Call) -> None:
+    def _sync(self, request: ms.SyncGroupRequest, call: BrokerCall) -> None:
         def answer(found: later.Synced) -> None:
             call.answer(
                 ms.SyncGroupResponse(
@@ -250,7 +250,7 @@ class GroupRequests:
         )
         self.ask(sync, answer, call.client)
 
-    def _heartbeat(self, request: ms.HeartbeatRequest, call: Call) -> None:
+    def _heartbeat(self, request: ms.HeartbeatRequest, call: BrokerCall) -> None:
         heartbeat = later.Heartbeat(
             request.group_id, request.member_id, request.generation_id, request.group_instance_id
         )
@@ -260,7 +260,7 @@ class GroupRequests:
             call.client,
         )
 
-    def _leave(self, request: ms.LeaveGroupRequest, call: Call) -> None:
+    def _leave(self, request: ms.LeaveGroupRequest, call: BrokerCall) -> None:
         is_single = call.version < 3
         leavers: tuple[later.Leaver, ...]
         if is_single:
@@ -287,7 +287,7 @@ class GroupRequests:
     # ---- offsets --------------------------------------------------------------------------------
 
     def _commit(
-        self, request: ms.OffsetCommitRequest, call: Call
+        self, request: ms.OffsetCommitRequest, call: BrokerCall
     ) -> ms.OffsetCommitResponse | None:
         offsets = {
             TopicPartition(topic.name, one.partition_index): OffsetAndMetadata(
@@ -297,7 +297,7 @@ class GroupRequests:
             for one in topic.partitions
         }
         known = {tp: one for tp, one in offsets.items() if self._exists(tp)}
-        unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
         def response(error: int) -> ms.OffsetCommitResponse:
             return ms.OffsetCommitResponse(
@@ -322,7 +322,7 @@ class GroupRequests:
             for tp, one in known.items():
                 path = paths.offset(request.group_id, tp)
                 self._site.controller.write(path, encode_offset(one.offset))
-            return response(Code.NONE)
+            return response(ErrorCode.NONE)
         commit = later.OffsetCommit(
             request.group_id,
             known,
@@ -337,7 +337,9 @@ class GroupRequests:
         topic = self._site.controller.metadata.topics.get(tp.topic)
         return topic is not None and tp.partition in topic.partitions
 
-    def _fetch(self, request: ms.OffsetFetchRequest, call: Call) -> ms.OffsetFetchResponse | None:
+    def _fetch(
+        self, request: ms.OffsetFetchRequest, call: BrokerCall
+    ) -> ms.OffsetFetchResponse | None:
         if call.version < _IN_KAFKA:
             return self._fetch_from_zookeeper(request)
         if call.version < _GROUPS:
@@ -405,7 +407,7 @@ class GroupRequests:
             return ms.OffsetFetchResponsePartition(
                 partition_index=tp.partition,
                 committed_offset=-1 if data is None else int(data),
-                error_code=Code.UNKNOWN_TOPIC_OR_PARTITION if missing else Code.NONE,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else ErrorCode.NONE,
             )
 
         return ms.OffsetFetchResponse(
@@ -431,7 +433,7 @@ class GroupRequests:
             if isinstance(group, ClassicGroup)
         }
 
-    def _list(self, request: ms.ListGroupsRequest, _call: Call) -> ms.ListGroupsResponse:
+    def _list(self, request: ms.ListGroupsRequest, _call: BrokerCall) -> ms.ListGroupsResponse:
         states = {one.lower() for one in request.states_filter}
         return ms.ListGroupsResponse(
             groups=[
@@ -447,13 +449,13 @@ class GroupRequests:
         )
 
     def _describe(
-        self, request: ms.DescribeGroupsRequest, _call: Call
+        self, request: ms.DescribeGroupsRequest, _call: BrokerCall
     ) -> ms.DescribeGroupsResponse:
         known = self._groups()
 
         def described(name: str) -> ms.DescribedGroup:
             if offsets_partition(name).partition not in self._state.partitions:
-                return ms.DescribedGroup(group_id=name, error_code=Code.NOT_COORDINATOR)
+                return ms.DescribedGroup(group_id=name, error_code=ErrorCode.NOT_COORDINATOR)
             group = known.get(name)
             if group is None:
                 return ms.DescribedGroup(group_id=name, group_state="Dead")
@@ -477,16 +479,18 @@ class GroupRequests:
 
         return ms.DescribeGroupsResponse(groups=[described(one) for one in request.groups])
 
-    def _delete(self, request: ms.DeleteGroupsRequest, _call: Call) -> ms.DeleteGroupsResponse:
-        def deleted(name: str) -> Code:
+    def _delete(
+        self, request: ms.DeleteGroupsRequest, _call: BrokerCall
+    ) -> ms.DeleteGroupsResponse:
+        def deleted(name: str) -> ErrorCode:
             number = offsets_partition(name).partition
             if number not in self._state.partitions:
-                return Code.NOT_COORDINATOR
+                return ErrorCode.NOT_COORDINATOR
             group = self._groups().get(name)
             if group is None:
-                return Code.GROUP_ID_NOT_FOUND
+                return ErrorCode.GROUP_ID_NOT_FOUND
             if group.members:
-                return Code.NON_EMPTY_GROUP
+                return ErrorCode.NON_EMPTY_GROUP
             partition = self._state.partitions[number]
             groups, offsets = dict(partition.groups), dict(partition.offsets)
             del groups[name]
@@ -494,7 +498,7 @@ class GroupRequests:
             partition = replace(partition, groups=groups, offsets=offsets)
             partitions = {**self._state.partitions, number: partition}
             self._state = replace(self._state, partitions=partitions)
-            return Code.NONE
+            return ErrorCode.NONE
 
         return ms.DeleteGroupsResponse(
             results=[

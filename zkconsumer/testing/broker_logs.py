@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.testing import messages as ms
-from zkconsumer.testing.broker_calls import Call, Handlers, Site
+from zkconsumer.testing.broker_calls import BrokerCall, Handlers, Site
 from zkconsumer.testing.cluster_metadata import Partition
-from zkconsumer.testing.errors import Code, KafkaFault
+from zkconsumer.testing.errors import ErrorCode, KafkaFault
 from zkconsumer.testing.logs import PartitionLog
 from zkconsumer.testing.record_sets import ZSTD
 from zkconsumer.testing.wire import NO_ID
@@ -67,7 +67,7 @@ class _Session:
 class _Parked:
     """A Fetch request that waits for messages."""
 
-    call: Call
+    call: BrokerCall
     wanted: list[_Wanted]
     session: int
     is_full: bool
@@ -102,7 +102,7 @@ class LogRequests:
 
     # ---- Produce --------------------------------------------------------------------------------
 
-    def _produce(self, request: ms.ProduceRequest, call: Call) -> ms.ProduceResponse | None:
+    def _produce(self, request: ms.ProduceRequest, call: BrokerCall) -> ms.ProduceResponse | None:
         responses = [
             ms.TopicProduceResponse(
                 name=topic.name,
@@ -140,7 +140,7 @@ class LogRequests:
 
     # ---- Fetch ----------------------------------------------------------------------------------
 
-    def _fetch(self, request: ms.FetchRequest, call: Call) -> ms.FetchResponse | None:
+    def _fetch(self, request: ms.FetchRequest, call: BrokerCall) -> ms.FetchResponse | None:
         try:
             parked = self._opened(request, call)
         except KafkaFault as fault:
@@ -152,7 +152,7 @@ class LogRequests:
         self._parked.append(parked)
         return None
 
-    def _opened(self, request: ms.FetchRequest, call: Call) -> _Parked:
+    def _opened(self, request: ms.FetchRequest, call: BrokerCall) -> _Parked:
         """Return the request with the partitions that it means. Raises KafkaFault."""
         named = list(self._named(request.topics, call.version))
         if request.session_epoch in (_NO_SESSION, _BEGINS):
@@ -164,9 +164,9 @@ class LogRequests:
             return _Parked(call, named, number, is_full=True)
         session = self._sessions.get(request.session_id)
         if session is None:
-            raise KafkaFault(Code.FETCH_SESSION_ID_NOT_FOUND)
+            raise KafkaFault(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
-            raise KafkaFault(Code.INVALID_FETCH_SESSION_EPOCH)
+            raise KafkaFault(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         session.epoch += 1
         for topic in request.forgotten_topics_data:
             for partition in topic.partitions:
@@ -225,12 +225,12 @@ class LogRequests:
     def _log(self, one: _Wanted) -> PartitionLog:
         """Return the log to read. Raises KafkaFault if this broker cannot read it."""
         if one.topic_id != NO_ID and not one.topic:
-            raise KafkaFault(Code.UNKNOWN_TOPIC_ID)
+            raise KafkaFault(ErrorCode.UNKNOWN_TOPIC_ID)
         partition = self._metadata.led(one.tp, self._site.id)
         _check_epoch(partition, one.fetch.current_leader_epoch)
         log = partition.log
         if not log.start <= one.fetch.fetch_offset <= log.end:
-            raise KafkaFault(Code.OFFSET_OUT_OF_RANGE)
+            raise KafkaFault(ErrorCode.OFFSET_OUT_OF_RANGE)
         return log
 
     @staticmethod
@@ -283,7 +283,7 @@ class LogRequests:
         if version < _KNOWS_ZSTD and ZSTD in found.codecs:
             return ms.PartitionData(
                 partition_index=number,
-                error_code=Code.UNSUPPORTED_COMPRESSION_TYPE,
+                error_code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 high_watermark=-1,
                 records=b"",
             )
@@ -304,7 +304,9 @@ class LogRequests:
 
     # ---- ListOffsets ----------------------------------------------------------------------------
 
-    def _list_offsets(self, request: ms.ListOffsetsRequest, call: Call) -> ms.ListOffsetsResponse:
+    def _list_offsets(
+        self, request: ms.ListOffsetsRequest, call: BrokerCall
+    ) -> ms.ListOffsetsResponse:
         is_committed = request.isolation_level == _READ_COMMITTED
 
         def answer(topic: str, one: ms.ListOffsetsPartition) -> ms.ListOffsetsPartitionResponse:
@@ -354,14 +356,14 @@ class LogRequests:
     # ---- DeleteRecords --------------------------------------------------------------------------
 
     def _delete_records(
-        self, request: ms.DeleteRecordsRequest, _call: Call
+        self, request: ms.DeleteRecordsRequest, _call: BrokerCall
     ) -> ms.DeleteRecordsResponse:
         def cut(tp: TopicPartition, offset: int) -> ms.DeleteRecordsPartitionResult:
             number = tp.partition
             try:
                 log = self._metadata.led(tp, self._site.id).log
                 if offset > log.end:
-                    raise KafkaFault(Code.OFFSET_OUT_OF_RANGE)
+                    raise KafkaFault(ErrorCode.OFFSET_OUT_OF_RANGE)
             except KafkaFault as fault:
                 return ms.DeleteRecordsPartitionResult(
                     partition_index=number, low_watermark=-1, error_code=fault.code
@@ -386,9 +388,9 @@ class LogRequests:
 def _check_epoch(partition: Partition, epoch: int) -> None:
     """Raise KafkaFault if the client knows another epoch of the leader; -1 stands for none."""
     if 0 <= epoch < partition.epoch:
-        raise KafkaFault(Code.FENCED_LEADER_EPOCH)
+        raise KafkaFault(ErrorCode.FENCED_LEADER_EPOCH)
     if epoch > partition.epoch:
-        raise KafkaFault(Code.UNKNOWN_LEADER_EPOCH)
+        raise KafkaFault(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
 def _offset_at(log: PartitionLog, time_ms: int, end: int) -> tuple[int, int]:
@@ -401,6 +403,6 @@ def _offset_at(log: PartitionLog, time_ms: int, end: int) -> tuple[int, int]:
     if time_ms == _LATEST_TIERED:
         return -1, -1
     if log.settings.magic == 0:
-        raise KafkaFault(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+        raise KafkaFault(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     found = log.newest() if time_ms == _NEWEST_TIME else log.at_time(time_ms)
     return (found.timestamp, found.offset) if found is not None and found.offset < end else (-1, -1)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from zkconsumer.testing import messages as ms
-from zkconsumer.testing.broker_calls import Call, Handlers, Site
+from zkconsumer.testing.broker_calls import BrokerCall, Handlers, Site
 from zkconsumer.testing.cluster_metadata import INTERNAL_TOPICS, NO_LEADER, Topic
-from zkconsumer.testing.errors import Code, KafkaFault
+from zkconsumer.testing.errors import ErrorCode, KafkaFault
 from zkconsumer.testing.wire import NO_ID
 
 
@@ -30,7 +30,7 @@ class TopicRequests:
 
     # ---- Metadata -------------------------------------------------------------------------------
 
-    def _describe(self, request: ms.MetadataRequest, call: Call) -> ms.MetadataResponse:
+    def _describe(self, request: ms.MetadataRequest, call: BrokerCall) -> ms.MetadataResponse:
         metadata = self._metadata
         return ms.MetadataResponse(
             brokers=[
@@ -53,10 +53,10 @@ class TopicRequests:
         for one in wanted:
             if one.name is None:
                 known = self._metadata.topic_of_id(one.topic_id)
-                missing = Code.UNKNOWN_TOPIC_ID
+                missing = ErrorCode.UNKNOWN_TOPIC_ID
             else:
                 known = self._metadata.topics.get(one.name)
-                missing = Code.UNKNOWN_TOPIC_OR_PARTITION
+                missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if known is not None:
                 yield self._topic(known)
             else:
@@ -72,7 +72,9 @@ class TopicRequests:
             is_internal=topic.name in INTERNAL_TOPICS,
             partitions=[
                 ms.MetadataResponsePartition(
-                    error_code=Code.LEADER_NOT_AVAILABLE if one.leader == NO_LEADER else Code.NONE,
+                    error_code=ErrorCode.LEADER_NOT_AVAILABLE
+                    if one.leader == NO_LEADER
+                    else ErrorCode.NONE,
                     partition_index=number,
                     leader_id=one.leader,
                     leader_epoch=one.epoch,
@@ -86,7 +88,9 @@ class TopicRequests:
 
     # ---- changes --------------------------------------------------------------------------------
 
-    def _create(self, request: ms.CreateTopicsRequest, _call: Call) -> ms.CreateTopicsResponse:
+    def _create(
+        self, request: ms.CreateTopicsRequest, _call: BrokerCall
+    ) -> ms.CreateTopicsResponse:
         return ms.CreateTopicsResponse(
             topics=[self._created(one, is_trial=request.validate_only) for one in request.topics]
         )
@@ -114,7 +118,7 @@ class TopicRequests:
         )
 
     def _add_partitions(
-        self, request: ms.CreatePartitionsRequest, _call: Call
+        self, request: ms.CreatePartitionsRequest, _call: BrokerCall
     ) -> ms.CreatePartitionsResponse:
         results = []
         for one in request.topics:
@@ -127,7 +131,7 @@ class TopicRequests:
             results.append(result)
         return ms.CreatePartitionsResponse(results=results)
 
-    def _delete(self, request: ms.DeleteTopicsRequest, call: Call) -> ms.DeleteTopicsResponse:
+    def _delete(self, request: ms.DeleteTopicsRequest, call: BrokerCall) -> ms.DeleteTopicsResponse:
         if call.version >= 6:
             named = [(one.name, one.topic_id) for one in request.topics]
         else:
@@ -140,7 +144,7 @@ class TopicRequests:
             if name is None:
                 known = self._metadata.topic_of_id(topic_id)
                 if known is None:
-                    raise KafkaFault(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
+                    raise KafkaFault(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
                 name = result.name = known.name
             self._controller.delete_topic(name)
         except KafkaFault as fault:

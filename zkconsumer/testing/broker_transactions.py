@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.testing import messages as ms
-from zkconsumer.testing.broker_calls import Call, Handlers, Site
-from zkconsumer.testing.errors import Code, KafkaFault
+from zkconsumer.testing.broker_calls import BrokerCall, Handlers, Site
+from zkconsumer.testing.errors import ErrorCode, KafkaFault
 from zkconsumer.testing.record_sets import Producer
 
 
@@ -38,9 +38,9 @@ class Transactions:
         """Return a producer. Raises KafkaFault if another instance has replaced it."""
         found = self.by_id.get(transactional_id)
         if found is None or found.producer != producer:
-            raise KafkaFault(Code.INVALID_PRODUCER_ID_MAPPING)
+            raise KafkaFault(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if found.epoch != epoch:
-            raise KafkaFault(Code.INVALID_PRODUCER_EPOCH)
+            raise KafkaFault(ErrorCode.INVALID_PRODUCER_EPOCH)
         return found
 
 
@@ -52,7 +52,9 @@ class TransactionRequests:
         self._metadata = site.controller.metadata
         self.handlers: Handlers = {22: self._init, 24: self._add_partitions, 26: self._end}
 
-    def _init(self, request: ms.InitProducerIdRequest, _call: Call) -> ms.InitProducerIdResponse:
+    def _init(
+        self, request: ms.InitProducerIdRequest, _call: BrokerCall
+    ) -> ms.InitProducerIdResponse:
         transactions = self._transactions
         if request.transactional_id is None:
             return ms.InitProducerIdResponse(producer_id=next(transactions.ids))
@@ -67,11 +69,11 @@ class TransactionRequests:
         return ms.InitProducerIdResponse(producer_id=known.producer, producer_epoch=known.epoch)
 
     def _add_partitions(
-        self, request: ms.AddPartitionsToTxnRequest, _call: Call
+        self, request: ms.AddPartitionsToTxnRequest, _call: BrokerCall
     ) -> ms.AddPartitionsToTxnResponse:
         topics = request.v3_and_below_topics
         tps = {TopicPartition(topic.name, one) for topic in topics for one in topic.partitions}
-        error = Code.NONE
+        error = ErrorCode.NONE
         try:
             known = self._transactions.known(
                 request.v3_and_below_transactional_id,
@@ -98,7 +100,7 @@ class TransactionRequests:
             ]
         )
 
-    def _end(self, request: ms.EndTxnRequest, _call: Call) -> ms.EndTxnResponse:
+    def _end(self, request: ms.EndTxnRequest, _call: BrokerCall) -> ms.EndTxnResponse:
         try:
             known = self._transactions.known(
                 request.transactional_id, request.producer_id, request.producer_epoch

@@ -22,7 +22,7 @@ from zkconsumer.testing.controller import Controller
 from zkconsumer.testing.errors import KafkaFault
 from zkconsumer.testing.logs import Logs, message_of
 from zkconsumer.testing.record_sets import CODECS, Headers, Record, UnsupportedCodecError
-from zkconsumer.testing.server import Engine
+from zkconsumer.testing.server import ServerEngine
 from zkconsumer.testing.zookeeper import DEFAULT_RELEASE, FakeZooKeeper
 
 Result = TypeVar("Result")
@@ -92,7 +92,7 @@ class FakeCluster:
             raise FakeServerError(f"{brokers} brokers are no cluster", remedy="use 1 or more")
         self.release = release
         self.clock = clock or Clock()
-        self._engine = Engine("fake cluster")
+        self._engine = ServerEngine("fake cluster")
         self.zookeeper = FakeZooKeeper(
             release=zookeeper_release,
             clock=self.clock,

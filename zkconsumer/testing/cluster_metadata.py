@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from zkconsumer.protocol.model import OFFSETS_TOPIC, TopicPartition
-from zkconsumer.testing.errors import Code, KafkaFault
+from zkconsumer.testing.errors import ErrorCode, KafkaFault
 from zkconsumer.testing.logs import PartitionLog
 from zkconsumer.testing.wire import NO_ID
 
@@ -17,7 +17,7 @@ NO_LEADER: Final = -1
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 
-class Node(NamedTuple):
+class LiveBroker(NamedTuple):
     """A live broker and its address."""
 
     id: int
@@ -63,7 +63,7 @@ class ClusterMetadata:
 
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, LiveBroker] = {}
         self.topics: dict[str, Topic] = {}
         self.controller = -1
         self._listeners: list[Callable[[], object]] = []
@@ -81,7 +81,7 @@ class ClusterMetadata:
         """Return a partition. Raises KafkaFault if it does not exist."""
         topic = self.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.partitions:
-            raise KafkaFault(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist")
+            raise KafkaFault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist")
         return topic.partitions[tp.partition]
 
     def led(self, tp: TopicPartition, broker: int) -> Partition:
@@ -89,7 +89,7 @@ class ClusterMetadata:
         found = self.partition(tp)
         if found.leader != broker:
             text = f"broker {found.leader} leads {tp}, not broker {broker}"
-            raise KafkaFault(Code.NOT_LEADER_OR_FOLLOWER, text)
+            raise KafkaFault(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         return found
 
     def all_partitions(self) -> Iterator[tuple[TopicPartition, Partition]]:

@@ -25,14 +25,14 @@ from zkconsumer.testing.clock import Clock
 from zkconsumer.testing.cluster_metadata import (
     NO_LEADER,
     ClusterMetadata,
-    Node,
+    LiveBroker,
     Partition,
     Topic,
 )
-from zkconsumer.testing.errors import Code, KafkaFault
+from zkconsumer.testing.errors import ErrorCode, KafkaFault
 from zkconsumer.testing.logs import LogSettings, PartitionLog
 from zkconsumer.testing.record_sets import CODECS
-from zkconsumer.testing.server import Engine
+from zkconsumer.testing.server import ServerEngine
 from zkconsumer.testing.wire import NO_ID
 from zkconsumer.testing.zookeeper import FakeZooKeeper, LocalSession
 
@@ -66,7 +66,7 @@ def _compact(record: object) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-def _registration(node: Node, version: int, now_ms: int) -> bytes:
+def _registration(node: LiveBroker, version: int, now_ms: int) -> bytes:
     """Return a broker's registration, with the fields in the order of the release."""
     time, where = str(now_ms), f"PLAINTEXT://{node.host}:{node.port}"
     host, port = node.host, node.port
@@ -101,14 +101,14 @@ class Controller:
     """
 
     def __init__(
-        self, zookeeper: FakeZooKeeper, profile: BrokerProfile, clock: Clock, engine: Engine
+        self, zookeeper: FakeZooKeeper, profile: BrokerProfile, clock: Clock, engine: ServerEngine
     ) -> None:
         self.metadata = ClusterMetadata(_id_text(uuid.uuid4().bytes))
         self.groups: dict[int, Mapping[str, object]] = {}
         self._zookeeper, self._profile = zookeeper, profile
         self._clock, self._engine = clock, engine
         self._sessions: dict[int, LocalSession] = {}
-        self._known: dict[int, Node] = {}
+        self._known: dict[int, LiveBroker] = {}
         self._topics: dict[str, bytes] = {}  # the payloads that `metadata` reflects
         self._settings: dict[str, bytes | None] = {}
         self._is_due = self._is_running = False
@@ -161,7 +161,7 @@ class Controller:
 
     # ---- brokers --------------------------------------------------------------------------------
 
-    def register(self, node: Node) -> None:
+    def register(self, node: LiveBroker) -> None:
         """Register a broker in a ZooKeeper session of its own. Raises FakeServerError."""
         self._known[node.id] = node
         path = paths.broker(node.id)
@@ -194,9 +194,9 @@ class Controller:
         try:
             paths.validate_topic(name)
         except InvalidNameError as error:
-            raise KafkaFault(Code.INVALID_TOPIC, str(error)) from error
+            raise KafkaFault(ErrorCode.INVALID_TOPIC, str(error)) from error
         if self._zookeeper.exists(paths.topic(name)):
-            raise KafkaFault(Code.TOPIC_ALREADY_EXISTS, f"topic {name} exists")
+            raise KafkaFault(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists")
         placed = assignment or self._placed(range(partitions), replicas)
         texts = {
             key: str(value).lower() if value is True or value is False else str(value)
@@ -210,11 +210,11 @@ class Controller:
         """Raise a topic's number of partitions. Raises KafkaFault."""
         topic = self.metadata.topics.get(name)
         if topic is None:
-            raise KafkaFault(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+            raise KafkaFault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         count = len(topic.partitions)
         if partitions <= count:
             text = f"topic {name} has {count} partitions already"
-            raise KafkaFault(Code.INVALID_PARTITIONS, text)
+            raise KafkaFault(ErrorCode.INVALID_PARTITIONS, text)
         old = {number: one.replicas for number, one in topic.partitions.items()}
         replicas = len(next(iter(old.values()), (0,)))
         placed = {**old, **self._placed(range(count, partitions), replicas)}
@@ -224,7 +224,7 @@ class Controller:
     def delete_topic(self, name: str) -> None:
         """Delete a topic as tools do. Raises KafkaFault."""
         if name not in self.metadata.topics:
-            raise KafkaFault(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+            raise KafkaFault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         self.write(f"{_DELETE}/{name}", None)
         self.follow()
 
@@ -232,7 +232,7 @@ class Controller:
         """Make a live broker the leader of a partition, as its first replica. Raises KafkaFault."""
         partition = self.metadata.partition(tp)
         if leader not in self.metadata.nodes:
-            raise KafkaFault(Code.LEADER_NOT_AVAILABLE, f"broker {leader} is not alive")
+            raise KafkaFault(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {leader} is not alive")
         others = [one for one in partition.replicas if one != leader]
         # A new replica replaces the old leader, unless it is one of the replicas already.
         kept = others if leader in partition.replicas else others[1:]
@@ -248,13 +248,13 @@ class Controller:
         alive = sorted(self.metadata.nodes)
         if not 1 <= replicas <= len(alive):
             text = f"{replicas} replicas cannot be placed on {len(alive)} live brokers"
-            raise KafkaFault(Code.INVALID_REPLICATION_FACTOR, text)
+            raise KafkaFault(ErrorCode.INVALID_REPLICATION_FACTOR, text)
         placed = {
             number: [alive[(number + at) % len(alive)] for at in range(replicas)]
             for number in numbers
         }
         if not placed:
-            raise KafkaFault(Code.INVALID_PARTITIONS, "a topic has at least one partition")
+            raise KafkaFault(ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition")
         return placed
 
     def _new_id(self) -> bytes:

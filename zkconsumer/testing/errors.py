@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Code(IntEnum):
+class ErrorCode(IntEnum):
     """An error code of Kafka's protocol, except those of group coordinators (`protocol.later`)."""
 
     NONE = 0
@@ -45,6 +45,6 @@ class Code(IntEnum):
 class KafkaFault(Exception):
     """A request, or one partition of a request, is refused with an error code and a reason."""
 
-    def __init__(self, code: Code, why: str = "") -> None:
+    def __init__(self, code: ErrorCode, why: str = "") -> None:
         super().__init__(why)
         self.code, self.why = code, why

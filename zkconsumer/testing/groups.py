@@ -158,7 +158,7 @@ class Rebalances:
 # ---- deliveries ----------------------------------------------------------------------------------
 
 
-class Delivered(Protocol):
+class DeliveredMessage(Protocol):
     """A message as zkconsumer hands it out."""
 
     @property
@@ -179,7 +179,7 @@ class Deliveries:
         self._counts: Counter[Place] = Counter()
         self._changed = threading.Condition()
 
-    def record(self, message: Delivered) -> None:
+    def record(self, message: DeliveredMessage) -> None:
         """Count a message that a consumer has got."""
         self.record_place(message.topic, message.partition, message.offset)
 

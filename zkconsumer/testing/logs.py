@@ -19,7 +19,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Me
 from zkconsumer.kafka.columns.requests import MalformedError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.testing import record_sets
-from zkconsumer.testing.errors import Code, KafkaFault
+from zkconsumer.testing.errors import ErrorCode, KafkaFault
 from zkconsumer.testing.record_sets import NO_PRODUCER, NO_TIME, Entry, Producer, Record
 
 # Number of batches that a broker remembers of each idempotent producer, to recognise a repetition.
@@ -42,7 +42,7 @@ class LogSettings(NamedTuple):
     max_bytes: int = 1_048_588
 
 
-class Aborted(NamedTuple):
+class AbortedRange(NamedTuple):
     """An aborted transaction: its producer's id, its first offset, and its marker's offset."""
 
     producer: int
@@ -63,7 +63,7 @@ class Slice(NamedTuple):
 
     data: bytes
     codecs: frozenset[int]
-    aborted: Sequence[Aborted]
+    aborted: Sequence[AbortedRange]
 
 
 class PartitionLog:
@@ -83,7 +83,7 @@ class PartitionLog:
         self._lasts: list[int] = []  # the last offset of each entry
         self._producers: dict[int, _ProducerState] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
-        self._aborted: list[Aborted] = []
+        self._aborted: list[AbortedRange] = []
 
     @property
     def last_stable(self) -> int:
@@ -101,10 +101,12 @@ class PartitionLog:
         try:
             sent = list(record_sets.parse(data))
             if not sent:
-                raise KafkaFault(Code.CORRUPT_MESSAGE, "the record set contains no whole batch")
+                raise KafkaFault(
+                    ErrorCode.CORRUPT_MESSAGE, "the record set contains no whole batch"
+                )
             if len(data) > self.settings.max_bytes:
                 text = f"{len(data)} bytes exceed max.message.bytes"
-                raise KafkaFault(Code.MESSAGE_TOO_LARGE, text)
+                raise KafkaFault(ErrorCode.MESSAGE_TOO_LARGE, text)
             if (known := self._repeated(sent[0])) is not None:
                 return known
             first, self.written_ms = self.end, now_ms
@@ -112,9 +114,9 @@ class PartitionLog:
                 self._put(one.at(self.end))
             return first
         except MalformedError as error:
-            raise KafkaFault(Code.CORRUPT_MESSAGE, str(error)) from error
+            raise KafkaFault(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         except record_sets.UnsupportedCodecError as error:
-            raise KafkaFault(Code.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
+            raise KafkaFault(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
 
     def append_records(self, records: Sequence[Record], *, codec: int = record_sets.NONE) -> int:
         """Append records as one batch, and return the first offset; their own offsets are ignored.
@@ -194,7 +196,7 @@ class PartitionLog:
             return None
         if first.epoch < state.epoch:
             text = f"the producer's epoch is {state.epoch}, not {first.epoch}"
-            raise KafkaFault(Code.INVALID_PRODUCER_EPOCH, text)
+            raise KafkaFault(ErrorCode.INVALID_PRODUCER_EPOCH, text)
         for one in state.batches:
             if one.sequence == first.sequence:
                 return one.base
@@ -203,7 +205,7 @@ class PartitionLog:
             expected = (before.sequence + before.last - before.base + 1) & 0x7FFFFFFF
             if first.sequence != expected:
                 text = f"the sequence number is {first.sequence}, not {expected}"
-                raise KafkaFault(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
+                raise KafkaFault(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
         return None
 
     def end_transaction(self, producer: Producer, now_ms: int, *, commits: bool) -> None:
@@ -212,7 +214,7 @@ class PartitionLog:
         self._put(marker)
         first = self._open.pop(producer.id, None)
         if not commits and first is not None:
-            self._aborted.append(Aborted(producer.id, first, marker.last))
+            self._aborted.append(AbortedRange(producer.id, first, marker.last))
 
     def cut(self, first: int) -> None:
         """Delete the messages before an offset, as retention does; -1 stands for the end."""

@@ -19,7 +19,7 @@ from zkconsumer.testing.wire import (
     OCTETS,
     STRING,
     UUID,
-    Message,
+    WireMessage,
     array,
     field,
 )
@@ -27,29 +27,29 @@ from zkconsumer.testing.wire import (
 # ---- Produce -------------------------------------------------------------------------------------
 
 
-class PartitionProduceData(Message):
+class PartitionProduceData(WireMessage):
     index: int = field(INT32)
     records: bytes | None = field(OCTETS)
 
 
-class TopicProduceData(Message):
+class TopicProduceData(WireMessage):
     name: str = field(STRING)
     partition_data: Sequence[PartitionProduceData] = array(PartitionProduceData)
 
 
-class ProduceRequest(Message):
+class ProduceRequest(WireMessage):
     transactional_id: str | None = field(STRING, default=None, since=3)
     acks: int = field(INT16)
     timeout_ms: int = field(INT32)
     topic_data: Sequence[TopicProduceData] = array(TopicProduceData)
 
 
-class BatchIndexAndErrorMessage(Message):
+class BatchIndexAndErrorMessage(WireMessage):
     batch_index: int = field(INT32)
     batch_index_error_message: str | None = field(STRING, default=None)
 
 
-class PartitionProduceResponse(Message):
+class PartitionProduceResponse(WireMessage):
     index: int = field(INT32)
     error_code: int = field(INT16)
     base_offset: int = field(INT64)
@@ -59,12 +59,12 @@ class PartitionProduceResponse(Message):
     error_message: str | None = field(STRING, default=None, since=8)
 
 
-class TopicProduceResponse(Message):
+class TopicProduceResponse(WireMessage):
     name: str = field(STRING)
     partition_responses: Sequence[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 
-class ProduceResponse(Message):
+class ProduceResponse(WireMessage):
     responses: Sequence[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = field(INT32, since=1)
 
@@ -72,7 +72,7 @@ class ProduceResponse(Message):
 # ---- Fetch ---------------------------------------------------------------------------------------
 
 
-class FetchPartition(Message):
+class FetchPartition(WireMessage):
     partition: int = field(INT32)
     current_leader_epoch: int = field(INT32, default=-1, since=9)
     fetch_offset: int = field(INT64)
@@ -81,19 +81,19 @@ class FetchPartition(Message):
     partition_max_bytes: int = field(INT32)
 
 
-class FetchTopic(Message):
+class FetchTopic(WireMessage):
     topic: str = field(STRING, until=12)
     topic_id: bytes = field(UUID, since=13)
     partitions: Sequence[FetchPartition] = array(FetchPartition)
 
 
-class ForgottenTopic(Message):
+class ForgottenTopic(WireMessage):
     topic: str = field(STRING, until=12)
     topic_id: bytes = field(UUID, since=13)
     partitions: Sequence[int] = array(INT32)
 
 
-class FetchRequest(Message):
+class FetchRequest(WireMessage):
     replica_id: int = field(INT32, default=-1, until=14)
     max_wait_ms: int = field(INT32)
     min_bytes: int = field(INT32)
@@ -106,12 +106,12 @@ class FetchRequest(Message):
     rack_id: str = field(STRING, default="", since=11)
 
 
-class AbortedTransaction(Message):
+class AbortedTransaction(WireMessage):
     producer_id: int = field(INT64)
     first_offset: int = field(INT64)
 
 
-class PartitionData(Message):
+class PartitionData(WireMessage):
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
     high_watermark: int = field(INT64)
@@ -122,13 +122,13 @@ class PartitionData(Message):
     records: bytes | None = field(OCTETS)
 
 
-class FetchableTopicResponse(Message):
+class FetchableTopicResponse(WireMessage):
     topic: str = field(STRING, until=12)
     topic_id: bytes = field(UUID, since=13)
     partitions: Sequence[PartitionData] = array(PartitionData)
 
 
-class FetchResponse(Message):
+class FetchResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=1)
     error_code: int = field(INT16, since=7)
     session_id: int = field(INT32, since=7)
@@ -138,25 +138,25 @@ class FetchResponse(Message):
 # ---- ListOffsets ---------------------------------------------------------------------------------
 
 
-class ListOffsetsPartition(Message):
+class ListOffsetsPartition(WireMessage):
     partition_index: int = field(INT32)
     current_leader_epoch: int = field(INT32, default=-1, since=4)
     timestamp: int = field(INT64)
     max_num_offsets: int = field(INT32, default=1, until=0)
 
 
-class ListOffsetsTopic(Message):
+class ListOffsetsTopic(WireMessage):
     name: str = field(STRING)
     partitions: Sequence[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-class ListOffsetsRequest(Message):
+class ListOffsetsRequest(WireMessage):
     replica_id: int = field(INT32)
     isolation_level: int = field(INT8, since=2)
     topics: Sequence[ListOffsetsTopic] = array(ListOffsetsTopic)
 
 
-class ListOffsetsPartitionResponse(Message):
+class ListOffsetsPartitionResponse(WireMessage):
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
     old_style_offsets: Sequence[int] = array(INT64, until=0)
@@ -165,12 +165,12 @@ class ListOffsetsPartitionResponse(Message):
     leader_epoch: int = field(INT32, default=-1, since=4)
 
 
-class ListOffsetsTopicResponse(Message):
+class ListOffsetsTopicResponse(WireMessage):
     name: str = field(STRING)
     partitions: Sequence[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
 
 
-class ListOffsetsResponse(Message):
+class ListOffsetsResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=2)
     topics: Sequence[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
 
@@ -178,26 +178,26 @@ class ListOffsetsResponse(Message):
 # ---- Metadata ------------------------------------------------------------------------------------
 
 
-class MetadataRequestTopic(Message):
+class MetadataRequestTopic(WireMessage):
     topic_id: bytes = field(UUID, since=10)
     name: str | None = field(STRING)
 
 
-class MetadataRequest(Message):
+class MetadataRequest(WireMessage):
     topics: Sequence[MetadataRequestTopic] | None = array(MetadataRequestTopic)
     allow_auto_topic_creation: bool = field(BOOL, default=True, since=4)
     include_cluster_authorized_operations: bool = field(BOOL, since=8, until=10)
     include_topic_authorized_operations: bool = field(BOOL, since=8)
 
 
-class MetadataResponseBroker(Message):
+class MetadataResponseBroker(WireMessage):
     node_id: int = field(INT32)
     host: str = field(STRING)
     port: int = field(INT32)
     rack: str | None = field(STRING, default=None, since=1)
 
 
-class MetadataResponsePartition(Message):
+class MetadataResponsePartition(WireMessage):
     error_code: int = field(INT16)
     partition_index: int = field(INT32)
     leader_id: int = field(INT32)
@@ -207,7 +207,7 @@ class MetadataResponsePartition(Message):
     offline_replicas: Sequence[int] = array(INT32, since=5)
 
 
-class MetadataResponseTopic(Message):
+class MetadataResponseTopic(WireMessage):
     error_code: int = field(INT16)
     name: str | None = field(STRING)
     topic_id: bytes = field(UUID, since=10)
@@ -216,7 +216,7 @@ class MetadataResponseTopic(Message):
     topic_authorized_operations: int = field(INT32, default=-2147483648, since=8)
 
 
-class MetadataResponse(Message):
+class MetadataResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=3)
     brokers: Sequence[MetadataResponseBroker] = array(MetadataResponseBroker)
     cluster_id: str | None = field(STRING, default=None, since=2)
@@ -228,7 +228,7 @@ class MetadataResponse(Message):
 # ---- OffsetCommit --------------------------------------------------------------------------------
 
 
-class OffsetCommitRequestPartition(Message):
+class OffsetCommitRequestPartition(WireMessage):
     partition_index: int = field(INT32)
     committed_offset: int = field(INT64)
     committed_leader_epoch: int = field(INT32, default=-1, since=6)
@@ -236,12 +236,12 @@ class OffsetCommitRequestPartition(Message):
     committed_metadata: str | None = field(STRING)
 
 
-class OffsetCommitRequestTopic(Message):
+class OffsetCommitRequestTopic(WireMessage):
     name: str = field(STRING)
     partitions: Sequence[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-class OffsetCommitRequest(Message):
+class OffsetCommitRequest(WireMessage):
     group_id: str = field(STRING)
     generation_id_or_member_epoch: int = field(INT32, default=-1, since=1)
     member_id: str = field(STRING, since=1)
@@ -250,17 +250,17 @@ class OffsetCommitRequest(Message):
     topics: Sequence[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
 
 
-class OffsetCommitResponsePartition(Message):
+class OffsetCommitResponsePartition(WireMessage):
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
 
 
-class OffsetCommitResponseTopic(Message):
+class OffsetCommitResponseTopic(WireMessage):
     name: str = field(STRING)
     partitions: Sequence[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
-class OffsetCommitResponse(Message):
+class OffsetCommitResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=3)
     topics: Sequence[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
 
@@ -268,26 +268,26 @@ class OffsetCommitResponse(Message):
 # ---- OffsetFetch ---------------------------------------------------------------------------------
 
 
-class OffsetFetchRequestTopic(Message):
+class OffsetFetchRequestTopic(WireMessage):
     name: str = field(STRING)
     partition_indexes: Sequence[int] = array(INT32)
 
 
-class OffsetFetchRequestGroup(Message):
+class OffsetFetchRequestGroup(WireMessage):
     group_id: str = field(STRING)
     member_id: str | None = field(STRING, default=None, since=9)
     member_epoch: int = field(INT32, default=-1, since=9)
     topics: Sequence[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic)
 
 
-class OffsetFetchRequest(Message):
+class OffsetFetchRequest(WireMessage):
     group_id: str = field(STRING, until=7)
     topics: Sequence[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, until=7)
     groups: Sequence[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, since=8)
     require_stable: bool = field(BOOL, since=7)
 
 
-class OffsetFetchResponsePartition(Message):
+class OffsetFetchResponsePartition(WireMessage):
     partition_index: int = field(INT32)
     committed_offset: int = field(INT64)
     committed_leader_epoch: int = field(INT32, default=-1, since=5)
@@ -295,18 +295,18 @@ class OffsetFetchResponsePartition(Message):
     error_code: int = field(INT16)
 
 
-class OffsetFetchResponseTopic(Message):
+class OffsetFetchResponseTopic(WireMessage):
     name: str = field(STRING)
     partitions: Sequence[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition)
 
 
-class OffsetFetchResponseGroup(Message):
+class OffsetFetchResponseGroup(WireMessage):
     group_id: str = field(STRING)
     topics: Sequence[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic)
     error_code: int = field(INT16)
 
 
-class OffsetFetchResponse(Message):
+class OffsetFetchResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=3)
     topics: Sequence[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, until=7)
     error_code: int = field(INT16, since=2, until=7)
@@ -316,13 +316,13 @@ class OffsetFetchResponse(Message):
 # ---- FindCoordinator -----------------------------------------------------------------------------
 
 
-class FindCoordinatorRequest(Message):
+class FindCoordinatorRequest(WireMessage):
     key: str = field(STRING, until=3)
     key_type: int = field(INT8, since=1)
     coordinator_keys: Sequence[str] = array(STRING, since=4)
 
 
-class Coordinator(Message):
+class Coordinator(WireMessage):
     key: str = field(STRING)
     node_id: int = field(INT32)
     host: str = field(STRING)
@@ -331,7 +331,7 @@ class Coordinator(Message):
     error_message: str | None = field(STRING)
 
 
-class FindCoordinatorResponse(Message):
+class FindCoordinatorResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=1)
     error_code: int = field(INT16, until=3)
     error_message: str | None = field(STRING, since=1, until=3)
@@ -344,12 +344,12 @@ class FindCoordinatorResponse(Message):
 # ---- JoinGroup -----------------------------------------------------------------------------------
 
 
-class JoinGroupRequestProtocol(Message):
+class JoinGroupRequestProtocol(WireMessage):
     name: str = field(STRING)
     metadata: bytes = field(OCTETS)
 
 
-class JoinGroupRequest(Message):
+class JoinGroupRequest(WireMessage):
     group_id: str = field(STRING)
     session_timeout_ms: int = field(INT32)
     rebalance_timeout_ms: int = field(INT32, default=-1, since=1)
@@ -360,13 +360,13 @@ class JoinGroupRequest(Message):
     reason: str | None = field(STRING, default=None, since=8)
 
 
-class JoinGroupResponseMember(Message):
+class JoinGroupResponseMember(WireMessage):
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING, default=None, since=5)
     metadata: bytes = field(OCTETS)
 
 
-class JoinGroupResponse(Message):
+class JoinGroupResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=2)
     error_code: int = field(INT16)
     generation_id: int = field(INT32, default=-1)
@@ -381,14 +381,14 @@ class JoinGroupResponse(Message):
 # ---- Heartbeat -----------------------------------------------------------------------------------
 
 
-class HeartbeatRequest(Message):
+class HeartbeatRequest(WireMessage):
     group_id: str = field(STRING)
     generation_id: int = field(INT32)
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING, default=None, since=3)
 
 
-class HeartbeatResponse(Message):
+class HeartbeatResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=1)
     error_code: int = field(INT16)
 
@@ -396,25 +396,25 @@ class HeartbeatResponse(Message):
 # ---- LeaveGroup ----------------------------------------------------------------------------------
 
 
-class MemberIdentity(Message):
+class MemberIdentity(WireMessage):
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING, default=None)
     reason: str | None = field(STRING, default=None, since=5)
 
 
-class LeaveGroupRequest(Message):
+class LeaveGroupRequest(WireMessage):
     group_id: str = field(STRING)
     member_id: str = field(STRING, until=2)
     members: Sequence[MemberIdentity] = array(MemberIdentity, since=3)
 
 
-class MemberResponse(Message):
+class MemberResponse(WireMessage):
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING)
     error_code: int = field(INT16)
 
 
-class LeaveGroupResponse(Message):
+class LeaveGroupResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=1)
     error_code: int = field(INT16)
     members: Sequence[MemberResponse] = array(MemberResponse, since=3)
@@ -423,12 +423,12 @@ class LeaveGroupResponse(Message):
 # ---- SyncGroup -----------------------------------------------------------------------------------
 
 
-class SyncGroupRequestAssignment(Message):
+class SyncGroupRequestAssignment(WireMessage):
     member_id: str = field(STRING)
     assignment: bytes = field(OCTETS)
 
 
-class SyncGroupRequest(Message):
+class SyncGroupRequest(WireMessage):
     group_id: str = field(STRING)
     generation_id: int = field(INT32)
     member_id: str = field(STRING)
@@ -438,7 +438,7 @@ class SyncGroupRequest(Message):
     assignments: Sequence[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
 
 
-class SyncGroupResponse(Message):
+class SyncGroupResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=1)
     error_code: int = field(INT16)
     protocol_type: str | None = field(STRING, default=None, since=5)
@@ -449,12 +449,12 @@ class SyncGroupResponse(Message):
 # ---- DescribeGroups ------------------------------------------------------------------------------
 
 
-class DescribeGroupsRequest(Message):
+class DescribeGroupsRequest(WireMessage):
     groups: Sequence[str] = array(STRING)
     include_authorized_operations: bool = field(BOOL, since=3)
 
 
-class DescribedGroupMember(Message):
+class DescribedGroupMember(WireMessage):
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING, default=None, since=4)
     client_id: str = field(STRING)
@@ -463,7 +463,7 @@ class DescribedGroupMember(Message):
     member_assignment: bytes = field(OCTETS)
 
 
-class DescribedGroup(Message):
+class DescribedGroup(WireMessage):
     error_code: int = field(INT16)
     group_id: str = field(STRING)
     group_state: str = field(STRING)
@@ -473,7 +473,7 @@ class DescribedGroup(Message):
     authorized_operations: int = field(INT32, default=-2147483648, since=3)
 
 
-class DescribeGroupsResponse(Message):
+class DescribeGroupsResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=1)
     groups: Sequence[DescribedGroup] = array(DescribedGroup)
 
@@ -481,19 +481,19 @@ class DescribeGroupsResponse(Message):
 # ---- ListGroups ----------------------------------------------------------------------------------
 
 
-class ListGroupsRequest(Message):
+class ListGroupsRequest(WireMessage):
     states_filter: Sequence[str] = array(STRING, since=4)
     types_filter: Sequence[str] = array(STRING, since=5)
 
 
-class ListedGroup(Message):
+class ListedGroup(WireMessage):
     group_id: str = field(STRING)
     protocol_type: str = field(STRING)
     group_state: str = field(STRING, since=4)
     group_type: str = field(STRING, since=5)
 
 
-class ListGroupsResponse(Message):
+class ListGroupsResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=1)
     error_code: int = field(INT16)
     groups: Sequence[ListedGroup] = array(ListedGroup)
@@ -502,18 +502,18 @@ class ListGroupsResponse(Message):
 # ---- ApiVersions ---------------------------------------------------------------------------------
 
 
-class ApiVersionsRequest(Message):
+class ApiVersionsRequest(WireMessage):
     client_software_name: str = field(STRING, since=3)
     client_software_version: str = field(STRING, since=3)
 
 
-class ApiVersion(Message):
+class ApiVersion(WireMessage):
     api_key: int = field(INT16)
     min_version: int = field(INT16)
     max_version: int = field(INT16)
 
 
-class ApiVersionsResponse(Message):
+class ApiVersionsResponse(WireMessage):
     error_code: int = field(INT16)
     api_keys: Sequence[ApiVersion] = array(ApiVersion)
     throttle_time_ms: int = field(INT32, since=1)
@@ -522,17 +522,17 @@ class ApiVersionsResponse(Message):
 # ---- CreateTopics --------------------------------------------------------------------------------
 
 
-class CreatableReplicaAssignment(Message):
+class CreatableReplicaAssignment(WireMessage):
     partition_index: int = field(INT32)
     broker_ids: Sequence[int] = array(INT32)
 
 
-class CreatableTopicConfig(Message):
+class CreatableTopicConfig(WireMessage):
     name: str = field(STRING)
     value: str | None = field(STRING)
 
 
-class CreatableTopic(Message):
+class CreatableTopic(WireMessage):
     name: str = field(STRING)
     num_partitions: int = field(INT32)
     replication_factor: int = field(INT16)
@@ -540,13 +540,13 @@ class CreatableTopic(Message):
     configs: Sequence[CreatableTopicConfig] = array(CreatableTopicConfig)
 
 
-class CreateTopicsRequest(Message):
+class CreateTopicsRequest(WireMessage):
     topics: Sequence[CreatableTopic] = array(CreatableTopic)
     timeout_ms: int = field(INT32, default=60000)
     validate_only: bool = field(BOOL, since=1)
 
 
-class CreatableTopicConfigs(Message):
+class CreatableTopicConfigs(WireMessage):
     name: str = field(STRING)
     value: str | None = field(STRING)
     read_only: bool = field(BOOL)
@@ -554,7 +554,7 @@ class CreatableTopicConfigs(Message):
     is_sensitive: bool = field(BOOL)
 
 
-class CreatableTopicResult(Message):
+class CreatableTopicResult(WireMessage):
     name: str = field(STRING)
     topic_id: bytes = field(UUID, since=7)
     error_code: int = field(INT16)
@@ -564,7 +564,7 @@ class CreatableTopicResult(Message):
     configs: Sequence[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, since=5)
 
 
-class CreateTopicsResponse(Message):
+class CreateTopicsResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=2)
     topics: Sequence[CreatableTopicResult] = array(CreatableTopicResult)
 
@@ -572,25 +572,25 @@ class CreateTopicsResponse(Message):
 # ---- DeleteTopics --------------------------------------------------------------------------------
 
 
-class DeleteTopicState(Message):
+class DeleteTopicState(WireMessage):
     name: str | None = field(STRING, default=None)
     topic_id: bytes = field(UUID)
 
 
-class DeleteTopicsRequest(Message):
+class DeleteTopicsRequest(WireMessage):
     topics: Sequence[DeleteTopicState] = array(DeleteTopicState, since=6)
     topic_names: Sequence[str] = array(STRING, until=5)
     timeout_ms: int = field(INT32)
 
 
-class DeletableTopicResult(Message):
+class DeletableTopicResult(WireMessage):
     name: str | None = field(STRING)
     topic_id: bytes = field(UUID, since=6)
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, default=None, since=5)
 
 
-class DeleteTopicsResponse(Message):
+class DeleteTopicsResponse(WireMessage):
     throttle_time_ms: int = field(INT32, since=1)
     responses: Sequence[DeletableTopicResult] = array(DeletableTopicResult)
 
@@ -598,33 +598,33 @@ class DeleteTopicsResponse(Message):
 # ---- DeleteRecords -------------------------------------------------------------------------------
 
 
-class DeleteRecordsPartition(Message):
+class DeleteRecordsPartition(WireMessage):
     partition_index: int = field(INT32)
     offset: int = field(INT64)
 
 
-class DeleteRecordsTopic(Message):
+class DeleteRecordsTopic(WireMessage):
     name: str = field(STRING)
     partitions: Sequence[DeleteRecordsPartition] = array(DeleteRecordsPartition)
 
 
-class DeleteRecordsRequest(Message):
+class DeleteRecordsRequest(WireMessage):
     topics: Sequence[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = field(INT32)
 
 
-class DeleteRecordsPartitionResult(Message):
+class DeleteRecordsPartitionResult(WireMessage):
     partition_index: int = field(INT32)
     low_watermark: int = field(INT64)
     error_code: int = field(INT16)
 
 
-class DeleteRecordsTopicResult(Message):
+class DeleteRecordsTopicResult(WireMessage):
     name: str = field(STRING)
     partitions: Sequence[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
 
 
-class DeleteRecordsResponse(Message):
+class DeleteRecordsResponse(WireMessage):
     throttle_time_ms: int = field(INT32)
     topics: Sequence[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)
 
@@ -632,14 +632,14 @@ class DeleteRecordsResponse(Message):
 # ---- InitProducerId ------------------------------------------------------------------------------
 
 
-class InitProducerIdRequest(Message):
+class InitProducerIdRequest(WireMessage):
     transactional_id: str | None = field(STRING)
     transaction_timeout_ms: int = field(INT32)
     producer_id: int = field(INT64, default=-1, since=3)
     producer_epoch: int = field(INT16, default=-1, since=3)
 
 
-class InitProducerIdResponse(Message):
+class InitProducerIdResponse(WireMessage):
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16)
     producer_id: int = field(INT64, default=-1)
@@ -649,29 +649,29 @@ class InitProducerIdResponse(Message):
 # ---- CreatePartitions ----------------------------------------------------------------------------
 
 
-class CreatePartitionsAssignment(Message):
+class CreatePartitionsAssignment(WireMessage):
     broker_ids: Sequence[int] = array(INT32)
 
 
-class CreatePartitionsTopic(Message):
+class CreatePartitionsTopic(WireMessage):
     name: str = field(STRING)
     count: int = field(INT32)
     assignments: Sequence[CreatePartitionsAssignment] | None = array(CreatePartitionsAssignment)
 
 
-class CreatePartitionsRequest(Message):
+class CreatePartitionsRequest(WireMessage):
     topics: Sequence[CreatePartitionsTopic] = array(CreatePartitionsTopic)
     timeout_ms: int = field(INT32)
     validate_only: bool = field(BOOL)
 
 
-class CreatePartitionsTopicResult(Message):
+class CreatePartitionsTopicResult(WireMessage):
     name: str = field(STRING)
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, default=None)
 
 
-class CreatePartitionsResponse(Message):
+class CreatePartitionsResponse(WireMessage):
     throttle_time_ms: int = field(INT32)
     results: Sequence[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
 
@@ -679,16 +679,16 @@ class CreatePartitionsResponse(Message):
 # ---- DeleteGroups --------------------------------------------------------------------------------
 
 
-class DeleteGroupsRequest(Message):
+class DeleteGroupsRequest(WireMessage):
     groups_names: Sequence[str] = array(STRING)
 
 
-class DeletableGroupResult(Message):
+class DeletableGroupResult(WireMessage):
     group_id: str = field(STRING)
     error_code: int = field(INT16)
 
 
-class DeleteGroupsResponse(Message):
+class DeleteGroupsResponse(WireMessage):
     throttle_time_ms: int = field(INT32)
     results: Sequence[DeletableGroupResult] = array(DeletableGroupResult)
 
@@ -696,12 +696,12 @@ class DeleteGroupsResponse(Message):
 # ---- AddPartitionsToTxn --------------------------------------------------------------------------
 
 
-class AddPartitionsToTxnTopic(Message):
+class AddPartitionsToTxnTopic(WireMessage):
     name: str = field(STRING)
     partitions: Sequence[int] = array(INT32)
 
 
-class AddPartitionsToTxnTransaction(Message):
+class AddPartitionsToTxnTransaction(WireMessage):
     transactional_id: str = field(STRING)
     producer_id: int = field(INT64)
     producer_epoch: int = field(INT16)
@@ -709,7 +709,7 @@ class AddPartitionsToTxnTransaction(Message):
     topics: Sequence[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic)
 
 
-class AddPartitionsToTxnRequest(Message):
+class AddPartitionsToTxnRequest(WireMessage):
     transactions: Sequence[AddPartitionsToTxnTransaction] = array(
         AddPartitionsToTxnTransaction, since=4
     )
@@ -719,24 +719,24 @@ class AddPartitionsToTxnRequest(Message):
     v3_and_below_topics: Sequence[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, until=3)
 
 
-class AddPartitionsToTxnPartitionResult(Message):
+class AddPartitionsToTxnPartitionResult(WireMessage):
     partition_index: int = field(INT32)
     partition_error_code: int = field(INT16)
 
 
-class AddPartitionsToTxnTopicResult(Message):
+class AddPartitionsToTxnTopicResult(WireMessage):
     name: str = field(STRING)
     results_by_partition: Sequence[AddPartitionsToTxnPartitionResult] = array(
         AddPartitionsToTxnPartitionResult
     )
 
 
-class AddPartitionsToTxnResult(Message):
+class AddPartitionsToTxnResult(WireMessage):
     transactional_id: str = field(STRING)
     topic_results: Sequence[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)
 
 
-class AddPartitionsToTxnResponse(Message):
+class AddPartitionsToTxnResponse(WireMessage):
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16, since=4)
     results_by_transaction: Sequence[AddPartitionsToTxnResult] = array(
@@ -750,14 +750,14 @@ class AddPartitionsToTxnResponse(Message):
 # ---- EndTxn --------------------------------------------------------------------------------------
 
 
-class EndTxnRequest(Message):
+class EndTxnRequest(WireMessage):
     transactional_id: str = field(STRING)
     producer_id: int = field(INT64)
     producer_epoch: int = field(INT16)
     committed: bool = field(BOOL)
 
 
-class EndTxnResponse(Message):
+class EndTxnResponse(WireMessage):
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16)
 
@@ -769,8 +769,8 @@ class Api(NamedTuple):
     """A kind of request: its number, its messages, and its first flexible version (KIP-482)."""
 
     key: int
-    request: type[Message]
-    response: type[Message]
+    request: type[WireMessage]
+    response: type[WireMessage]
     flexible: int
 
     @property

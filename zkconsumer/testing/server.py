@@ -1,7 +1,7 @@
 """Fake servers on loopback ports: one thread, its event loop, and connections that carry frames.
 
 ZooKeeper's protocol and Kafka's both send frames: four bytes with the length, then the content. One
-thread runs all servers of a fake cluster, so their state needs no lock. `Engine.call` runs a
+thread runs all servers of a fake cluster, so their state needs no lock. `ServerEngine.call` runs a
 function of another thread on this thread.
 """
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class Engine:
+class ServerEngine:
     """The thread on which fake servers run; several servers can share one engine.
 
     `start` and `stop` are counted: the thread ends when the last server stops.
@@ -239,7 +239,7 @@ class Port:
     """
 
     def __init__(
-        self, engine: Engine, connection: Callable[[Port], FramedConnection], port: int = 0
+        self, engine: ServerEngine, connection: Callable[[Port], FramedConnection], port: int = 0
     ) -> None:
         """`connection` makes the object of a new connection; `port` 0 means any free port."""
         self.engine = engine

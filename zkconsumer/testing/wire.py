@@ -1,8 +1,8 @@
 """The broker's half of Kafka's wire protocol: requests as bytes become values, and back.
 
-A message is a class whose attributes are fields, each with the versions that contain it. `Message`
-builds the coders of each version when the version is first used. Both directions exist for every
-message, so that the tests can compare them.
+A message is a class whose attributes are fields, each with the versions that contain it.
+`WireMessage` builds the coders of each version when the version is first used. Both directions
+exist for every message, so that the tests can compare them.
 
 Kafka: `clients/src/main/resources/common/message/README.md`. Tagged fields are optional in every
 message: they are skipped when read, and never written.
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, dataclass_transfor
 
 from zkconsumer.kafka.columns.requests import FieldReader, MalformedError
 
-M = TypeVar("M", bound="Message")
+M = TypeVar("M", bound="WireMessage")
 T = TypeVar("T")
 
 LAST: Final = 99
@@ -30,7 +30,7 @@ class Coder(NamedTuple):
     write: Callable[[bytearray, Any], object]  # Any: as above
 
 
-class Kind(NamedTuple):
+class FieldType(NamedTuple):
     """The coders of a field's type: for old versions, and for flexible ones (KIP-482)."""
 
     old: Coder
@@ -40,14 +40,14 @@ class Kind(NamedTuple):
 # ---- numbers -------------------------------------------------------------------------------------
 
 
-def _number(form: str, kind: type[int] = int) -> Kind:
+def _number(form: str, kind: type[int] = int) -> FieldType:
     packer = struct.Struct(form)
 
     def write(out: bytearray, value: int) -> None:
         out += packer.pack(value)
 
     coder = Coder(lambda reader: kind(reader.number(form)), write)
-    return Kind(coder, coder)
+    return FieldType(coder, coder)
 
 
 def read_varint(reader: FieldReader) -> int:
@@ -117,8 +117,8 @@ def _encode(value: str) -> bytes:
     return value.encode(errors="surrogateescape")
 
 
-STRING: Final = Kind(_sized(_SHORT, _decode, _encode), _sized(_COMPACT, _decode, _encode))
-OCTETS: Final = Kind(_sized(_LONG, bytes, bytes), _sized(_COMPACT, bytes, bytes))
+STRING: Final = FieldType(_sized(_SHORT, _decode, _encode), _sized(_COMPACT, _decode, _encode))
+OCTETS: Final = FieldType(_sized(_LONG, bytes, bytes), _sized(_COMPACT, bytes, bytes))
 
 NO_ID: Final = bytes(16)
 """The topic id of a topic that is not named by its id."""
@@ -130,10 +130,10 @@ def _read_uuid(reader: FieldReader) -> bytes:
 
 
 _UUID_CODER: Final = Coder(_read_uuid, lambda out, value: out.extend(value))
-UUID: Final = Kind(_UUID_CODER, _UUID_CODER)
+UUID: Final = FieldType(_UUID_CODER, _UUID_CODER)
 
 
-_EMPTY: Final[Mapping[Kind, object]] = {
+_EMPTY: Final[Mapping[FieldType, object]] = {
     BOOL: False,
     **dict.fromkeys((INT8, INT16, INT32, INT64), 0),
     STRING: "",
@@ -166,7 +166,7 @@ def _array(length: Coder, coder: Coder) -> Coder:
 class Field(NamedTuple):
     """A field of a message, in the versions from `since` to `until`."""
 
-    kind: Kind | type[Message]
+    kind: FieldType | type[WireMessage]
     is_array: bool
     default: object
     since: int
@@ -174,7 +174,7 @@ class Field(NamedTuple):
 
     def coder(self, version: int, *, flexible: bool) -> Coder:
         """Return the coder of this field in one version."""
-        if isinstance(self.kind, Kind):
+        if isinstance(self.kind, FieldType):
             coder = self.kind.flexible if flexible else self.kind.old
         else:
             coder = _coder(self.kind, version, flexible=flexible)
@@ -184,26 +184,26 @@ class Field(NamedTuple):
 
 
 def field(
-    kind: Kind | type[Message], *, default: object = ..., since: int = 0, until: int = LAST
+    kind: FieldType | type[WireMessage], *, default: object = ..., since: int = 0, until: int = LAST
 ) -> Any:  # Any: the annotation of the attribute states the type
     """Describe a field; `default` is its value in the versions that do not have it.
 
     A number is 0 by default, a text or bytes empty, and a message null.
     """
     if default is ...:
-        default = _EMPTY[kind] if isinstance(kind, Kind) else None
+        default = _EMPTY[kind] if isinstance(kind, FieldType) else None
     return Field(kind, False, default, since, until)
 
 
 def array(
-    kind: Kind | type[Message], *, default: object = (), since: int = 0, until: int = LAST
+    kind: FieldType | type[WireMessage], *, default: object = (), since: int = 0, until: int = LAST
 ) -> Any:  # Any: the annotation of the attribute states the type
     """Describe a field that is an array; it is empty by default."""
     return Field(kind, True, default, since, until)
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True)
-class Message:
+class WireMessage:
     """A request, a response, or an element of an array in one.
 
     A field that a version does not have has its default value.
@@ -231,10 +231,10 @@ def skip_tags(reader: FieldReader) -> None:
         reader.skip(read_varint(reader))
 
 
-_CODERS: Final[dict[tuple[type[Message], int, bool], Coder]] = {}
+_CODERS: Final[dict[tuple[type[WireMessage], int, bool], Coder]] = {}
 
 
-def _coder(message: type[Message], version: int, *, flexible: bool) -> Coder:
+def _coder(message: type[WireMessage], version: int, *, flexible: bool) -> Coder:
     """Return the coder of a message in one version; it is made once."""
     key = message, version, flexible
     if key not in _CODERS:
@@ -242,20 +242,20 @@ def _coder(message: type[Message], version: int, *, flexible: bool) -> Coder:
     return _CODERS[key]
 
 
-def _new_coder(message: type[Message], version: int, *, flexible: bool) -> Coder:
+def _new_coder(message: type[WireMessage], version: int, *, flexible: bool) -> Coder:
     parts = [
         (name, *one.coder(version, flexible=flexible))
         for name, one in message.fields.items()
         if one.since <= version <= one.until
     ]
 
-    def read(reader: FieldReader) -> Message:
+    def read(reader: FieldReader) -> WireMessage:
         found = message(**{name: reads(reader) for name, reads, _ in parts})
         if flexible:
             skip_tags(reader)
         return found
 
-    def write(out: bytearray, value: Message) -> None:
+    def write(out: bytearray, value: WireMessage) -> None:
         for name, _, writes in parts:
             writes(out, getattr(value, name))
         if flexible:
@@ -270,7 +270,7 @@ def decode(message: type[M], version: int, reader: FieldReader, *, flexible: boo
     return found
 
 
-def encode(value: Message, version: int, *, flexible: bool) -> bytes:
+def encode(value: WireMessage, version: int, *, flexible: bool) -> bytes:
     """Return a message of this version as bytes."""
     out = bytearray()
     _coder(type(value), version, flexible=flexible).write(out, value)

@@ -17,9 +17,9 @@ from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.znodes import Change, parent_of
 from zkconsumer.testing.clock import Clock
 from zkconsumer.testing.faults import Delay, Fault, Injection
-from zkconsumer.testing.server import Engine, Port
+from zkconsumer.testing.server import Port, ServerEngine
 from zkconsumer.testing.zookeeper_service import ClientConnection, ZooKeeperService
-from zkconsumer.testing.zookeeper_wire import Call, Op
+from zkconsumer.testing.zookeeper_wire import Op, ZooKeeperCall
 
 DEFAULT_RELEASE = "3.8.4"
 OLDEST_RELEASE = (3, 3)
@@ -47,7 +47,7 @@ class LocalSession:
     Fake brokers register in one. As for a client, its ephemeral znodes end with it.
     """
 
-    def __init__(self, service: ZooKeeperService, engine: Engine, timeout_s: float) -> None:
+    def __init__(self, service: ZooKeeperService, engine: ServerEngine, timeout_s: float) -> None:
         self._service, self._engine = service, engine
         self.id = engine.call(lambda: service.open_local(timeout_s))
 
@@ -106,7 +106,7 @@ class FakeZooKeeper:
         port: int = 0,
         tick_time_s: float = 0.1,
         clock: Clock | None = None,
-        engine: Engine | None = None,
+        engine: ServerEngine | None = None,
     ) -> None:
         """
         Args:
@@ -125,7 +125,7 @@ class FakeZooKeeper:
         self.release = release
         self.tick_time_s = tick_time_s
         self.clock = clock or Clock()
-        self.engine = engine or Engine("fake ZooKeeper")
+        self.engine = engine or ServerEngine("fake ZooKeeper")
         self._service = ZooKeeperService(release=release, tick_time_s=tick_time_s, clock=self.clock)
         self._port = Port(self.engine, lambda at: ClientConnection(at, self._service), port)
         self._timer: asyncio.TimerHandle | None = None
@@ -305,7 +305,7 @@ class FakeZooKeeper:
         path: str = "",
         session: int = 0,
         times: int | None = 1,
-    ) -> Injection[tuple[int, Call]]:
+    ) -> Injection[tuple[int, ZooKeeperCall]]:
         """Let a fault hit the next requests that fit.
 
         Args:
@@ -316,7 +316,7 @@ class FakeZooKeeper:
             times: how many requests it hits; None: each one, until `cancel`.
         """
 
-        def fits(sent: tuple[int, Call]) -> bool:
+        def fits(sent: tuple[int, ZooKeeperCall]) -> bool:
             number, call = sent
             return (
                 session in (0, number)

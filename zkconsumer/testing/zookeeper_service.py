@@ -24,7 +24,7 @@ from zkconsumer.testing import zookeeper_wire as wire
 from zkconsumer.testing.clock import Clock
 from zkconsumer.testing.faults import Delay, Fault, Injections
 from zkconsumer.testing.server import FramedConnection, Port
-from zkconsumer.testing.zookeeper_wire import Call, Error, FullStat, Op
+from zkconsumer.testing.zookeeper_wire import FullStat, KeeperCode, Op, ZooKeeperCall
 
 MAX_SESSION_TIMEOUT_S: Final = 60.0
 """The longest session timeout that the server grants; ten times the JVM consumer's default."""
@@ -144,7 +144,7 @@ class ZooKeeperService:
         self.sim = SimZooKeeper(tick_s=tick_time_s, rules=Rules.of(release), first_session=number)
         self._secret = secrets.token_bytes(16)
         self.connections: dict[int, ClientConnection] = {}
-        self.injections: Injections[tuple[int, Call]] = Injections()
+        self.injections: Injections[tuple[int, ZooKeeperCall]] = Injections()
         self.isolated: set[int] = set()
         self.listeners: list[Callable[[Change], object]] = []
         self._locals: set[int] = set()  # living sessions of the test's process
@@ -264,14 +264,14 @@ class ZooKeeperService:
         op = Op(number)
         fault: Fault | Delay | None = None
         try:
-            call = Call(xid, op, wire.read_request(op, reader, connection.identities))
+            call = ZooKeeperCall(xid, op, wire.read_request(op, reader, connection.identities))
             fault = self.injections.take((connection.session, call))
             if fault is Fault.CUT_BEFORE:
                 connection.cut()
                 return
             body = self._execute(connection, call)
         except wire.MalformedError as error:
-            body = self._refuse(op, Error.MARSHALLING, str(error))
+            body = self._refuse(op, KeeperCode.MARSHALLING, str(error))
         except wire.RefusedRequestError as error:
             body = self._refuse(op, error.error, str(error))
         except _EndedError:
@@ -283,7 +283,7 @@ class ZooKeeperService:
         self,
         connection: ClientConnection,
         xid: int,
-        body: bytes | Error,
+        body: bytes | KeeperCode,
         fault: Fault | Delay | None,
     ) -> None:
         if fault is Fault.CUT_AFTER:
@@ -292,13 +292,13 @@ class ZooKeeperService:
         delay_s = fault.seconds if isinstance(fault, Delay) else 0.0
         # The client gets the events of a change before the reply that shows the change.
         self.publish(delayed=connection, delay_s=delay_s)
-        error = body if isinstance(body, Error) else Error.OK
+        error = body if isinstance(body, KeeperCode) else KeeperCode.OK
         head = wire.head(xid, self.sim.last_zxid, error)
-        connection.send(head, b"" if isinstance(body, Error) else body, delay_s=delay_s)
-        if error is Error.AUTH_FAILED or not self.sim.is_connected(connection.session):
+        connection.send(head, b"" if isinstance(body, KeeperCode) else body, delay_s=delay_s)
+        if error is KeeperCode.AUTH_FAILED or not self.sim.is_connected(connection.session):
             connection.close()
 
-    def _execute(self, connection: ClientConnection, call: Call) -> bytes | Error:
+    def _execute(self, connection: ClientConnection, call: ZooKeeperCall) -> bytes | KeeperCode:
         """Execute a request; return the reply's body, or the error."""
         session, sim, now = connection.session, self.sim, self.now
         match call.request:
@@ -314,7 +314,7 @@ class ZooKeeperService:
                 sim.ping(session, now)
                 sim.set_watches(session, seen=seen, data=data, absent=absent, children=children)
                 return b""
-            case wire.Transaction(_, writes):
+            case wire.MultiWrite(_, writes):
                 reply = self._ask(session, rq.Multi(writes))
                 return wire.transaction_result(call.request, reply, self._describe)
             case wire.MultiRead(reads):
@@ -325,7 +325,7 @@ class ZooKeeperService:
                 if reply.code is not Code.OK:
                     return wire.error_of(reply.code, request)
                 if reply.value is None:
-                    return Error.NO_NODE  # of `exists`
+                    return KeeperCode.NO_NODE  # of `exists`
                 return wire.result(call.op, request, reply.value, self._describe)
 
     def _ask(self, session: int, request: rq.Request | rq.Rights | rq.Write | SetAcl) -> Reply:
@@ -337,9 +337,9 @@ class ZooKeeperService:
 
     def _authenticate(
         self, connection: ClientConnection, request: wire.Authenticate
-    ) -> bytes | Error:
+    ) -> bytes | KeeperCode:
         if request.scheme != "digest":
-            return self._refuse(Op.AUTH, Error.AUTH_FAILED, f"the scheme {request.scheme!r}")
+            return self._refuse(Op.AUTH, KeeperCode.AUTH_FAILED, f"the scheme {request.scheme!r}")
         user = request.credentials.partition(b":")[0].decode()
         digest = base64.b64encode(hashlib.sha1(request.credentials).digest()).decode()
         identity = f"digest:{user}:{digest}"
@@ -347,7 +347,7 @@ class ZooKeeperService:
         self.sim.authenticate(connection.session, identity)
         return b""
 
-    def _refuse(self, op: Op, error: Error, text: str) -> Error:
+    def _refuse(self, op: Op, error: KeeperCode, text: str) -> KeeperCode:
         logger.warning("the fake ZooKeeper refuses %s with %s: %s", op.name, error.name, text)
         return error
 
@@ -358,7 +358,7 @@ class ZooKeeperService:
             "%s does not know the request %s; it answers UNIMPLEMENTED and closes the connection",
             *(who, wire.name_of(number)),
         )
-        connection.send(wire.head(xid, self.sim.last_zxid, Error.UNIMPLEMENTED))
+        connection.send(wire.head(xid, self.sim.last_zxid, KeeperCode.UNIMPLEMENTED))
         connection.close()
 
     # ---- after each change -----------------------------------------------------------------------

@@ -78,7 +78,7 @@ LACKING: Final[dict[int, str]] = {
 PING_XID, AUTH_XID, EVENT_XID = -2, -4, -1
 
 
-class Error(IntEnum):
+class KeeperCode(IntEnum):
     """The result of a request, with the numbers of `KeeperException.Code`."""
 
     OK = 0
@@ -97,22 +97,22 @@ class Error(IntEnum):
 
 
 _ERRORS = {
-    Code.OK: Error.OK,
-    Code.NO_NODE: Error.NO_NODE,
-    Code.NODE_EXISTS: Error.NODE_EXISTS,
-    Code.BAD_VERSION: Error.BAD_VERSION,
-    Code.NOT_EMPTY: Error.NOT_EMPTY,
-    Code.NO_AUTH: Error.NO_AUTH,
+    Code.OK: KeeperCode.OK,
+    Code.NO_NODE: KeeperCode.NO_NODE,
+    Code.NODE_EXISTS: KeeperCode.NODE_EXISTS,
+    Code.BAD_VERSION: KeeperCode.BAD_VERSION,
+    Code.NOT_EMPTY: KeeperCode.NOT_EMPTY,
+    Code.NO_AUTH: KeeperCode.NO_AUTH,
 }
 
 
-def error_of(code: Code, request: object) -> Error:
+def error_of(code: Code, request: object) -> KeeperCode:
     """Return the number of a refusal; `request` is the request or the write that was refused."""
     if code is not Code.OTHER:
         return _ERRORS[code]
     # The simulator refuses creates below ephemeral znodes, invalid paths, and to delete the root.
     is_valid = isinstance(request, rq.Create) and is_valid_path(request.path)
-    return Error.NO_CHILDREN_FOR_EPHEMERALS if is_valid else Error.BAD_ARGUMENTS
+    return KeeperCode.NO_CHILDREN_FOR_EPHEMERALS if is_valid else KeeperCode.BAD_ARGUMENTS
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class MalformedError(Exception):
 class RefusedRequestError(Exception):
     """A request that the server refuses before the simulator sees it; `error` is the reply's."""
 
-    def __init__(self, error: Error, text: str = "") -> None:
+    def __init__(self, error: KeeperCode, text: str = "") -> None:
         super().__init__(text or error.name)
         self.error = error
 
@@ -247,7 +247,7 @@ class SetWatches:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class MultiWrite:
     """A `multi`; the operation of each write determines the form of its result."""
 
     ops: tuple[Op, ...]
@@ -269,12 +269,12 @@ Request = (
     | Close
     | Authenticate
     | SetWatches
-    | Transaction
+    | MultiWrite
     | MultiRead
 )
 
 
-class Call(NamedTuple):
+class ZooKeeperCall(NamedTuple):
     """A request with its number and the client's number for it."""
 
     xid: int
@@ -285,7 +285,7 @@ class Call(NamedTuple):
     def paths(self) -> tuple[str, ...]:
         """The znodes that the request names."""
         request = self.request
-        if isinstance(request, Transaction):
+        if isinstance(request, MultiWrite):
             return tuple(write.path for write in request.writes)
         if isinstance(request, MultiRead):
             return tuple(read.path for read in request.reads)
@@ -323,7 +323,7 @@ def _create(reader: Reader, identities: _Identities) -> CreateWithAcl:
     rights, flags = reader.rights(), reader.int32()
     if not 0 <= flags <= 3:
         raise RefusedRequestError(
-            Error.UNIMPLEMENTED, f"a znode with the flags {flags} (container, TTL)"
+            KeeperCode.UNIMPLEMENTED, f"a znode with the flags {flags} (container, TTL)"
         )
     make = CreateSequential if flags & 2 else CreateWithAcl
     return make(path, data, bool(flags & 1), acl=_acl(rights, identities))
@@ -338,13 +338,15 @@ def _acl(rights: Sequence[Right], identities: _Identities) -> Acl:
             logins = [one for one in identities if not one.startswith("ip:")]
             entries += [Right(one, permissions) for one in logins]
         elif scheme == "ip" and "/" in name:
-            raise RefusedRequestError(Error.UNIMPLEMENTED, f"the ACL entry {identity!r}, a network")
+            raise RefusedRequestError(
+                KeeperCode.UNIMPLEMENTED, f"the ACL entry {identity!r}, a network"
+            )
         elif identity == "world:anyone" or (scheme in _SCHEMES and name):
             entries.append(Right(identity, permissions))
         else:
-            raise RefusedRequestError(Error.INVALID_ACL, f"the ACL entry {identity!r}")
+            raise RefusedRequestError(KeeperCode.INVALID_ACL, f"the ACL entry {identity!r}")
     if not entries:
-        raise RefusedRequestError(Error.INVALID_ACL, "an ACL without an entry")
+        raise RefusedRequestError(KeeperCode.INVALID_ACL, "an ACL without an entry")
     return acl_of(entries)
 
 
@@ -355,7 +357,7 @@ def _set_data(reader: Reader, _: _Identities) -> rq.SetData:
 def _set_acl(reader: Reader, identities: _Identities) -> SetAcl:
     path, rights = reader.string(), reader.rights()
     if reader.int32() != -1:
-        raise RefusedRequestError(Error.UNIMPLEMENTED, "setACL with a version")
+        raise RefusedRequestError(KeeperCode.UNIMPLEMENTED, "setACL with a version")
     return SetAcl(path, _acl(rights, identities))
 
 
@@ -396,16 +398,18 @@ _WRITES: dict[int, Callable[[Reader, _Identities], rq.Write]] = {
 }
 
 
-def _multi(reader: Reader, identities: _Identities) -> Transaction:
+def _multi(reader: Reader, identities: _Identities) -> MultiWrite:
     ops: list[Op] = []
     writes: list[rq.Write] = []
     for number in _elements(reader):
         read = _WRITES.get(number)
         if read is None:
-            raise RefusedRequestError(Error.UNIMPLEMENTED, f"{name_of(number)} in a transaction")
+            raise RefusedRequestError(
+                KeeperCode.UNIMPLEMENTED, f"{name_of(number)} in a transaction"
+            )
         ops.append(Op(number))
         writes.append(read(reader, identities))
-    return Transaction(tuple(ops), tuple(writes))
+    return MultiWrite(tuple(ops), tuple(writes))
 
 
 def _multi_read(reader: Reader, _: _Identities) -> MultiRead:
@@ -481,7 +485,7 @@ _LAST_ELEMENT = _ELEMENT.pack(-1, True, -1)
 _INT = struct.Struct(">i")
 
 
-def head(xid: int, zxid: int, error: Error = Error.OK) -> bytes:
+def head(xid: int, zxid: int, error: KeeperCode = KeeperCode.OK) -> bytes:
     """Return a reply's header."""
     return _HEAD.pack(xid, zxid, error)
 
@@ -502,7 +506,7 @@ _SYNC_CONNECTED = 3
 def event(kind: str, path: str) -> bytes:
     """Return the notification of a watch."""
     return (
-        _HEAD.pack(EVENT_XID, -1, Error.OK)
+        _HEAD.pack(EVENT_XID, -1, KeeperCode.OK)
         + struct.pack(">ii", _KINDS[kind], _SYNC_CONNECTED)
         + write_string(path)
     )
@@ -574,7 +578,7 @@ def result(op: Op, request: Request | rq.Write, value: object, describe: Describ
     return write_stat(describe(path, None))  # of setACL
 
 
-def transaction_result(transaction: Transaction, reply: Reply, describe: Describe) -> bytes:
+def transaction_result(transaction: MultiWrite, reply: Reply, describe: Describe) -> bytes:
     """Encode the result of each write of a transaction.
 
     If a write was refused, the writes before it have the error 0, and those after it
@@ -582,16 +586,16 @@ def transaction_result(transaction: Transaction, reply: Reply, describe: Describ
     """
     if reply.code is Code.OK:
         parts = [
-            _ELEMENT.pack(op, False, Error.OK) + result(op, write, value, describe)
+            _ELEMENT.pack(op, False, KeeperCode.OK) + result(op, write, value, describe)
             for op, write, value in zip(
                 transaction.ops, transaction.writes, reply.value, strict=True
             )
         ]
     else:
         failed = int(reply.value)
-        errors = [Error.OK] * failed
+        errors = [KeeperCode.OK] * failed
         errors.append(error_of(reply.code, transaction.writes[failed]))
-        errors += [Error.RUNTIME_INCONSISTENCY] * (len(transaction.writes) - failed - 1)
+        errors += [KeeperCode.RUNTIME_INCONSISTENCY] * (len(transaction.writes) - failed - 1)
         parts = [_failure(error) for error in errors]
     return b"".join((*parts, _LAST_ELEMENT))
 
@@ -603,12 +607,12 @@ def reads_result(reads: Sequence[tuple[rq.Get | rq.Children, Reply]], describe: 
         if reply.code is Code.OK:
             op = Op.GET_DATA if isinstance(request, rq.Get) else Op.GET_CHILDREN
             parts.append(
-                _ELEMENT.pack(op, False, Error.OK) + result(op, request, reply.value, describe)
+                _ELEMENT.pack(op, False, KeeperCode.OK) + result(op, request, reply.value, describe)
             )
         else:
             parts.append(_failure(error_of(reply.code, request)))
     return b"".join((*parts, _LAST_ELEMENT))
 
 
-def _failure(error: Error) -> bytes:
+def _failure(error: KeeperCode) -> bytes:
     return _ELEMENT.pack(-1, False, error) + _INT.pack(error)

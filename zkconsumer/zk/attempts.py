@@ -46,7 +46,7 @@ class NotZooKeeperError(ConnectionDropped):  # type: ignore[misc]  # kazoo has n
     """The server's answer is not ZooKeeper's; kazoo tries again, as after a lost connection."""
 
 
-class Fault(Enum):
+class AttemptFault(Enum):
     """The kinds of failed attempts; the value is the text for a user."""
 
     UNKNOWN_HOST = "unknown host"
@@ -56,7 +56,7 @@ class Fault(Enum):
     STRANGE = "answers, but not as ZooKeeper: is this a broker?"
 
 
-LASTING = frozenset({Fault.UNKNOWN_HOST, Fault.CLOSES, Fault.STRANGE})
+LASTING = frozenset({AttemptFault.UNKNOWN_HOST, AttemptFault.CLOSES, AttemptFault.STRANGE})
 """Faults that a wrong address or a setting causes, and that do not end with an outage."""
 
 
@@ -64,7 +64,7 @@ LASTING = frozenset({Fault.UNKNOWN_HOST, Fault.CLOSES, Fault.STRANGE})
 class FailedAttempt:
     """One failed attempt at an address."""
 
-    fault: Fault
+    fault: AttemptFault
     text: str
     at: Address
 
@@ -113,7 +113,9 @@ class Attempts:
                 OSError,
                 UnicodeError,
             ) as error:  # UnicodeError: a label of the name is too long
-                self._note(name, Fault.UNKNOWN_HOST, f"unknown host ({_reason(error)})", ("", 0))
+                self._note(
+                    name, AttemptFault.UNKNOWN_HOST, f"unknown host ({_reason(error)})", ("", 0)
+                )
                 continue
             found += [(host.strip(), str(one[4][0]), int(one[4][1])) for one in known]
         if not found:
@@ -137,13 +139,13 @@ class Attempts:
         if stage is HandshakeStage.OPENING and isinstance(error.__context__, BrokenPipeError):
             stage = HandshakeStage.GREETING
         if isinstance(error, NotZooKeeperError):
-            fault = Fault.STRANGE
+            fault = AttemptFault.STRANGE
         elif stage is not HandshakeStage.GREETING:
-            fault = Fault.UNREACHABLE
+            fault = AttemptFault.UNREACHABLE
         elif isinstance(error, ConnectionDropped):
-            fault = Fault.CLOSES
+            fault = AttemptFault.CLOSES
         else:
-            fault = Fault.SILENT
+            fault = AttemptFault.SILENT
         text = fault.value
         if stage is HandshakeStage.LOGIN:
             text = "does not complete the login"
@@ -151,9 +153,9 @@ class Attempts:
             text = _reason(error.__context__ or error)
         self._note(self._name, fault, text, self._at)
 
-    def _note(self, name: str, fault: Fault, text: str, at: Address) -> None:
+    def _note(self, name: str, fault: AttemptFault, text: str, at: Address) -> None:
         self._failures[name] = FailedAttempt(fault, text, at)
-        if fault is Fault.CLOSES:
+        if fault is AttemptFault.CLOSES:
             self._refusals.setdefault(name, RefusedHandshakes(time.monotonic()))
         else:
             self._refusals.pop(name, None)
@@ -174,7 +176,9 @@ class Attempts:
 
     # ---- what they say ---------------------------------------------------------------------------
 
-    def faults(self, kinds: frozenset[Fault] = frozenset(Fault)) -> dict[str, FailedAttempt]:
+    def faults(
+        self, kinds: frozenset[AttemptFault] = frozenset(AttemptFault)
+    ) -> dict[str, FailedAttempt]:
         """Return the failures of these kinds, by server."""
         known = dict(self._failures)
         return {name: one for name, one in known.items() if one.fault in kinds}
@@ -187,7 +191,11 @@ class Attempts:
         """Return the failures, and the present attempt if it is the first one of its server."""
         known = self.faults()
         if self._name and not self.is_connected and self._name not in known:
-            fault = Fault.SILENT if self.stage is HandshakeStage.GREETING else Fault.UNREACHABLE
+            fault = (
+                AttemptFault.SILENT
+                if self.stage is HandshakeStage.GREETING
+                else AttemptFault.UNREACHABLE
+            )
             text = fault.value or "the attempt to connect has not ended"
             known[self._name] = FailedAttempt(fault, text, self._at)
         return known
@@ -261,7 +269,7 @@ class Attempts:
         return self.must_sync
 
 
-_PUZZLING = frozenset({Fault.SILENT, Fault.CLOSES})
+_PUZZLING = frozenset({AttemptFault.SILENT, AttemptFault.CLOSES})
 
 
 def _identified(failure: FailedAttempt) -> FailedAttempt:
@@ -272,7 +280,7 @@ def _identified(failure: FailedAttempt) -> FailedAttempt:
         text = "answers, but not as ZooKeeper: this is a Kafka broker"
     elif b"not currently serving" in said:
         text = "ZooKeeper is up, and has no quorum"
-    elif not said and failure.fault is Fault.CLOSES:
+    elif not said and failure.fault is AttemptFault.CLOSES:
         text = f"{text}: is maxClientCnxns reached, or is this a broker?"
     return replace(failure, text=text)
 

@@ -32,7 +32,7 @@ from zkconsumer.errors import (
 from zkconsumer.protocol.model import Session
 from zkconsumer.protocol.requests import Code, Reply, Requests, run_operation
 from zkconsumer.zk import kazoo_transport
-from zkconsumer.zk.attempts import Address, Attempts, Fault
+from zkconsumer.zk.attempts import Address, AttemptFault, Attempts
 from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
 from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, TransportRequest
 
@@ -224,7 +224,7 @@ class ZooKeeperSession:
 
     def _no_session(self, where: str) -> ZooKeeperUnreachableError:
         limit_s, faults = self._config.zookeeper_connection_timeout_s, self._attempts.faults()
-        if faults and all(one.fault is Fault.UNKNOWN_HOST for one in faults.values()):
+        if faults and all(one.fault is AttemptFault.UNKNOWN_HOST for one in faults.values()):
             return ZooKeeperUnreachableError(
                 f"no ZooKeeper session: {self.failures()}",
                 where=where,

@@ -11,20 +11,25 @@ from support.kafka.encoded_records import Record, batch
 from support.wait import LIMIT_S
 
 from zkconsumer.kafka.columns.buffers import SlabPool
-from zkconsumer.kafka.columns.record_sets import Engine, RecordSet, compiled_engine, plain_engine
+from zkconsumer.kafka.columns.record_sets import (
+    ParserEngine,
+    RecordSet,
+    compiled_engine,
+    plain_engine,
+)
 from zkconsumer.protocol.model import TopicPartition
 
 TP = TopicPartition("topic", 3)
 
 
 @pytest.fixture(params=[compiled_engine, plain_engine])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> ParserEngine:
     """An engine with its own pool of slabs."""
-    made: Engine = request.param()
+    made: ParserEngine = request.param()
     return made._replace(pool=SlabPool((made.octets, made.ints, made.longs), 100, 1 << 20))
 
 
-def read(engine: Engine, fill: int) -> pa.RecordBatch:
+def read(engine: ParserEngine, fill: int) -> pa.RecordBatch:
     """Return a record batch of two large values; it stays in its slab."""
     data = batch([Record(n, b"k", bytes([fill]) * 200_000, 5) for n in range(2)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
@@ -35,7 +40,7 @@ def address(found: pa.Array) -> int:
     return int(found.buffers()[2].address)
 
 
-def test_the_memory_of_a_dropped_batch_is_used_again(engine: Engine) -> None:
+def test_the_memory_of_a_dropped_batch_is_used_again(engine: ParserEngine) -> None:
     """The next batch uses the memory of a batch that was dropped, and has its own rows."""
     first = read(engine, 1)
     before = address(first["value"])
@@ -46,7 +51,7 @@ def test_the_memory_of_a_dropped_batch_is_used_again(engine: Engine) -> None:
     assert second["value"].to_pylist() == [bytes([2]) * 200_000] * 2
 
 
-def test_one_column_keeps_the_memory(engine: Engine) -> None:
+def test_one_column_keeps_the_memory(engine: ParserEngine) -> None:
     """While a column or a slice of a batch exists, later batches do not change it."""
     kept = read(engine, 1)["value"][1:]
     others = [read(engine, fill) for fill in (2, 3)]
@@ -54,7 +59,7 @@ def test_one_column_keeps_the_memory(engine: Engine) -> None:
     assert len({address(one) for one in (kept, *(one["value"] for one in others))}) == 3
 
 
-def test_a_child_process_has_its_own_memory(engine: Engine) -> None:
+def test_a_child_process_has_its_own_memory(engine: ParserEngine) -> None:
     """After a fork, batches of the child process do not change those of the parent."""
     kept = [read(engine, 1)]
 
@@ -72,7 +77,7 @@ def test_a_child_process_has_its_own_memory(engine: Engine) -> None:
     assert kept[0]["value"].to_pylist() == [bytes([1]) * 200_000] * 2
 
 
-def test_a_small_batch_keeps_no_slab(engine: Engine) -> None:
+def test_a_small_batch_keeps_no_slab(engine: ParserEngine) -> None:
     """A batch of a few rows is copied out of its slab, which is reused at once."""
     data = batch([Record(0, b"k", b"v", 5)])
     small = [next(RecordSet(TP, pa.py_buffer(data), engine).batches()) for _ in range(3)]
@@ -83,7 +88,7 @@ def test_a_small_batch_keeps_no_slab(engine: Engine) -> None:
     assert all(one.get_total_buffer_size() < 1000 for one in small)
 
 
-def test_a_large_record_gets_memory_of_its_size(engine: Engine) -> None:
+def test_a_large_record_gets_memory_of_its_size(engine: ParserEngine) -> None:
     """A record that is larger than a slab is read, and its memory is not kept."""
     data = batch([Record(0, b"K" * 1_500_000, b"V" * 3_000_000, 5)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()

@@ -21,7 +21,7 @@ from zkconsumer.kafka.columns.record_sets import (
     ROWS,
     SCHEMA,
     Batches,
-    Engine,
+    ParserEngine,
     RecordSet,
     compiled_engine,
     plain_engine,
@@ -37,14 +37,14 @@ ENGINES = {"compiled": COMPILED, "plain": PLAIN}
 
 
 @pytest.fixture(params=list(ENGINES))
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> ParserEngine:
     return ENGINES[request.param]
 
 
 Row = tuple[int, bytes | None, bytes | None, int | None, int]
 
 
-def rows_of(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]:
+def rows_of(data: bytes, engine: ParserEngine, **wanted: int) -> tuple[list[Row], str]:
     """Return the rows of a record set, and the text of the error that ends them.
 
     Check that both forms of a record set have the same rows.
@@ -54,7 +54,7 @@ def rows_of(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]
     return rows, error
 
 
-def located_rows(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]:
+def located_rows(data: bytes, engine: ParserEngine, **wanted: int) -> tuple[list[Row], str]:
     """Return the rows of the runs that refer to the bytes of a record set, as columns have them."""
     found: list[Row] = []
     try:
@@ -69,7 +69,7 @@ def located_rows(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row],
     return found, ""
 
 
-def column_rows(data: bytes, engine: Engine, **wanted: int) -> tuple[list[Row], str]:
+def column_rows(data: bytes, engine: ParserEngine, **wanted: int) -> tuple[list[Row], str]:
     """Return the rows of the record batches of a record set."""
     found: list[Row] = []
     try:
@@ -158,7 +158,7 @@ def magic_of(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", list(corpus()))
-def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: Engine) -> None:
+def test_an_incomplete_batch_is_left_for_the_next_fetch(name: str, engine: ParserEngine) -> None:
     """A set that is cut at any byte gives its complete batches, and no error."""
     data, records = corpus()[name]
     rows = expected(records, magic=magic_of(name))
@@ -225,7 +225,7 @@ def test_random_bytes_with_right_checksums(kind: int) -> None:
     assert errors > 100
 
 
-def unchecked(data: bytes, engine: Engine) -> tuple[list[int], int]:
+def unchecked(data: bytes, engine: ParserEngine) -> tuple[list[int], int]:
     """Parse without comparing checksums; return the offsets and the status."""
     table = engine.longs(bytearray(8 * parsers.WIDTH * 20))
     found = engine.longs(bytearray(8 * parsers.SCANNED))
@@ -241,7 +241,7 @@ def unchecked(data: bytes, engine: Engine) -> tuple[list[int], int]:
     return list(out.offsets[: cursor[parsers.FILLED]]), status
 
 
-def columns(engine: Engine, rows: int, size: int) -> parsers.Columns:
+def columns(engine: ParserEngine, rows: int, size: int) -> parsers.Columns:
     """Return buffers filled with zeros for some rows."""
     kinds = ("ints", "octets", "octets") * 2 + (
         "longs",
@@ -256,7 +256,7 @@ def columns(engine: Engine, rows: int, size: int) -> parsers.Columns:
     return parsers.Columns(*(getattr(engine, kind)(bytearray(size)) for kind, size in made))
 
 
-def test_a_compressed_batch_that_does_not_decompress(engine: Engine) -> None:
+def test_a_compressed_batch_that_does_not_decompress(engine: ParserEngine) -> None:
     """Damage under a correct checksum gives the rows before it, then an error with the offset."""
     good = batch([Record(0, None, b"a", 7)])
     bad = message(Record(5, None, b"no gzip at all", 7), magic=1, attributes=1)
@@ -265,7 +265,7 @@ def test_a_compressed_batch_that_does_not_decompress(engine: Engine) -> None:
     assert "before offset 6 cannot be decompressed" in error
 
 
-def test_a_wrong_checksum(engine: Engine) -> None:
+def test_a_wrong_checksum(engine: ParserEngine) -> None:
     """The rows before a damaged batch are delivered; the error names the next offset."""
     good, bad = batch([Record(0, None, b"a", 7)]), bytearray(batch([Record(1, None, b"b", 7)]))
     bad[-2] ^= 1
@@ -274,7 +274,7 @@ def test_a_wrong_checksum(engine: Engine) -> None:
     assert error == "the batch before offset 2 has a wrong checksum"
 
 
-def test_the_sizes_of_batches(engine: Engine) -> None:
+def test_the_sizes_of_batches(engine: ParserEngine) -> None:
     """`sizes` gives the bytes per offset, and the size of a batch if all batches are equal."""
     equal = [batch([Record(10 * n + m, None, bytes(100), 5) for m in range(10)]) for n in range(3)]
     size = len(equal[0])
@@ -287,7 +287,7 @@ def test_the_sizes_of_batches(engine: Engine) -> None:
     assert RecordSet(TP, pa.py_buffer(old), engine).sizes() == Batches(len(old) / 4, 0)
 
 
-def test_control_batches_are_holes(engine: Engine) -> None:
+def test_control_batches_are_holes(engine: ParserEngine) -> None:
     """Transaction markers give no rows, and the next fetch begins after them."""
     marker = batch([Record(1, b"\0\0\0\1", b"\0\0\0\0\0\0", 7)], is_control=True)
     data = batch([Record(0, None, b"a", 7)]) + marker
@@ -295,7 +295,7 @@ def test_control_batches_are_holes(engine: Engine) -> None:
     assert RecordSet(TP, pa.py_buffer(data), engine).next_offset == 2
 
 
-def test_nested_compressed_sets(engine: Engine) -> None:
+def test_nested_compressed_sets(engine: ParserEngine) -> None:
     """In nested wrappers of v1, offsets are relative to the next outer wrapper."""
     records = [Record(n, None, b"%d" % n, 9) for n in range(20, 26)]
     inner = [message_set(records[at : at + 3], magic=1, codec="gzip") for at in (0, 3)]
@@ -306,7 +306,7 @@ def test_nested_compressed_sets(engine: Engine) -> None:
     assert rows_of(data, engine) == (expected(records, magic=1), "")
 
 
-def test_formats_may_follow_one_another(engine: Engine) -> None:
+def test_formats_may_follow_one_another(engine: ParserEngine) -> None:
     """If the format of a log was changed, one response has batches of all formats."""
     parts = [
         message_set([Record(0, None, b"a"), Record(1, None, b"b")], magic=0),
@@ -323,7 +323,7 @@ def test_formats_may_follow_one_another(engine: Engine) -> None:
     assert RecordSet(TP, pa.py_buffer(b"".join(parts)), engine).next_offset == 6
 
 
-def test_only_the_wanted_offsets(engine: Engine) -> None:
+def test_only_the_wanted_offsets(engine: ParserEngine) -> None:
     """Within a batch, records before `first` and from `until` on are skipped."""
     records = [Record(n, None, b"%d" % n, 5) for n in range(10)]
     for data in (batch(records), message_set(records, magic=0), message_set(records, magic=1)):
@@ -331,7 +331,7 @@ def test_only_the_wanted_offsets(engine: Engine) -> None:
         assert [row[0] for row in found] == [3, 4, 5, 6]
 
 
-def test_headers_can_be_returned(engine: Engine) -> None:
+def test_headers_can_be_returned(engine: ParserEngine) -> None:
     """Headers are returned in their order, with repeated names and null values."""
     headers = (("a", b"1"), ("b", None), ("a", b""))
     data = batch([Record(0, None, b"v", 5, headers), Record(1, None, b"w", 5)])
@@ -341,7 +341,7 @@ def test_headers_can_be_returned(engine: Engine) -> None:
     assert [run.headers(number) for number in range(2)] == [list(headers), []]
 
 
-def test_large_sets_come_in_several_batches(engine: Engine) -> None:
+def test_large_sets_come_in_several_batches(engine: ParserEngine) -> None:
     """A record batch has at most `ROWS` rows or 2 MiB, or a single larger message."""
     many = [Record(n, b"k", b"v", 5) for n in range(ROWS + 1000)]
     large = [Record(ROWS + 1000 + n, None, bytes([n]) * 700_000, 5) for n in range(3)]
@@ -356,7 +356,7 @@ def test_large_sets_come_in_several_batches(engine: Engine) -> None:
     assert offsets == list(range(ROWS + 1004))
 
 
-def test_small_batches_keep_small_buffers(engine: Engine) -> None:
+def test_small_batches_keep_small_buffers(engine: ParserEngine) -> None:
     """The buffers of a small batch are not much larger than its rows."""
     records = [Record(n, None, b"v" * 10, 5) for n in range(100)]
     data = batch(records, codec="gzip")
@@ -364,7 +364,7 @@ def test_small_batches_keep_small_buffers(engine: Engine) -> None:
     assert found.get_total_buffer_size() < 20_000
 
 
-def test_times_that_microseconds_cannot_hold_are_null(engine: Engine) -> None:
+def test_times_that_microseconds_cannot_hold_are_null(engine: ParserEngine) -> None:
     """If a time exceeds the range of microseconds, the time is null; the record is delivered."""
     data = batch([Record(0, None, b"a", 0), Record(1, None, b"b", (1 << 62) + 5)])
     found, error = rows_of(data, engine)
@@ -372,7 +372,7 @@ def test_times_that_microseconds_cannot_hold_are_null(engine: Engine) -> None:
     assert [row[3] for row in found] == [0, None]
 
 
-def test_a_time_is_exact_although_another_one_does_not_fit(engine: Engine) -> None:
+def test_a_time_is_exact_although_another_one_does_not_fit(engine: ParserEngine) -> None:
     """A time of milliseconds is exact even if the batch begins with a time of nanoseconds."""
     times = [1_790_000_000_000_000_000, 1_790_000_000_000, 1_790_000_000_000_000_000 - 5]
     data = batch([Record(at, None, b"a", time) for at, time in enumerate(times)])
@@ -381,7 +381,7 @@ def test_a_time_is_exact_although_another_one_does_not_fit(engine: Engine) -> No
     assert [row[3] for row in found] == [None, 1_790_000_000_000, None]
 
 
-def test_a_timestamp_is_a_time_in_utc(engine: Engine) -> None:
+def test_a_timestamp_is_a_time_in_utc(engine: ParserEngine) -> None:
     """The column has microseconds in UTC, as in Spark's Kafka connector."""
     data = batch([Record(0, None, b"a", 1_500_000_000_123)])
     (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()

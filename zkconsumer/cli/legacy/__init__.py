@@ -118,7 +118,7 @@ def _run(
     entry: _Entry, release: KafkaRelease, arguments: list[str], common: Common, backups: Path
 ) -> None:
     from zkconsumer.cli.legacy.joptsimple import OptionError
-    from zkconsumer.cli.legacy.tool import Ended, Tool
+    from zkconsumer.cli.legacy.tool import Tool, ToolExit
     from zkconsumer.protocol.java import JavaError
 
     if not (release.since(entry.first) and entry.last.since(release)):
@@ -136,7 +136,7 @@ def _run(
     )
     try:
         getattr(module, entry.function)(tool)
-    except Ended as ended:
+    except ToolExit as ended:
         raise typer.Exit(ended.code) from None
     except (JavaError, OptionError) as error:
         _end(f'Exception in thread "main" {error.kind}: {error}')

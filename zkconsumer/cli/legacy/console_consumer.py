@@ -24,7 +24,7 @@ from zkconsumer.admin.legacy import ZkUtils, forget
 from zkconsumer.cli import abandon_stdout, is_of_stdout
 from zkconsumer.cli.legacy.joptsimple import Option, OptionError, Options, Parser
 from zkconsumer.cli.legacy.releases import KafkaRelease
-from zkconsumer.cli.legacy.tool import Ended, Tool
+from zkconsumer.cli.legacy.tool import Tool, ToolExit
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.messages import Message, TimestampType
 from zkconsumer.consumer.stream_partitions import Decoded
@@ -333,7 +333,7 @@ def run(tool: Tool) -> None:
         if tool.release.since(KafkaRelease.R0_11):
             tool.usage(parser, str(error))
         tool.err(str(error))
-        raise Ended(1) from None
+        raise ToolExit(1) from None
     request = _parsed(tool, parser, given)
     with tool.zookeeper(request.connect, request.properties) as zk:
         group = request.group or _new_group(zk)
@@ -345,7 +345,7 @@ def run(tool: Tool) -> None:
     if tool.release.since(KafkaRelease.R0_10) and given.has("enable-systest-events"):
         tool.out("shutdown_complete")
     if ended.code:
-        raise Ended(ended.code)
+        raise ToolExit(ended.code)
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -452,7 +452,7 @@ def _pairs(tool: Tool, texts: list[str]) -> dict[str, str]:
                 found[name] = value
             case _:
                 tool.err(f"Invalid command line properties: {' '.join(texts)}")
-                raise Ended(1)
+                raise ToolExit(1)
     return found
 
 
@@ -483,7 +483,7 @@ def _set_reset(tool: Tool, given: Options, properties: dict[str, str]) -> None:
             f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={value}', "
             "please remove one option"
         )
-        raise Ended(1)
+        raise ToolExit(1)
 
 
 # ---- preparation ---------------------------------------------------------------------------------
@@ -494,7 +494,7 @@ def _prepare(tool: Tool, zk: ZkUtils, given: Options, request: _Request, group: 
 
     if tool.release.since(KafkaRelease.R0_9) and not zk.exists(paths.BROKER_IDS):
         tool.err("No brokers found in ZK.")
-        raise Ended(1)
+        raise ToolExit(1)
     if given.has("delete-consumer-offsets"):
         tool.writing(zk).delete(paths.group(group), live=Live.FORCE)
         return
@@ -506,7 +506,7 @@ def _prepare(tool: Tool, zk: ZkUtils, given: Options, request: _Request, group: 
             f"Found previous offset information for this group {group}. Please use "
             "--delete-consumer-offsets to delete previous offsets metadata"
         )
-        raise Ended(1)
+        raise ToolExit(1)
 
 
 def _new_group(zk: ZkUtils) -> str:

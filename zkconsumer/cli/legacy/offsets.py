@@ -8,7 +8,7 @@ from pathlib import Path
 from zkconsumer.admin.legacy import NO_LEADER, NoNodeError, ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option
 from zkconsumer.cli.legacy.releases import KafkaRelease
-from zkconsumer.cli.legacy.tool import HELP, Ended, Tool, connect_string, no_file
+from zkconsumer.cli.legacy.tool import HELP, Tool, ToolExit, connect_string, no_file
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java import JavaError
@@ -88,13 +88,13 @@ def update(tool: Tool) -> None:
     tool.deprecated(KafkaRelease.R0_11, "releases following 0.11.0.0.")
     if len(tool.arguments) < 3:
         tool.out(USAGE)
-        raise Ended(1)
+        raise ToolExit(1)
     which, file, topic = tool.arguments[:3]
     properties = tool.properties(file)
     config = ConsumerConfig.from_properties(properties)
     if which not in ("earliest", "latest"):
         tool.out(USAGE)
-        raise Ended(1)
+        raise ToolExit(1)
     group = validate_group(config.group_id)
     with tool.zookeeper(config.zookeeper_connect, properties) as zk:
         found = _ends(zk, validate_topic(topic), which, tool.broker_limit_s)

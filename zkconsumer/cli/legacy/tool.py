@@ -33,7 +33,7 @@ BROKER_S = 10.0
 HELP = Option("help", "Print this message.")
 
 
-class Ended(Exception):
+class ToolExit(Exception):
     """Raised to end the tool with an exit code."""
 
     def __init__(self, code: int) -> None:
@@ -103,21 +103,21 @@ class Tool:
     # ---- arguments -------------------------------------------------------------------------------
 
     def options(self, options: Iterable[Option], summary: str) -> tuple[Parser, Options]:
-        """Parse the arguments of a tool that has `--help`. Raises Ended, OptionError."""
+        """Parse the arguments of a tool that has `--help`. Raises ToolExit, OptionError."""
         parser = Parser(options, self.release)
         if not self.arguments:
             self.usage(parser, summary)
         given = parser.parse(self.arguments)
         if given.has("help"):
             sys.stdout.write(parser.help())
-            raise Ended(0)
+            raise ToolExit(0)
         return parser, given
 
     def usage(self, parser: Parser, words: str) -> NoReturn:
         """Print the usage and end with exit code 1 (`CommandLineUtils.printUsageAndDie`)."""
         self.err(words)
         sys.stderr.write(parser.help())
-        raise Ended(1)
+        raise ToolExit(1)
 
     def properties(self, file: str) -> dict[str, str]:
         """Read a properties file that the tool's arguments name. Raises JavaError, ConfigError."""

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 from zkconsumer.kafka.columns import parsers
-from zkconsumer.kafka.columns.record_sets import Engine, compiled_engine, plain_engine
+from zkconsumer.kafka.columns.record_sets import ParserEngine, compiled_engine, plain_engine
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def compiling_nothing() -> Iterator[None]:
         yield
 
 
-def ready_engine() -> Engine:
+def ready_engine() -> ParserEngine:
     """Return the compiled engine if its loops are loaded, else the plain one.
 
     The first call loads the loops from numba's cache, or starts the thread that compiles them. A
@@ -55,7 +55,7 @@ def ready_engine() -> Engine:
     return found.result() if found.done() else plain_engine()
 
 
-def fastest_engine() -> Engine:
+def fastest_engine() -> ParserEngine:
     """Return the compiled engine; wait until it is compiled.
 
     Without numba, or without a directory for the compiled loops, return the plain one.
@@ -63,7 +63,7 @@ def fastest_engine() -> Engine:
     return _fastest().result()
 
 
-def engines_for(chosen: Engine | None) -> Callable[[], Engine]:
+def engines_for(chosen: ParserEngine | None) -> Callable[[], ParserEngine]:
     """Return a function that a reader calls for each response: it returns the chosen engine, or
     without a choice the ready one.
 
@@ -78,15 +78,15 @@ def engines_for(chosen: Engine | None) -> Callable[[], Engine]:
 _STARTING: Final = threading.Lock()
 
 
-def _fastest() -> Future[Engine]:
+def _fastest() -> Future[ParserEngine]:
     with _STARTING:
         return _begin()
 
 
 @cache
-def _begin() -> Future[Engine]:
+def _begin() -> Future[ParserEngine]:
     """Load the compiled engine, or start to compile it."""
-    found: Future[Engine] = Future()
+    found: Future[ParserEngine] = Future()
     if not parsers.can_compile():
         found.set_result(plain_engine())
         return found
@@ -109,7 +109,7 @@ def _begin() -> Future[Engine]:
     return found
 
 
-def _compile(found: Future[Engine]) -> None:
+def _compile(found: Future[ParserEngine]) -> None:
     try:
         found.set_result(compiled_engine())
     except Exception as error:  # noqa: BLE001  # the messages can be read without the compiler

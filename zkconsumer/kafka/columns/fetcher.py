@@ -47,7 +47,7 @@ from zkconsumer.kafka.columns.lookups import (
     name_of,
     why,
 )
-from zkconsumer.kafka.columns.record_sets import BYTES, Batches, Engine, RecordSet
+from zkconsumer.kafka.columns.record_sets import BYTES, Batches, ParserEngine, RecordSet
 from zkconsumer.kafka.columns.records import CorruptError, Records
 from zkconsumer.kafka.columns.requests import (
     Aborted,
@@ -186,7 +186,7 @@ class OwnFetcher(ABC, Generic[R]):
         self,
         settings: Settings,
         *,
-        engine: Engine | None = None,
+        engine: ParserEngine | None = None,
         session_from: int = SESSION_FROM,
     ) -> None:
         """Create a fetcher; it connects when the first partition is assigned.
@@ -670,7 +670,7 @@ class ColumnFetcher(OwnFetcher[Run]):
         self,
         settings: Settings,
         *,
-        engine: Engine | None = None,
+        engine: ParserEngine | None = None,
         with_headers: bool = False,
         session_from: int = SESSION_FROM,
     ) -> None:

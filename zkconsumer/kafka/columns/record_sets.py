@@ -72,7 +72,7 @@ HEADERS: Final = pa.field("headers", pa.binary())
 """The column of each record's undecoded headers, for `headers_of`; only on request."""
 
 
-class Engine(NamedTuple):
+class ParserEngine(NamedTuple):
     """An implementation of the parsers: compiled over numpy arrays, or Python over memoryviews."""
 
     parsers: Parsers
@@ -85,14 +85,14 @@ class Engine(NamedTuple):
 
 
 @cache
-def plain_engine() -> Engine:
+def plain_engine() -> ParserEngine:
     """Return the engine that needs no numba; it takes some microseconds for each record."""
 
     def view(form: Literal["B", "i", "q"]) -> Callable[[Array], Array]:
         return lambda data: memoryview(data).cast("B").cast(form)
 
     views = view("B"), view("i"), view("q")
-    return Engine(
+    return ParserEngine(
         parsers.PLAIN,
         *views,
         lambda count: memoryview(_zeros(count)),
@@ -101,7 +101,7 @@ def plain_engine() -> Engine:
 
 
 @cache
-def compiled_engine() -> Engine:
+def compiled_engine() -> ParserEngine:
     """Return the compiled engine; the first call on a machine compiles it.
 
     Raises ImportError without numba, and RuntimeError if numba finds no directory for its cache.
@@ -113,7 +113,7 @@ def compiled_engine() -> Engine:
 
     views = view(np.uint8), view(np.int32), view(np.int64)
     # The system provides only those pages of a table that are written.
-    return Engine(
+    return ParserEngine(
         parsers.compiled(),
         *views,
         lambda count: np.empty(count, np.int64),
@@ -128,7 +128,7 @@ def _zeros(count: int) -> array[int]:
 class _Output:
     """The record batch that is being filled; `take` returns it."""
 
-    def __init__(self, engine: Engine, tp: TopicPartition, with_headers: bool) -> None:
+    def __init__(self, engine: ParserEngine, tp: TopicPartition, with_headers: bool) -> None:
         self._engine = engine
         self._tp = tp
         self._with_headers = with_headers
@@ -256,7 +256,7 @@ class RecordSet:
         self,
         tp: TopicPartition,
         data: pa.Buffer,
-        engine: Engine,
+        engine: ParserEngine,
         *,
         first: int = 0,
         until: int = parsers.MAX_OFFSET,
