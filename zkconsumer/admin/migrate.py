@@ -160,11 +160,9 @@ def plan_migration(
         for tp in asked
         if tp in image.offsets or stored.get(tp)
     )
-    gone = "the topic or the partition does not exist"
+    left, gone = TransferAction.LEFT, "the topic or the partition does not exist"
     transfers = tuple(
-        one
-        if one.partition in partitions
-        else replace(one, action=TransferAction.LEFT, reason=gone)
+        one if one.partition in partitions else replace(one, action=left, reason=gone)
         for one in transfers
     )
     if activity is Activity.LIVE:
