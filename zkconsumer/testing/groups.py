@@ -9,13 +9,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
-from zkconsumer.admin.api import Admin
 from zkconsumer.errors import UnknownGroupError
 from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.zk.observer import ChangeKind, GroupPart, Observer
+
+if TYPE_CHECKING:
+    from zkconsumer.admin.api import Admin
 
 SETTLE_LIMIT_S: Final = 60.0
 """How long `wait_until_settled` waits by default, in seconds: ten times the session timeout."""
@@ -37,7 +39,7 @@ def committed(
     zookeeper_connect: str, group: str, *, storage: Storage = Storage.ZOOKEEPER
 ) -> dict[TopicPartition, int]:
     """Return the offsets that a group has committed; none for an unknown group."""
-    with Admin(zookeeper_connect) as admin:
+    with _admin(zookeeper_connect) as admin:
         try:
             found, _ = admin.committed([group], storage=storage)
         except UnknownGroupError:
@@ -65,13 +67,20 @@ def wait_until_settled(
         AssertionError: the group has not settled in time; the text says why.
     """
     deadline = time.monotonic() + timeout_s
-    with Admin(zookeeper_connect) as admin:
+    with _admin(zookeeper_connect) as admin:
         while reasons := _unsettled(admin, group, members):
             if time.monotonic() > deadline:
                 text = "; ".join(reasons)
                 raise AssertionError(f"group {group} has not settled in {timeout_s:g} s: {text}")
             time.sleep(_PAUSE_S)
     return owners(zookeeper_connect, group)
+
+
+def _admin(zookeeper_connect: str) -> Admin:
+    """Return the operator's functions; their import takes a third of the package's."""
+    from zkconsumer.admin.api import Admin  # noqa: PLC0415 - see the docstring
+
+    return Admin(zookeeper_connect)
 
 
 def _unsettled(admin: Admin, group: str, members: int | None) -> list[str]:
