@@ -16,7 +16,7 @@ from support.kafka.offsets import commit_as_another_client, store_of
 from support.zk.client import peer_of
 
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import BrokersUnreachableError
+from zkconsumer.errors import BrokersUnreachableError, ConfigError
 from zkconsumer.kafka import log_answers
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.columns.lookups import Lookup
@@ -257,6 +257,13 @@ def test_brokers_that_answered_are_not_called_silent() -> None:
     assert "do not answer" not in str(refusals.explain(client, denied))
     with pytest.raises(BrokersUnreachableError, match="do not answer"):
         LogClient(brokers, limit_s=0.3).topics()
+
+
+def test_a_property_that_nobody_knows_is_refused() -> None:
+    """A wrong `kafka.` property is refused before a broker is asked."""
+    config = ConnectionConfig(zookeeper_connect="unused:1", kafka={"no.such": "1"})
+    with pytest.raises(ConfigError, match="No such configuration property"):
+        LogClient(Brokers([NOBODY], config), limit_s=LIMIT_S)
 
 
 def test_no_plaintext() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import http.client
 import json
 import re
+import socket
 from typing import Any
 
 import pytest
 from lab.conftest import LabProcess
 
+from zkconsumer.cli.lab import listen
 from zkconsumer.lab.server import WEB, web_files
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -117,3 +120,24 @@ def test_vendored_files_are_unchanged() -> None:
     for name, known in sums.items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == known
         assert name in (folder / "LICENSES.txt").read_text()
+
+
+def test_responses_are_sent_at_once() -> None:
+    """The socket of the lab sends small packets at once (TCP_NODELAY) when asyncio serves it."""
+
+    async def delays() -> list[int]:
+        seen: list[int] = []
+
+        async def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            one = writer.get_extra_info("socket")
+            seen.append(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with listen("127.0.0.1", None) as sock:
+            async with await asyncio.start_server(accepted, sock=sock):
+                reader, writer = await asyncio.open_connection(*sock.getsockname())
+                await reader.read()
+                writer.close()
+        return seen
+
+    assert asyncio.run(delays()) == [1]

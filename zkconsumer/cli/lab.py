@@ -241,7 +241,9 @@ def listen(host: str, port: int | None) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in [DEFAULT_PORT, 0] if port is None else [port]:
-        sock = socket.socket(family)
+        # asyncio sends small packets at once (TCP_NODELAY) only if the socket names the protocol.
+        # Otherwise most responses are delayed by 40 ms.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, candidate))

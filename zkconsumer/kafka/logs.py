@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from typing import Final, Protocol
 
 from zkconsumer.errors import ConfigError, FetchError
@@ -23,6 +24,7 @@ from zkconsumer.kafka.client_settings import (
     Brokers,
     Settings,
     broker_settings,
+    mechanism_of,
     without_own_connections,
 )
 from zkconsumer.kafka.columns.connection import AuthenticationError
@@ -102,6 +104,7 @@ class LogClient:
         settings = _settings(brokers, limit_s)
         self._backend: LogBackend
         if without_own_connections(settings) is None:
+            _check_properties(brokers, settings)
             self._backend = _OwnLogs(
                 {**settings, "isolation.level": brokers.isolation}, limit_s=limit_s
             )
@@ -150,6 +153,20 @@ class LogClient:
         return {
             tp: None if isinstance(one, int) and one < 0 else one for tp, one in answers.items()
         }
+
+
+def _check_properties(brokers: Brokers, settings: Settings) -> None:
+    """Let librdkafka check the user's `kafka.` properties, because zkconsumer's own connections
+    ignore those that they do not know. Raises ConfigError.
+
+    The wheels of confluent-kafka lack Kerberos, and refuse its properties.
+    """
+    given = brokers.config is not None and brokers.config.kafka
+    if given and mechanism_of(settings) != "GSSAPI" and find_spec("confluent_kafka"):
+        from zkconsumer.kafka.refusals import check  # noqa: PLC0415 - loads librdkafka
+
+        # Without a broker, librdkafka looks for no coordinator, which would create a topic.
+        check({**settings, "bootstrap.servers": ""})
 
 
 class _OwnLogs:
