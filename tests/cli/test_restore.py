@@ -9,7 +9,7 @@ import pytest
 from cli.conftest import Run
 from jsonschema import Draft202012Validator
 from kazoo.client import KazooClient
-from support.zk.history_logs import LogWriter, changed, created
+from support.zk.history_logs import LogWriter, changed, created, number
 
 from zkconsumer.cli.schema import schemas
 from zkconsumer.history import transactions as tx
@@ -35,6 +35,37 @@ def test_the_command(call: Run, zookeeper: ZooKeeperServer, client: KazooClient)
     assert (row["zxid"], row["session"]) == (hex(zxid), hex(client.client_id[0]))
     assert "topic orders does not exist" in err
     assert client.get(PATH)[0] == b"2"
+
+
+def test_who_wrote_it(
+    call: Run, zookeeper: ZooKeeperServer, client: KazooClient, tmp_path: Path
+) -> None:
+    """The plan names host, port and user of the writer, and of the edit that is undone."""
+    path = paths.offset("named", TopicPartition("orders", 0))
+    log = LogWriter()
+    log.add(tx.CREATE_SESSION, number(6000), session=7)
+    log.add(tx.CREATE, created(path, b"5"), session=7)
+    log.add(tx.CREATE_SESSION, number(6000), session=8, ms=1000)
+    log.add(tx.SET_DATA, changed(path, b"2"), session=8)
+    log.write(tmp_path)
+    line = "2023-11-14 22:13:{},000 Established session 0x{} with timeout 1 for client /{}\n"
+    (tmp_path / "zookeeper.log").write_text(
+        line.format(20, 7, "10.0.0.7:47") + line.format(21, 8, "10.0.0.8:48")
+    )
+    audit = (
+        "2023-11-14 22:13:20,000 session=0x7\tuser=alice,10.0.0.7\tip=10.0.0.7\toperation=create\n"
+    )
+    (tmp_path / "audit.log").write_text(audit)
+    words = ("offsets", "restore", "named", "-z", zookeeper.connect, "--data-dir", str(tmp_path))
+    words += ("--server-log", str(tmp_path / "zookeeper.log"), "--log-chroot", "/")
+    words += ("--audit-log", str(tmp_path / "audit.log"), "-o", "json")
+    code, out, err = call(*words, "--undo-session", "0x8")
+    (row,) = json.loads(out)
+    assert (row["host"], row["port"], row["user"]) == ("10.0.0.7", 47, "alice"), err
+    assert "undoes the edit of session 0x8 from 10.0.0.8:48, last at" in err
+    code, out, err = call(*words[:-2], "--undo-session", "0x8", "--tables", str(tmp_path))
+    assert code == 2
+    assert "both --data-dir and --tables are given" in err
 
 
 def test_unknown_offsets(call: Run, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import tarfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,10 +18,12 @@ from pyspark.sql import SparkSession
 from support.history.simulated import simulated
 from support.zk.history_logs import LogWriter, created
 
-from zkconsumer.errors import ConfigError, HistoryError
+from zkconsumer.errors import BadFileError, ConfigError, HistoryError
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.describe import Description
-from zkconsumer.history.inputs import History, find_servers
+from zkconsumer.history.inputs import History, find_servers, zxid_of
+from zkconsumer.history.offsets import Choice, Point, Written, read_past
+from zkconsumer.history.saved_tables import SavedTransactions
 from zkconsumer.history.tables import TABLES, as_dict, columns_of, transaction
 from zkconsumer.spark import history_pipeline
 from zkconsumer.spark.history import MOMENTS, column_name
@@ -27,6 +31,7 @@ from zkconsumer.spark.history_pipeline import RunResult, Task, commit, manifest_
 
 Rows = Counter[str]
 SEEDS = (1, 2, 7)
+INCIDENT = Path(__file__).parents[1] / "golden" / "history" / "incident.tar.gz"
 
 
 class Killed(BaseException):
@@ -213,6 +218,66 @@ def test_a_late_file_after_its_logs_were_deleted(log: LogWriter, tmp_path: Path)
     with pytest.raises(HistoryError, match="restore the older logs, or remove the late file"):
         update(out, logs)
     assert {table: written(out, table) for table in TABLES} == before
+
+
+@pytest.mark.parametrize("at", [0.3, 0.9])
+def test_offsets_from_the_tables(incident: tuple[Path, Path], at: float) -> None:
+    """The tables show the same offsets at a moment as the logs, apart from the rights."""
+    logs, output = incident
+    servers = find_servers([logs])
+    history = History(servers)
+    times = [row.time_ms for batch in history.batches() for row in batch.rows]
+    point = Point(Choice.TIME, round(times[0] + at * (times[-1] - times[0])))
+    of_logs, of_tables = read_past(servers, point), read_past(SavedTransactions(output), point)
+    assert (of_tables.zxid, of_tables.time_ms) == (of_logs.zxid, of_logs.time_ms)
+    assert of_tables.created == of_logs.created
+    assert of_tables.lifetimes == of_logs.lifetimes
+    assert of_tables.offsets == {
+        group: {tp: one._replace(acl=None) for tp, one in of.items() if isinstance(one, Written)}
+        for group, of in of_logs.offsets.items()
+    }
+    edit = Point(Choice.SESSION, 0x20001644E490000)  # it wrote no offset, in both
+    for source in (servers, SavedTransactions(output)):
+        with pytest.raises(ConfigError, match="wrote no offset"):
+            read_past(source, edit)
+
+
+@pytest.fixture(scope="module")
+def incident(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The logs of a real incident, and the output of two runs of the pipeline."""
+    folder = tmp_path_factory.mktemp("incident")
+    logs, output = folder / "logs", folder / "output"
+    with tarfile.open(INCIDENT) as archive:
+        archive.extractall(folder / "all", filter="data")
+    files = sorted(find_servers([folder / "all"])[0].logs, key=zxid_of)
+    logs.mkdir()
+    for some in (files[:1], files[1:]):
+        for file in some:
+            shutil.copy(file.name, logs)
+        update(output / "prod", logs)
+    return logs, output
+
+
+def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
+    """A directory without tables, one with several ensembles, and a damaged file are errors."""
+    with pytest.raises(BadFileError, match="the directory has no tables"):
+        SavedTransactions(tmp_path)
+    log = LogWriter()
+    log.add(tx.CREATE, created("/a"))
+    log.write(tmp_path / "logs")
+    for name in ("prod", "test"):
+        update(tmp_path / "out" / name, tmp_path / "logs")
+    with pytest.raises(BadFileError, match="the tables of 2 ensembles") as raised:
+        SavedTransactions(tmp_path / "out")
+    assert str(tmp_path / "out" / "prod") in raised.value.remedy
+    tables = SavedTransactions(tmp_path / "out" / "prod")
+    (file,) = (tmp_path / "out" / "prod").glob("transactions-*")
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(BadFileError, match="the table cannot be read"):
+        list(tables.batches())
+    file.unlink()
+    with pytest.raises(BadFileError, match="the table cannot be read"):
+        list(tables.batches())
 
 
 def test_on_spark(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:

@@ -98,8 +98,11 @@ class Restored:
 
     @property
     def host(self) -> str:
-        """The host that wrote `then`, from the consumer id; "" if it is unknown."""
-        return paths.host_of(self.group, self.written.consumer) if self.written else ""
+        """The host that wrote `then`: of its connection, or else from the consumer id; "" if it is
+        unknown."""
+        if self.written is None:
+            return ""
+        return self.written.client.host or paths.host_of(self.group, self.written.consumer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +270,7 @@ class _Present:
         at = "an unknown time" if past.time_ms is None else time_text(past.time_ms)
         if past.is_edit:
             who = f"plan {past.plan}" if past.plan else f"session {session_text(past.session or 0)}"
+            who += f" from {past.editor}" if str(past.editor) else ""
             yield f"undoes the edit of {who}, last at {at} (transaction 0x{past.zxid:x})"
             since = sum(map(self._is_written_since, rows))
             if since:

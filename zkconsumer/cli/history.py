@@ -28,16 +28,14 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
 POLL_S = 1.0
 """Seconds between two checks of the files with --follow."""
 
-DataDirs = Annotated[
-    list[str],
-    typer.Option(
-        "--data-dir",
-        "-d",
-        metavar="PATH",
-        help="dataDir or dataLogDir of a server, a log, a snapshot, or a tar or zip archive;"
-        " repeatable, for instance for several servers of one ensemble.",
-    ),
-]
+DATA_DIR = typer.Option(
+    "--data-dir",
+    "-d",
+    metavar="PATH",
+    help="dataDir or dataLogDir of a server, a log, a snapshot, or a tar or zip archive;"
+    " repeatable, for instance for several servers of one ensemble.",
+)
+DataDirs = Annotated[list[str], DATA_DIR]
 _READ_AGAIN = 10
 """With --follow, the files about clients are read again after this many times the duration of the
 last reading."""

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zkconsumer.cli.apply import Changing, changing, proceed, with_kafka_notes
-from zkconsumer.cli.history import DataDirs, reading
+from zkconsumer.cli.history import (
+    DATA_DIR,
+    AuditLogs,
+    ClientFiles,
+    Connections,
+    ServerLogs,
+    placed,
+    reading,
+)
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import AllGroups, Common, Groups, Topics, topics_of
 from zkconsumer.cli.output import Align, Color, Column, Unknown
@@ -17,7 +25,7 @@ from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
     from zkconsumer.admin.restore import Restored
-    from zkconsumer.history.offsets import Point
+    from zkconsumer.history.offsets import Point, Source
 
 _COLORS = {"left": Color.BAD, "same": Color.FAINT}
 
@@ -34,6 +42,8 @@ COLUMNS = (
     Column("written", drop_order=3),
     Column("by", drop_order=2),
     Column("host", wide_only=True),
+    Column("port", align=Align.RIGHT, wide_only=True),
+    Column("user", wide_only=True),
     Column("session", wide_only=True),
     Column("zxid", wide_only=True),
     Column("reason", drop_order=1),
@@ -64,6 +74,14 @@ UndoTool = Annotated[
         "--undo-tool", help="Restore what the last edit by a tool of zkconsumer wrote or deleted."
     ),
 ]
+Tables = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="Tables of zkconsumer.spark.history_pipeline, instead of --data-dir: its output, or"
+        " the directory of one ensemble in it.",
+    ),
+]
 LogChroot = Annotated[
     str | None,
     typer.Option(
@@ -78,7 +96,11 @@ def restore(
     common: Common,
     how: Changing,
     *,
-    data_dir: DataDirs,
+    data_dir: Annotated[list[str] | None, DATA_DIR] = None,
+    tables: Tables = None,
+    server_log: ServerLogs = None,
+    audit_log: AuditLogs = None,
+    connections: Connections = None,
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
@@ -92,18 +114,20 @@ def restore(
 
     The logs contain every offset that was committed since the oldest log that was kept. The command
     also restores groups that were deleted, with their access control lists, and it can restore into
-    another ensemble (--zookeeper). AGAIN and SKIPPED are the messages that members read again or
-    skip because of the move. Exit code 1: the files do not show the offsets of some partitions,
-    which are not restored.
+    another ensemble (--zookeeper). --tables reads tables that Spark has made of the logs; they lack
+    the access control lists. AGAIN and SKIPPED are the messages that members read again or skip
+    because of the move. Exit code 1: the files do not show the offsets of some partitions, which
+    are not restored.
 
     Example: zkconsumer offsets restore -g billing --data-dir /var/lib/zookeeper --at 03:00
     """
     from zkconsumer.admin.restore import plan_restore
     from zkconsumer.cli import Exit
-    from zkconsumer.history.inputs import find_servers
-    from zkconsumer.history.offsets import read_past
+    from zkconsumer.history.offsets import name_writers, read_past
 
     point = _point(at, before_zxid, undo_session, undo_tool or None)
+    source = _source(data_dir, tables)
+    files = ClientFiles(server_log=server_log, audit_log=audit_log, connections=connections)
     is_moment = at is not None or before_zxid is not None
     choose = common.groups_to_change if is_moment else common.groups
     names, topics = choose(group, all_groups=all_groups), topics_of(topic)
@@ -111,12 +135,14 @@ def restore(
         chroot = connection.config.zookeeper_chroot if log_chroot is None else log_chroot
         with reading() as progress:
             past = read_past(
-                find_servers(data_dir),
+                source,
                 point,
                 chroot=chroot.rstrip("/"),
                 groups=names or (),
                 on_progress=progress,
             )
+        if files.are_given:
+            past = name_writers(past, placed(files.read(), past.lifetimes))
         watch = how.watch(connection, *past.offsets)
         limit_s = connection.config.zookeeper_connection_timeout_s
         found = plan_restore(connection, past, topics=topics, limit_s=limit_s)
@@ -125,6 +151,22 @@ def restore(
         proceed(connection, plan, how, watch)
     if any(one.is_unknown for one in found.partitions):
         raise typer.Exit(Exit.FAILED)
+
+
+def _source(data_dir: Sequence[str] | None, tables: str | None) -> Source:
+    """Return where the transactions are. Raises ConfigError unless exactly one place is given."""
+    from zkconsumer.history.inputs import find_servers
+    from zkconsumer.history.saved_tables import SavedTransactions
+
+    if bool(data_dir) == (tables is not None):
+        raise ConfigError(
+            "both --data-dir and --tables are given"
+            if data_dir
+            else "neither --data-dir nor --tables is given",
+            where="--data-dir, --tables",
+            remedy="give ZooKeeper's dataDir, or the tables that Spark has made of its logs",
+        )
+    return SavedTransactions(tables) if tables is not None else find_servers(data_dir or ())
 
 
 def _point(
@@ -185,6 +227,8 @@ def _row(one: Restored) -> Mapping[str, object]:
         "written": of_time(written.time_ms) if written and written.time_ms else None,
         "by": written and (written.consumer or (written.plan and f"plan {written.plan}") or None),
         "host": one.host or None,
+        "port": written and written.client.port,
+        "user": written and written.client.user,
         "session": session_text(written.session) if written and written.session else None,
         "zxid": f"0x{written.zxid:x}" if written else None,
         "reason": one.reason or None,

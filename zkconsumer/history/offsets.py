@@ -14,15 +14,17 @@ before the first transaction with a later time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from zkconsumer.errors import ConfigError, HistoryError, RefusedError
 from zkconsumer.history import transactions as tx
+from zkconsumer.history.clients import UNKNOWN, Client, Clients
 from zkconsumer.history.inputs import History, Problem, Server, zxid_of
 from zkconsumer.history.logs import LogSource
 from zkconsumer.history.report import time_text
+from zkconsumer.history.saved_tables import SavedTransactions
 from zkconsumer.history.snapshots import Tree, Znode, read_snapshot
 from zkconsumer.history.transactions import RowTuple
 from zkconsumer.protocol import paths
@@ -60,6 +62,7 @@ class Written(NamedTuple):
         consumer: the consumer id that the session registered in this group; "" if none is known.
         plan: the hash of the plan, if an operator's tool of zkconsumer wrote it; else "".
         acl: the access control list; None if it is unknown.
+        client: the client of the session, if files about clients show it (`name_writers`).
     """
 
     data: bytes | None
@@ -69,7 +72,11 @@ class Written(NamedTuple):
     consumer: str = ""
     plan: str = ""
     acl: tuple[Right, ...] | None = None
+    client: Client = UNKNOWN
 
+
+Source: TypeAlias = Sequence[Server] | SavedTransactions
+"""Where the transactions are: the files of servers, or tables that a pipeline has made of them."""
 
 Past = Written | str | None
 """The offset in effect: the write, None if there was no offset, or why it is unknown."""
@@ -86,10 +93,12 @@ class PastOffsets:
         zxid, time_ms: the last transaction before the moment; with `Choice.SESSION` and
             `Choice.TOOL` the last transaction of the edit. `time_ms` is None if it is unknown.
         plan, session: the edit; "" and None if a moment was chosen.
+        editor: the client of the edit's session, if files about clients show it.
         ends: whether the files end before the moment.
         created: path below the chroot -> zxid of the creation, of the znodes of topics.
         from_ms, until_ms: the times of the first and of the last transaction that was read.
         problems: gaps, damage and contradictions of the files.
+        lifetimes: session -> when it began and ended, in milliseconds; None if unknown.
     """
 
     offsets: Mapping[str, Mapping[TopicPartition, Past]]
@@ -103,6 +112,8 @@ class PastOffsets:
     from_ms: int
     until_ms: int
     problems: tuple[Problem, ...]
+    lifetimes: Mapping[int, tuple[int | None, int | None]] = field(default_factory=dict)
+    editor: Client = UNKNOWN
 
     @property
     def is_edit(self) -> bool:
@@ -110,15 +121,29 @@ class PastOffsets:
         return self.session is not None
 
 
+def name_writers(past: PastOffsets, clients: Clients) -> PastOffsets:
+    """Return the offsets with the client of each write."""
+
+    def named(one: Past) -> Past:
+        if not isinstance(one, Written):
+            return one
+        return one._replace(client=clients.at(one.session, one.time_ms or 0))
+
+    offsets = {
+        group: {tp: named(one) for tp, one in of.items()} for group, of in past.offsets.items()
+    }
+    return replace(past, offsets=offsets, editor=clients.at(past.session, past.time_ms or 0))
+
+
 def read_past(
-    servers: Sequence[Server],
+    source: Source,
     point: Point,
     *,
     chroot: str = "",
     groups: Collection[str] = (),
     on_progress: Callable[[int], None] = lambda rows: None,
 ) -> PastOffsets:
-    """Read the offsets below a chroot from the files of servers.
+    """Read the offsets below a chroot from the files of servers, or from saved tables.
 
     Args:
         groups: the groups to read; an empty collection means all groups.
@@ -128,7 +153,7 @@ def read_past(
         RefusedError: the logs begin after the moment, or end before the transaction.
         ConfigError: the files contain no such group, session or edit.
     """
-    replay = _Replay(servers, point, chroot, frozenset(groups))
+    replay = _Replay(source, point, chroot, frozenset(groups))
     replay.read(on_progress)
     return replay.result()
 
@@ -171,17 +196,24 @@ class _Replay:
     """Replays transactions on the znodes of groups up to a moment."""
 
     def __init__(
-        self, servers: Sequence[Server], point: Point, chroot: str, groups: frozenset[str]
+        self,
+        source: Source,
+        point: Point,
+        chroot: str,
+        groups: frozenset[str],
     ) -> None:
+        servers = [] if isinstance(source, SavedTransactions) else source
         self._servers, self._point, self._groups = servers, point, groups
+        self._name = source.name if isinstance(source, SavedTransactions) else source[0].name
         self._chroot = chroot
         self._root, self._brokers = chroot + paths.CONSUMERS, chroot + paths.BROKERS
-        self._history = History(servers)
+        self._history = source if isinstance(source, SavedTransactions) else History(servers)
         self._snapshots = sorted((s for one in servers for s in one.snapshots), key=zxid_of)
         self._trees: dict[str, Tree | None] = {}  # name of a snapshot -> its tree, if readable
         self._znodes: dict[str, Written] = {}
         self._deleted: dict[str, int] = {}  # path -> zxid
         self._consumers: dict[tuple[int, str], str] = {}  # session, group -> consumer id
+        self._lifetimes: dict[int, tuple[int | None, int | None]] = {}
         self._created: dict[str, int] = {}
         self._edit = _Edit()
         self._gap = -1  # the last transaction before the present one that may be missing
@@ -255,8 +287,19 @@ class _Replay:
                 self._time_ms = self._until_ms = time_ms
             if part <= 0:
                 plans = self._plans(rows, at) if part == 0 else {}
-            if path is not None and kind in _WRITES:
+            if path is None:
+                self._session(row)
+            elif kind in _WRITES:
                 self._change(row, path, plans)
+
+    def _session(self, row: RowTuple) -> None:
+        """Note when a session began or ended."""
+        _, time_ms, session, _, kind, *_ = row
+        if kind == tx.CREATE_SESSION:
+            self._lifetimes[session] = (time_ms, None)
+        elif kind == tx.CLOSE_SESSION:
+            begin = self._lifetimes.get(session, (None, None))[0]
+            self._lifetimes[session] = (begin, time_ms)
 
     def _lacks_between(self, last: int, zxid: int) -> bool:
         """Return whether transactions between two are missing.
@@ -445,6 +488,7 @@ class _Replay:
             from_ms=self._from_ms,
             until_ms=self._until_ms,
             problems=tuple(dict.fromkeys(self._history.problems)),
+            lifetimes=self._lifetimes,
         )
 
     def _all_paths(self) -> set[str]:
@@ -465,25 +509,25 @@ class _Replay:
         if not self._from_ms:
             raise RefusedError(
                 "the files contain no transaction, so they do not show when an offset was written",
-                where=self._servers[0].name,
+                where=self._name,
                 remedy="give the server's dataLogDir too, or older logs",
             )
         if choice is Choice.TIME and value < self._from_ms:
             raise RefusedError(
                 f"the logs begin at {begin}, after the moment {time_text(value)}",
-                where=self._servers[0].name,
+                where=self._name,
                 remedy=f"choose a moment from {begin} on, or add older logs (--data-dir)",
             )
         if choice is Choice.ZXID and not self._is_over and value > self._zxid + 1:
             raise RefusedError(
                 f"the logs end with transaction 0x{self._zxid:x}, before 0x{value:x}",
-                where=self._servers[0].name,
+                where=self._name,
                 remedy="choose a transaction of these logs, or add later logs (--data-dir)",
             )
         if choice is Choice.ZXID and not self._time_ms:
             raise RefusedError(
                 f"the logs begin at {begin}, with the transaction 0x{value:x} or after it",
-                where=self._servers[0].name,
+                where=self._name,
                 remedy="choose a later transaction, or add older logs (--data-dir)",
             )
 

@@ -39,11 +39,11 @@ from zkconsumer.history.columns import ColumnDecoder, can_compile
 from zkconsumer.history.describe import STATE_FORMAT, Description
 from zkconsumer.history.inputs import find_servers, zxid_of
 from zkconsumer.history.logs import LogReader, RowBatch
+from zkconsumer.history.saved_tables import MANIFEST
 from zkconsumer.history.tables import TABLES
 from zkconsumer.spark.history import schema_of, table_batches, transaction_batch
 from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
 
-MANIFEST: Final = "manifest.json"
 STATES: Final = 8
 """Number of saved states per ensemble. The more states there are, the less is read again after a
 late file."""
