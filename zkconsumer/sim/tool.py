@@ -11,10 +11,10 @@ the function again, with the replies so far, up to the first request without a r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from zkconsumer.admin import apply as applying
 from zkconsumer.admin import plan as plan_file
@@ -28,7 +28,7 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.requests import Code, Node, Reply
-from zkconsumer.sim.kernel.world import InvariantViolation
+from zkconsumer.sim.kernel.promises import Reason, promise
 from zkconsumer.sim.plan import Plan as WorldPlan
 from zkconsumer.sim.zookeeper import SimZooKeeper
 from zkconsumer.zk.client import Read, ZooKeeperClient
@@ -79,6 +79,83 @@ class ToolWorld(Protocol):
     now: float
     log_end: dict[TopicPartition, int]
     zookeeper: SimZooKeeper
+
+
+# ---- the promise (I16) ---------------------------------------------------------------------------
+
+
+@promise("I16")
+def refuses_before_it_writes(written: Collection[str], refusal: RefusedError) -> Reason:
+    """A run that is refused has written nothing."""
+    return f"refused after {[*written]}: {refusal}" if written else None
+
+
+@promise("I16")
+def refuses_for_a_reason(refusal: RefusedError, *, is_changed: bool) -> Reason:
+    """A run is refused only if members are registered, or if another client has made a change.
+
+    `is_changed`: whether another client has changed a znode of the plan, or a member has come and
+    gone.
+    """
+    advice = refusal.advice
+    is_for_members = advice is not None and advice.step is RemedyOperation.FORCE_LIVE
+    return None if is_for_members or is_changed else f"refused without a change: {refusal}"
+
+
+@promise("I16")
+def writes_what_it_reports(plan: Plan, seen: Collection[tuple[str, bytes | None]]) -> Reason:
+    """A plan that is reported as applied has been written.
+
+    `seen`: every path with each of its values. If another client wrote the planned value in
+    between, the change counts as done.
+    """
+    missing = [
+        one.path
+        for one in plan.changes
+        if one.after is not None and (one.path, one.after.data) not in seen
+    ]
+    return f"applied, and {missing} were never written" if missing else None
+
+
+@promise("I16")
+def writes_without_members(wrote: Sequence[str], members: Sequence[str], live: Live) -> Reason:
+    """Without `--force-live`, nothing of a plan is written while members are registered."""
+    if not (wrote and members) or live is not Live.REFUSE:
+        return None
+    return f"{wrote} written while {members} are registered"
+
+
+@promise("I16")
+def writes_once(written: Mapping[str, int], path: str) -> Reason:
+    """Each znode is written once for one plan."""
+    return f"{path} is written twice for one plan" if written[path] > 1 else None
+
+
+@promise("I16")
+def writes_in_the_planned_state(change: Change, before: Node | None) -> Reason:
+    """A znode is written only in the state for which the plan was made."""
+    return None if change.is_due(before) else f"{change.path} is written in an unplanned state"
+
+
+@promise("I16")
+def marks_offsets(path: str, *, has_mark: bool) -> Reason:
+    """An offset is written together with an edit mark."""
+    is_offset = paths.locate(path).kind is ZnodeKind.OFFSET
+    return f"{path} is written without a mark" if is_offset and not has_mark else None
+
+
+PROMISES: Final = (
+    refuses_before_it_writes,
+    refuses_for_a_reason,
+    writes_what_it_reports,
+    writes_without_members,
+    writes_once,
+    writes_in_the_planned_state,
+    marks_offsets,
+)
+
+
+# ---- the tool ------------------------------------------------------------------------------------
 
 
 class Tool:
@@ -203,13 +280,8 @@ class Tool:
             self.pending = pending.batch
         except RefusedError as error:
             self.is_over = True
-            if self._run:
-                raise InvariantViolation("I16", f"refused after {[*self._run]}: {error}") from error
-            is_for_members = (
-                error.advice is not None and error.advice.step is RemedyOperation.FORCE_LIVE
-            )
-            if not is_for_members and not self._is_changed_by_others():
-                raise InvariantViolation("I16", f"refused without a change: {error}") from error
+            refuses_before_it_writes.check(self._run, error)
+            refuses_for_a_reason.check(error, is_changed=self._is_changed_by_others())
         except ZkConsumerError:
             pass  # the plan is partly applied; the operator applies it again or undoes it
         else:
@@ -238,19 +310,12 @@ class Tool:
             return
         assert self.plan is not None
         self.is_over = True
-        # If another client wrote the planned value in between, the change counts as done.
         seen = {
             (change.path, change.new.data)
             for change in self._world.zookeeper.history
             if change.new is not None
         }
-        missing = [
-            one.path
-            for one in self.plan.changes
-            if one.after is not None and (one.path, one.after.data) not in seen
-        ]
-        if missing:
-            raise InvariantViolation("I16", f"applied, and {missing} were never written")
+        writes_what_it_reports.check(self.plan, seen)
 
     def step(self, *, is_lost: bool = False) -> None:
         """Execute the pending requests; with `is_lost` their replies are lost."""
@@ -287,8 +352,6 @@ class Tool:
             self._check_transaction(request, before)
         return reply
 
-    # ---- the promise (I16) -----------------------------------------------------------------------
-
     def _check_transaction(self, request: rq.Multi, before: Mapping[str, Node]) -> None:
         """Check the transaction of the tool that was just executed."""
         assert self.plan is not None
@@ -298,9 +361,8 @@ class Tool:
         ids = f"{paths.ids(group)}/"
         # Nobody lives behind a registration without a session.
         members = [path for path, one in before.items() if path.startswith(ids) and one.stat.owner]
-        if wrote and members and self._live is Live.REFUSE:
-            raise InvariantViolation("I16", f"{wrote} written while {members} are registered")
-        marks = any(
+        writes_without_members.check(wrote, members, self._live)
+        has_mark = any(
             isinstance(one, rq.Create) and one.path.startswith(f"{paths.edits(group)}/")
             for one in request.writes
         )
@@ -308,9 +370,6 @@ class Tool:
             self._run[path] += 1
             self.written[path] += 1
             self._wrote[path] = self._world.zookeeper.nodes.get(path)
-            if self.written[path] > 1:
-                raise InvariantViolation("I16", f"{path} is written twice for one plan")
-            if not planned[path].is_due(before.get(path)):
-                raise InvariantViolation("I16", f"{path} is written in an unplanned state")
-            if paths.locate(path).kind is ZnodeKind.OFFSET and not marks:
-                raise InvariantViolation("I16", f"{path} is written without a mark")
+            writes_once.check(self.written, path)
+            writes_in_the_planned_state.check(planned[path], before.get(path))
+            marks_offsets.check(path, has_mark=has_mark)
