@@ -13,7 +13,7 @@ from zkconsumer.admin.apply import Live, apply
 from zkconsumer.admin.doctor import doctor, live_of, plan_fixes
 from zkconsumer.admin.group_changes import plan_delete_group, plan_offsets
 from zkconsumer.admin.groups import groups, read_groups
-from zkconsumer.admin.health import GroupWatch, Memory, age, read_again, remarks
+from zkconsumer.admin.health import GroupWatch, HealthTracker, age, read_again, remarks
 from zkconsumer.admin.plan import Plan
 from zkconsumer.errors import RefusedError, RemedyOperation
 from zkconsumer.protocol import paths
@@ -126,7 +126,7 @@ def test_the_doctor_finds_an_unregistered_writer(clients: Clients, group: str) -
 
 def test_a_writer_is_remembered_between_its_commits(clients: Clients, group: str) -> None:
     """A tool that reads repeatedly remembers a writer for its patience, and then forgets it."""
-    memory = Memory(patience_s=60.0)
+    memory = HealthTracker(patience_s=60.0)
 
     def state(at_s: float) -> str:
         (image,) = read_groups(clients.tools, [group]).values()

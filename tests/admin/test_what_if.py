@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from zkconsumer.admin.what_if import OwnerChange, places, what_if
+from zkconsumer.admin.what_if import PredictedOwner, places, what_if
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import AssignmentFailure, GroupInput, assign_each_member
@@ -116,11 +116,11 @@ def test_a_move_has_two_owners() -> None:
     now = {TopicPartition("t", n): "g_a-0" for n in (0, 1, 9)}
     found = places(assign_each_member(group(STATIC, STATIC, t=4), DEFAULT), now)
     assert found == [
-        OwnerChange(TopicPartition("t", 0), "g_a-0", "g_a-0"),
-        OwnerChange(TopicPartition("t", 1), "g_a-0", "g_a-0"),
-        OwnerChange(TopicPartition("t", 2), None, "g_b-0"),
-        OwnerChange(TopicPartition("t", 3), None, "g_b-0"),
-        OwnerChange(TopicPartition("t", 9), "g_a-0", None),
+        PredictedOwner(TopicPartition("t", 0), "g_a-0", "g_a-0"),
+        PredictedOwner(TopicPartition("t", 1), "g_a-0", "g_a-0"),
+        PredictedOwner(TopicPartition("t", 2), None, "g_b-0"),
+        PredictedOwner(TopicPartition("t", 3), None, "g_b-0"),
+        PredictedOwner(TopicPartition("t", 9), "g_a-0", None),
     ]
     assert not any(one.moves for one in found)
-    assert OwnerChange(TopicPartition("t", 0), "g_b-0", "g_a-0").moves
+    assert PredictedOwner(TopicPartition("t", 0), "g_b-0", "g_a-0").moves

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from zkconsumer.admin.exporter import MetricNames, ServedGroup, exposition
 from zkconsumer.admin.groups import read_groups
-from zkconsumer.admin.health import Memory
+from zkconsumer.admin.health import HealthTracker
 from zkconsumer.admin.lag import group_lags, unasked_logs
 from zkconsumer.cli import Exit, app
 from zkconsumer.protocol import paths
@@ -146,7 +146,7 @@ def test_the_exporter_counts_clients_by_kind(scene: Scene) -> None:
     """A leftover is no client, and a client that commits without a registration is one."""
     scene.offset("t", 0, 5)
     scene.put(paths.member("g", "g_old"), b"{}")
-    memory = Memory(patience_s=60.0)
+    memory = HealthTracker(patience_s=60.0)
 
     def members(at_s: float) -> dict[str, float]:
         with ZooKeeperClient(scene.config()) as connection:

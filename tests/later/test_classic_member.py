@@ -32,7 +32,7 @@ class Member(DrivenMember):
 
     def calls(self) -> list[Callback]:
         """Return the calls of the listener among the last commands."""
-        return [one.callback for one in self.commands if isinstance(one, ev.Call)]
+        return [one.callback for one in self.commands if isinstance(one, ev.CallListener)]
 
     # ---- situations ------------------------------------------------------------------------------
 

@@ -58,7 +58,11 @@ class Member(DrivenMember):
 
     def calls(self) -> list[tuple[Callback, frozenset[TopicPartition]]]:
         """Return the calls of the listener among the last commands, with the partitions of each."""
-        return [(one.callback, one.partitions) for one in self.commands if isinstance(one, ev.Call)]
+        return [
+            (one.callback, one.partitions)
+            for one in self.commands
+            if isinstance(one, ev.CallListener)
+        ]
 
     # ---- situations ------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from zkconsumer.admin.offset_plans import Reset
 from zkconsumer.admin.plan import Plan, load_plan
 from zkconsumer.admin.restore import Restoration, plan_restore
 from zkconsumer.admin.verify import verify
-from zkconsumer.admin.what_if import OwnerChange, live_group, places, what_if
+from zkconsumer.admin.what_if import PredictedOwner, live_group, places, what_if
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.offsets import Point, read_past
@@ -205,7 +205,7 @@ class Admin:
         settings = self.config if isinstance(self.config, ConsumerConfig) else None
         return explain(self._connection, arguments.name(group, "group"), settings=settings)
 
-    def what_if(self, group: str, wishes: Iterable[str]) -> list[OwnerChange]:
+    def what_if(self, group: str, wishes: Iterable[str]) -> list[PredictedOwner]:
         """Return each partition with its present owner, and its owner after hypothetical changes.
 
         Each of `wishes` is a change: `+MEMBER:2` (a member with two threads joins),

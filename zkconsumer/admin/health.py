@@ -1,7 +1,7 @@
 """Who uses a group, for tools: two readings for a plan, repeated readings, and sentences.
 
 `protocol.group_health` decides; this module reads the groups. A `GroupWatch` takes the two readings
-that a plan needs. A `Memory` compares the readings of a tool that reads repeatedly.
+that a plan needs. A `HealthTracker` compares the readings of a tool that reads repeatedly.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class GroupWatch:
 
 
 @dataclass
-class Memory:
+class HealthTracker:
     """Compares the readings of a tool that reads groups repeatedly.
 
     An unregistered writer is remembered for `patience_s` seconds after a reading that showed a

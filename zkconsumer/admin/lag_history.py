@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkconsumer.admin.health import Memory
+from zkconsumer.admin.health import HealthTracker
 from zkconsumer.admin.lag import (
     PATIENCE_S,
     WINDOW,
@@ -37,7 +37,7 @@ class LagHistory:
         self._allowed_lag, self._window = allowed_lag, window
         self.tails, self.stores = TailCheck(), StoreWatch()
         self._patience_s = patience_s
-        self._memory = Memory(patience_s)
+        self._memory = HealthTracker(patience_s)
         self._healths: dict[str, GroupHealth] = {}
         self._windows: dict[tuple[str, TopicPartition], CommitWindow] = {}
         self._now_s = 0.0

@@ -180,7 +180,7 @@ def _grown(group: GroupInput, wish: str) -> GroupInput:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerChange:
+class PredictedOwner:
     """A partition with its owner before (`now`) and after (`then`) the changes; None: no owner."""
 
     partition: TopicPartition
@@ -195,7 +195,7 @@ class OwnerChange:
 
 def places(
     parts: Mapping[ConsumerId, MemberAssignment | AssignmentFailure], owners: Owners
-) -> list[OwnerChange]:
+) -> list[PredictedOwner]:
     """Return each partition that has an owner before or after the changes, sorted."""
     then = {
         tp: thread
@@ -203,7 +203,7 @@ def places(
         if not isinstance(part, AssignmentFailure)
         for tp, thread in part.items()
     }
-    return [OwnerChange(tp, owners.get(tp), then.get(tp)) for tp in sorted({*then, *owners})]
+    return [PredictedOwner(tp, owners.get(tp), then.get(tp)) for tp in sorted({*then, *owners})]
 
 
 # ---- Kafka's later consumer ----------------------------------------------------------------------
@@ -220,7 +220,7 @@ class LaterGroup:
             out.
     """
 
-    places: Sequence[OwnerChange]
+    places: Sequence[PredictedOwner]
     faults: Mapping[ConsumerId, str]
 
     def shares(self) -> dict[ThreadId, tuple[int, int]]:
@@ -261,7 +261,9 @@ def with_later_consumers(group: GroupInput, owners: Owners, assignor: Assignor) 
         {thread: Subscription(tuple(topics)) for thread, topics in wanted.items()},
     )
     then = {one: thread for thread, partitions in found.items() for one in partitions}
-    places = [OwnerChange(one, owners.get(one), then.get(one)) for one in sorted({*then, *owners})]
+    places = [
+        PredictedOwner(one, owners.get(one), then.get(one)) for one in sorted({*then, *owners})
+    ]
     return LaterGroup(places, {one: str(why) for one, why in requested.faults.items()})
 
 

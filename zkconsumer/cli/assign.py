@@ -22,7 +22,7 @@ from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import Selection
-    from zkconsumer.admin.what_if import LaterGroup, OwnerChange, Owners
+    from zkconsumer.admin.what_if import LaterGroup, Owners, PredictedOwner
     from zkconsumer.protocol.group_assignment import AssignmentFailure, GroupInput, MemberAssignment
 
 CASE = Column("case")
@@ -368,7 +368,7 @@ def _errors(parts: Mapping[str, MemberAssignment | AssignmentFailure]) -> Iterat
             yield f"member {consumer} fails if it is a JVM member: {part.error}: {part.message}"
 
 
-def moves(found: Sequence[OwnerChange]) -> str:
+def moves(found: Sequence[PredictedOwner]) -> str:
     """Return how many partitions change their owner, and how many gain or lose one."""
     moving = Counter(one.partition.topic for one in found if one.moves)
     text = f"{moving.total()} of {len(found)} partitions move"
@@ -380,7 +380,7 @@ def moves(found: Sequence[OwnerChange]) -> str:
     return text + (f"; {lost} lose their owner" if lost else "")
 
 
-def move_documents(found: Iterable[OwnerChange]) -> list[dict[str, object]]:
+def move_documents(found: Iterable[PredictedOwner]) -> list[dict[str, object]]:
     """Return the partitions that change their owner, as JSON objects."""
     return [
         {
@@ -393,7 +393,7 @@ def move_documents(found: Iterable[OwnerChange]) -> list[dict[str, object]]:
     ]
 
 
-def row(one: OwnerChange) -> dict[str, object]:
+def row(one: PredictedOwner) -> dict[str, object]:
     topic, partition = one.partition
     move = f"{one.now} -> {one.then}" if one.moves else None
     return {

@@ -63,7 +63,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OneOf:
     """One of a few words; `fold` first converts the text: the JVM lower-cases some properties."""
 
     words: tuple[str, ...]

@@ -37,12 +37,12 @@ from zkconsumer.config.property_types import (
     SERVICE,
     TOKEN,
     Backoff,
-    Choice,
     DerivedDefault,
     Flag,
     Integer,
     Millis,
     MillisOrNever,
+    OneOf,
     Required,
     Setting,
     Text,
@@ -114,7 +114,7 @@ class ConnectionConfig(_NamedArguments):
     )
     zookeeper_auth_scheme: Literal["digest", "sasl"] | None = setting(
         "zookeeper.auth.scheme",
-        Choice(("digest", "sasl")),
+        OneOf(("digest", "sasl")),
         None,
         "zkconsumer only. How to authenticate to ZooKeeper. digest needs TLS, or a server on this"
         " machine.",
@@ -134,7 +134,7 @@ class ConnectionConfig(_NamedArguments):
     )
     zookeeper_sasl_mechanism: Literal["DIGEST-MD5", "GSSAPI"] = setting(
         "zookeeper.sasl.mechanism",
-        Choice(("DIGEST-MD5", "GSSAPI")),
+        OneOf(("DIGEST-MD5", "GSSAPI")),
         "DIGEST-MD5",
         "zkconsumer only. The mechanism for zookeeper.auth.scheme=sasl. GSSAPI uses the Kerberos"
         " ticket cache of the process.",
@@ -189,7 +189,7 @@ class ConnectionConfig(_NamedArguments):
     )
     zookeeper_acl: Literal["open", "creator"] = setting(
         "zookeeper.acl",
-        Choice(("open", "creator")),
+        OneOf(("open", "creator")),
         "open",
         "zkconsumer only. Who may change the znodes that the consumer creates: all clients (open),"
         " or only the authenticated user (creator, needs zookeeper.auth.scheme).",
@@ -203,7 +203,7 @@ class ConnectionConfig(_NamedArguments):
     )
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
         "isolation.level",
-        Choice(("read_uncommitted", "read_committed")),
+        OneOf(("read_uncommitted", "read_committed")),
         "read_uncommitted",
         "zkconsumer only. read_uncommitted: read all messages, as the JVM's old consumer does."
         " read_committed: leave out the messages of aborted transactions; each log ends at its last"
@@ -521,7 +521,7 @@ class ConsumerConfig(ConnectionConfig):
     )
     rebalance_mode: Literal["incremental", "eager"] = setting(
         "rebalance.mode",
-        Choice(("incremental", "eager")),
+        OneOf(("incremental", "eager")),
         "incremental",
         "zkconsumer only. In a rebalance, release only the partitions that are reassigned"
         " (incremental), or all partitions as the JVM does (eager).",
@@ -576,7 +576,7 @@ class ConsumerConfig(ConnectionConfig):
     )
     fetch_engine: Literal["auto", "librdkafka", "columns"] = setting(
         "fetch.engine",
-        Choice(("auto", "librdkafka", "columns")),
+        OneOf(("auto", "librdkafka", "columns")),
         "auto",
         "zkconsumer only. What fetches messages. librdkafka: always librdkafka. columns: always "
         "zkconsumer's own columnar reader. auto: the columnar reader if the extra fast is "
@@ -585,7 +585,7 @@ class ConsumerConfig(ConnectionConfig):
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
         "auto.offset.reset",
-        Choice(("smallest", "largest")),
+        OneOf(("smallest", "largest")),
         "largest",
         "Where to start if a partition has no stored offset, or one that is out of range.",
     )
@@ -598,14 +598,14 @@ class ConsumerConfig(ConnectionConfig):
     )
     partition_assignment_strategy: Literal["range", "roundrobin"] = setting(
         "partition.assignment.strategy",
-        Choice(("range", "roundrobin")),
+        OneOf(("range", "roundrobin")),
         "range",
         "How partitions are assigned to consumer threads. All members of a group must have the same"
         " value.",
     )
     offsets_storage: Literal["zookeeper", "kafka"] = setting(
         "offsets.storage",
-        Choice(("zookeeper", "kafka"), str.lower),
+        OneOf(("zookeeper", "kafka"), str.lower),
         "zookeeper",
         "Where offsets are stored: in ZooKeeper, or in Kafka (brokers 0.8.2 and later).",
     )

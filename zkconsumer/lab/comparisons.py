@@ -15,8 +15,8 @@ from zkconsumer.lab.stage import AnyStage
 from zkconsumer.lab.worlds import Move, WorldSpec
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.compare.run import (
-    Action,
     Step,
+    StepAction,
     check,
     compare,
     default_session_s,
@@ -82,7 +82,7 @@ def compared(
     for number, protocol in enumerate(protocols, FIRST_RUN):
         spec = WorldSpec(
             members=members,
-            spare=sum(step.action is Action.JOIN for step in steps),
+            spare=sum(step.action is StepAction.JOIN for step in steps),
             partitions=partitions,
             messages=1,
             flow=0,
@@ -113,10 +113,10 @@ def described(step: Step) -> str:
     """Return what a step does, as a sentence."""
     name = name_of(step.member)
     return {
-        Action.JOIN: f"{name} joins",
-        Action.LEAVE: f"{name} is shut down",
-        Action.KILL: f"{name} gets SIGKILL",
-        Action.FREEZE: f"{name} gets SIGSTOP for {step.frozen_s:g} s",
+        StepAction.JOIN: f"{name} joins",
+        StepAction.LEAVE: f"{name} is shut down",
+        StepAction.KILL: f"{name} gets SIGKILL",
+        StepAction.FREEZE: f"{name} gets SIGSTOP for {step.frozen_s:g} s",
     }[step.action]
 
 
@@ -139,7 +139,7 @@ def _simulated(
         who = step.member
         stage.say(described(step))
         stage.move(Move(step.action.value, who))
-        if step.action is Action.FREEZE:
+        if step.action is StepAction.FREEZE:
             _wait(stage, begin + number * every_s + step.frozen_s)
             stage.say(f"{name_of(who)} gets SIGCONT")
             stage.move(Move("thaw", who))

@@ -30,7 +30,7 @@ from zkconsumer.later.client_state import (
     InFlightRequest,
     Mode,
 )
-from zkconsumer.later.member_events import Call, Callback, Commands, then
+from zkconsumer.later.member_events import Callback, CallListener, Commands, then
 from zkconsumer.protocol.later import consumer_protocol as wire
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor, assign
@@ -440,7 +440,7 @@ def _take_over(state: State, now: float) -> Step:
         sticky=(assigned, after.generation),
         auto_commit_at=NEVER if interval is None else now + interval,
     )
-    return after, (*result[1], Call(Callback.ASSIGNED, added))
+    return after, (*result[1], CallListener(Callback.ASSIGNED, added))
 
 
 def _load(state: State, now: float) -> Step:

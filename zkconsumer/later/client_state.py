@@ -352,7 +352,7 @@ def revoke(
         positions={tp: at for tp, at in state.positions.items() if tp not in partitions},
     )
     stop: Commands = (ev.StopFetching(partitions),) if partitions else ()
-    return state, (*stop, ev.Call(callback, partitions))
+    return state, (*stop, ev.CallListener(callback, partitions))
 
 
 def retry(state: S, error: Error, now: float) -> S:

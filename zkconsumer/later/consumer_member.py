@@ -29,7 +29,7 @@ from zkconsumer.later.client_state import (
     CommonState,
     InFlightRequest,
 )
-from zkconsumer.later.member_events import Call, Callback, Commands, then
+from zkconsumer.later.member_events import Callback, CallListener, Commands, then
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Error
 from zkconsumer.protocol.model import TopicPartition
@@ -340,7 +340,7 @@ def _move(state: State, goal: LocalAssignment, now: float) -> Step:
         phase=Phase.ACKNOWLEDGING,
         auto_commit_at=NEVER if interval is None else now + interval,
     )
-    return state, (*commands, Call(Callback.ASSIGNED, added))
+    return state, (*commands, CallListener(Callback.ASSIGNED, added))
 
 
 # ---- answers -------------------------------------------------------------------------------------

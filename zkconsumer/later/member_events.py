@@ -106,7 +106,7 @@ class Send(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Command):
+class CallListener(Command):
     """Call the user's listener, in the thread that polls."""
 
     callback: Callback

@@ -15,9 +15,9 @@ from zkconsumer.sim.znodes import (
     NO_NODE,
     OPEN,
     READ,
+    AccessRules,
     Acls,
     Change,
-    Rules,
     SetAcl,
     Tree,
     acls_after,
@@ -233,7 +233,7 @@ class Ensemble:
     `history` is the log: all changes, in the order in which they were made.
     """
 
-    def __init__(self, *, replicas: int, rules: Rules) -> None:
+    def __init__(self, *, replicas: int, rules: AccessRules) -> None:
         self._leader = Tree(rules)
         self._replicas = [Replica(number, self._leader) for number in range(replicas)]
         self._connections: dict[int, Connection] = {}

@@ -25,7 +25,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim import promises
 from zkconsumer.sim.kernel import search
-from zkconsumer.sim.kernel.keys import KeyPart, Numbers, Rules, Value, distance, together
+from zkconsumer.sim.kernel.keys import KeyPart, KeyRules, Numbers, Value, distance, together
 from zkconsumer.sim.kernel.search import SearchResult
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.member import Replayed, SimMember
@@ -76,7 +76,7 @@ class _Operation(NamedTuple):
     sent: Value
 
 
-RULES = Rules(
+RULES = KeyRules(
     kinds=(ZXIDS, frozenset({"cversion"}), OPERATIONS, MOMENTS),
     left_out=LEFT_OUT,
     of_class={Replayed: lambda one: _Operation(one.command, one.started, one.sent)},
@@ -285,7 +285,7 @@ def _quiet(one: Settings) -> Settings:
     return replace(one, auto_commit_s=FAR_OFF_S)
 
 
-class SearchNode(search.Node[SmallWorld, Monitor, Action]):
+class SearchNode(search.StateNode[SmallWorld, Monitor, Action]):
     """A small world and its monitor, as the exhaustive search visits them."""
 
     __slots__ = ()

@@ -1,7 +1,7 @@
 """The znode tree of a simulated ZooKeeper. It computes a write's changes, or why it is refused.
 
-The rules and their order follow ZooKeeper 3.8 (`PrepRequestProcessor`, `DataTree`); `Rules` says
-what differs in other releases. The contract suite and random operations compare them with real
+The rules and their order follow ZooKeeper 3.8 (`PrepRequestProcessor`, `DataTree`); `AccessRules`
+says what differs in other releases. The contract suite and random operations compare them with real
 servers.
 """
 
@@ -95,7 +95,7 @@ Write = rq.Write | SetAcl
 _WITH_ACL = (SetAcl, CreateWithAcl)
 
 
-class Rules(NamedTuple):
+class AccessRules(NamedTuple):
     """How the releases of ZooKeeper treat access rights.
 
     Attributes:
@@ -111,13 +111,13 @@ class Rules(NamedTuple):
     event_needs_read: bool = True
 
     @classmethod
-    def of(cls, release: str) -> Rules:
+    def of(cls, release: str) -> AccessRules:
         """Return the rules of a release, such as `3.4.14`."""
         number = tuple(map(int, release.split(".")))
         return cls(number >= (3, 6), number >= (3, 8, 3), number >= (3, 8, 4))
 
 
-NEWEST = Rules()
+NEWEST = AccessRules()
 
 
 class Change(NamedTuple):
@@ -180,7 +180,7 @@ class Tree:
 
     __slots__ = ("acls", "cversions", "names", "nodes", "rules")
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: AccessRules) -> None:
         self.rules = rules
         self.nodes: dict[str, Node] = {"/": Node(b"", Stat(0, 0, 0, 0))}
         self.names: dict[str, tuple[str, ...]] = {}

@@ -26,11 +26,11 @@ from zkconsumer.sim.znodes import (
     NEWEST,
     OPEN,
     SUPER,
+    AccessRules,
     Change,
     CreateSequential,
     CreateWithAcl,
     End,
-    Rules,
     SetAcl,
     Write,
 )
@@ -129,7 +129,7 @@ class SimZooKeeper(Ensemble):
         *,
         replicas: int = 1,
         tick_s: float = 0.1,
-        rules: Rules = NEWEST,
+        rules: AccessRules = NEWEST,
         first_session: int = 1,
     ) -> None:
         """Create an ensemble.

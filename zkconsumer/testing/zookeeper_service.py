@@ -18,7 +18,7 @@ from typing import Final
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.requests import Code, Reply, Stat
-from zkconsumer.sim.znodes import Change, Rules, SetAcl, parent_of
+from zkconsumer.sim.znodes import AccessRules, Change, SetAcl, parent_of
 from zkconsumer.sim.zookeeper import MAX_REQUEST_BYTES, NotConnected, SimZooKeeper
 from zkconsumer.testing import zookeeper_wire as wire
 from zkconsumer.testing.clock import Clock
@@ -141,7 +141,9 @@ class ZooKeeperService:
         self._tick_time_s = tick_time_s
         # A client that reconnects to another fake at the same port must not continue a session.
         number = (1 << 56) + (time.time_ns() // 1_000_000 % (1 << 40) << 16)
-        self.sim = SimZooKeeper(tick_s=tick_time_s, rules=Rules.of(release), first_session=number)
+        self.sim = SimZooKeeper(
+            tick_s=tick_time_s, rules=AccessRules.of(release), first_session=number
+        )
         self._secret = secrets.token_bytes(16)
         self.connections: dict[int, ClientConnection] = {}
         self.injections: Injections[tuple[int, ZooKeeperCall]] = Injections()

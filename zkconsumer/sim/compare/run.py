@@ -37,7 +37,7 @@ MAX_FREEZE_S = 3_600.0
 """Longest freeze, in seconds; a longer freeze is an error."""
 
 
-class Action(Enum):
+class StepAction(Enum):
     """Kind of a step: what happens to the member."""
 
     JOIN = "join"
@@ -50,16 +50,16 @@ class Action(Enum):
 class Step:
     """One step of a script; `frozen_s` is the length of a freeze in seconds."""
 
-    action: Action
+    action: StepAction
     member: int
     frozen_s: float = 0.0
 
     def __str__(self) -> str:
         """Return the step as a script writes it."""
         name = name_of(self.member)
-        if self.action is Action.FREEZE:
+        if self.action is StepAction.FREEZE:
             return f"freeze {name} {self.frozen_s:g}s"
-        return "join" if self.action is Action.JOIN else f"{self.action.value} {name}"
+        return "join" if self.action is StepAction.JOIN else f"{self.action.value} {name}"
 
 
 _NAME = rf"{World.GROUP}_(\d{{1,6}})"
@@ -86,15 +86,15 @@ def read_script(text: str, members: int) -> list[Step]:
     present, known, steps = set(range(members)), members, []
     for part in filter(None, map(str.strip, text.split(";"))):
         step = _read_step(part, known)
-        known += step.action is Action.JOIN
-        if step.action is not Action.JOIN and step.member not in present:
+        known += step.action is StepAction.JOIN
+        if step.action is not StepAction.JOIN and step.member not in present:
             names = [name_of(one) for one in sorted(present)[:5]]
             raise ConfigError(
                 f"{name_of(step.member)} is not in the group at the step {quoted(part)}",
                 where="--script",
                 remedy=f"name one of {', '.join(names) or 'no members'}",
             )
-        if step.action is not Action.FREEZE:
+        if step.action is not StepAction.FREEZE:
             present ^= {step.member}
         steps.append(step)
     _check(steps, known)
@@ -110,7 +110,7 @@ def _read_step(part: str, known: int) -> Step:
             remedy="use join, leave MEMBER, kill MEMBER or freeze MEMBER SECONDSs, as in"
             " 'join; kill g_1; freeze g_0 10s'",
         )
-    action = Action(match[1] or match[2] or match[4])
+    action = StepAction(match[1] or match[2] or match[4])
     number = match[3] or match[5]
     return Step(action, known if number is None else int(number), float(match[6] or 0))
 
@@ -242,7 +242,7 @@ class _Run:
     ) -> None:
         self._name, self._steps, self._partitions = name, steps, partitions
         self._session_s = session_s
-        joins = sum(step.action is Action.JOIN for step in steps)
+        joins = sum(step.action is StepAction.JOIN for step in steps)
         self._group = new_group(name, members + joins, partitions, session_s=session_s)
         self._present = set(range(members))
         self._needed = 0
@@ -284,8 +284,8 @@ class _Run:
     def _perform(self, step: Step) -> None:
         owners, others = dict(self._group.meter.owners), self._present - {step.member}
         self._group.order(step.action.value, step.member)
-        if step.action is not Action.FREEZE:
-            self._present = others | ({step.member} if step.action is Action.JOIN else set())
+        if step.action is not StepAction.FREEZE:
+            self._present = others | ({step.member} if step.action is StepAction.JOIN else set())
             self._needed += fewest_moves(owners, self._present, self._partitions)
             return
         pass_time(self._group, step.frozen_s)

@@ -53,8 +53,8 @@ from zkconsumer.sim.kernel import search
 from zkconsumer.sim.kernel.keys import (
     LATEST_S,
     KeyPart,
+    KeyRules,
     Numbers,
-    Rules,
     Value,
     distance,
     ranks,
@@ -160,7 +160,7 @@ ASSIGNMENTS = frozenset({"local"})
 LEFT_OUT = frozenset({"settings", "since_s", "now"})
 """Fields that are equal in all states, or that are never read in this scope."""
 
-RULES = Rules(
+RULES = KeyRules(
     kinds=(MOMENTS, GENERATIONS, REQUESTS, PARKED, SERIALS, ASSIGNMENTS),
     left_out=LEFT_OUT,
     of_class={
@@ -463,7 +463,7 @@ class SmallWorld(World):
         self.drop_ineffective()
 
 
-class SearchNode(search.Node[SmallWorld, Monitor, Move]):
+class SearchNode(search.StateNode[SmallWorld, Monitor, Move]):
     """A small world and its monitor, as the exhaustive search visits them."""
 
     __slots__ = ()

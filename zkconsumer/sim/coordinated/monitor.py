@@ -168,7 +168,7 @@ class Monitor(Watcher):
                 case ev.StartFetching(positions):
                     for tp, offset in positions.items():
                         starts_without_a_gap.check(self, tp, offset or 0)
-                case ev.Call(ev.Callback.ASSIGNED):
+                case ev.CallListener(ev.Callback.ASSIGNED):
                     self.rebalances += 1
 
     def delivered(self, world: World, message: Delivered) -> None:

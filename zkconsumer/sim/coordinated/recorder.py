@@ -200,7 +200,7 @@ def _actions(commands: Iterable[ev.Command]) -> Iterator[str]:
         match command:
             case ev.Send(broker=broker, request=request):
                 yield from _sent(request, broker)
-            case ev.Call(callback, partitions) if partitions:
+            case ev.CallListener(callback, partitions) if partitions:
                 yield f"{callback.value} {_named(partitions)}"
             case ev.StartFetching(positions):
                 yield f"reads {_positions(positions)}"

@@ -21,7 +21,7 @@ change their phase.
 """
 
 
-class Kind(Protocol):
+class HasKind(Protocol):
     """A move of which several may be of one kind, for example a fault against several members."""
 
     @property
@@ -29,7 +29,7 @@ class Kind(Protocol):
 
 
 W = TypeVar("W", bound=World[Any])  # Any: the class of the world's moves
-M = TypeVar("M", bound=Kind)
+M = TypeVar("M", bound=HasKind)
 
 
 class Aim(ABC, Generic[W, M]):

@@ -31,7 +31,7 @@ Convert = Callable[[Value], Value]
 
 
 @dataclass(frozen=True)
-class Rules:
+class KeyRules:
     """Which numbers of values a key replaces.
 
     Attributes:
@@ -77,10 +77,10 @@ class KeyPart:
     out.
 
     Attributes:
-        numbers: the numbers, by their kinds (`Rules.kinds`).
+        numbers: the numbers, by their kinds (`KeyRules.kinds`).
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: KeyRules) -> None:
         self._rules = rules
         self._special = rules.special
         self.numbers: tuple[list[Value], ...] = tuple([] for _ in rules.kinds)

@@ -172,7 +172,7 @@ W = TypeVar("W", bound=SearchedWorld[Any])  # Any: the class of the world's move
 M = TypeVar("M", bound=Copied)
 
 
-class Node(ABC, Generic[W, M, Move]):
+class StateNode(ABC, Generic[W, M, Move]):
     """A world with its monitor, at one state of an exhaustive search."""
 
     __slots__ = ("_key", "monitor", "world")
@@ -236,7 +236,7 @@ class SearchResult(Generic[Move]):
 
 
 def explore(
-    begin: Callable[[], Node[W, M, Move]],
+    begin: Callable[[], StateNode[W, M, Move]],
     *,
     max_states: int = 10**9,
     max_s: float = float("inf"),
@@ -247,7 +247,7 @@ def explore(
     """
     started = time.monotonic()
     seen: set[int] = set()
-    queue: deque[tuple[Node[W, M, Move], tuple[Move, ...]]] = deque()
+    queue: deque[tuple[StateNode[W, M, Move], tuple[Move, ...]]] = deque()
     transitions = rests = depth = 0
 
     def found(violation: InvariantViolation | None, path: tuple[Move, ...]) -> SearchResult[Move]:

@@ -1,9 +1,10 @@
 """A simulated world as a transition system, and those that watch it.
 
 A world changes only by moves. `enabled` lists the ordinary moves that are possible now, in a fixed
-order, and `act` performs a move. Faults are moves too, but no `enabled` lists them. A world tells
-its watcher what happens in each move. The watcher's class belongs to the world, because the worlds
-have different parts; its methods return nothing.
+order, and `act` performs a move. Faults are moves too, but no `enabled` lists them. The world of
+ZooKeeper calls its moves actions (`sim.plan.Action`). A world tells its watcher what happens in
+each move. The watcher's class belongs to the world, because the worlds have different parts; its
+methods return nothing.
 """
 
 from __future__ import annotations
