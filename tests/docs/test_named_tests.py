@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.sim import promises
+from zkconsumer.sim import promises, tool
 from zkconsumer.sim.coordinated import monitor
 from zkconsumer.sim.kernel.promises import Promise
 
@@ -66,7 +66,7 @@ def test_each_promise_names_its_tests() -> None:
 
 @pytest.mark.parametrize(
     ("page", "promises"),
-    [("verification.md", promises.PROMISES), ("later.md", monitor.PROMISES)],
+    [("verification.md", (*promises.PROMISES, *tool.PROMISES)), ("later.md", monitor.PROMISES)],
     ids=["zookeeper", "coordinated"],
 )
 def test_each_promise_names_its_predicates(page: str, promises: Sequence[Promise[...]]) -> None:

@@ -24,7 +24,6 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import assign
 from zkconsumer.protocol.model import OffsetAndMetadata, RebalanceMode, Storage, TopicPartition
 from zkconsumer.protocol.registrations import Pattern
-from zkconsumer.sim import tool
 from zkconsumer.sim.kernel.promises import Promise, Reason, promise
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.member import answers_after_its_user
@@ -679,6 +678,6 @@ PROMISES: Final[tuple[Promise[...], ...]] = (
     group_settles,
     settled_group_rests,
     every_event_is_handled,
-    *tool.PROMISES,
 )
-"""The promises of a group, and those of an operator's `apply` (I16)."""
+"""The promises of a group. Those of an operator's `apply` (I16) are in `sim.tool`, which needs more
+than the standard library."""

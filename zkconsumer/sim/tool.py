@@ -153,6 +153,7 @@ PROMISES: Final = (
     writes_in_the_planned_state,
     marks_offsets,
 )
+"""The promises of an operator's `apply`."""
 
 
 # ---- the tool ------------------------------------------------------------------------------------
