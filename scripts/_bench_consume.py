@@ -43,7 +43,7 @@ from zkconsumer.consumer.stream import StreamReader
 from zkconsumer.consumer.stream_fetcher import in_thread
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
-from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+from zkconsumer.kafka.columns.column_fetcher import ColumnFetcher
 from zkconsumer.kafka.engines import engines
 from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.protocol.model import TopicPartition as Partition

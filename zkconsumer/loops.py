@@ -43,9 +43,9 @@ def load(loops: Loops) -> None:
         RuntimeError: numba finds no directory for its cache.
     """
     if loops is Loops.READER:
-        from zkconsumer.kafka.columns import parsers  # noqa: PLC0415 - the import of numba is slow
+        from zkconsumer.kafka.columns.record_sets import compiled_engine  # noqa: PLC0415 - an extra
 
-        parsers.compiled()
+        compiled_engine()
     else:
         from zkconsumer.history import commit_loop  # noqa: PLC0415 - as above
         from zkconsumer.history.columns import ColumnDecoder  # noqa: PLC0415 - as above

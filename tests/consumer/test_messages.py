@@ -16,9 +16,9 @@ from support.kafka.streams import MemoryLog, MemoryLogs, Reader
 from zkconsumer.consumer.messages import Batch, Message, Part, made
 from zkconsumer.consumer.stream_partitions import Codec, Grant, GrantedPartition
 from zkconsumer.errors import ConsumerTimeoutError, DecodeError
-from zkconsumer.kafka.columns.buffers import response_memory
 from zkconsumer.kafka.columns.record_sets import RecordSet, plain_engine
 from zkconsumer.kafka.columns.records import Records
+from zkconsumer.kafka.columns.responses import response_memory
 from zkconsumer.kafka.fetcher import BUFFER_MESSAGES, MessageList, runs_of
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.logs import MemoryFetcher
@@ -47,9 +47,8 @@ def records_in(data: bytes, *, room: int = LARGE) -> tuple[RecordSet, weakref.re
     """Return a record set in a response of at least `room` bytes, and the response's memory."""
     response = response_memory(room)
     response.memory[: len(data)] = data
-    found = response.data.slice(0, len(data))
-    memory = response.memory
-    return RecordSet(TP, found, plain_engine(), memory=memory), weakref.ref(memory)
+    found = RecordSet(TP, response.part(0, len(data)), plain_engine())
+    return found, weakref.ref(response.memory)
 
 
 def run_of(data: bytes) -> Records:

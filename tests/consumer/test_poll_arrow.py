@@ -22,7 +22,8 @@ from support.wait import LIMIT_S
 
 from zkconsumer.consumer.arrow_batches import SCHEMA_WITH_TOKEN
 from zkconsumer.errors import ConnectorClosedError
-from zkconsumer.kafka.columns.fetcher import ColumnFetcher
+from zkconsumer.kafka.columns.column_batches import pool_of
+from zkconsumer.kafka.columns.column_fetcher import ColumnFetcher
 from zkconsumer.kafka.columns.record_sets import plain_engine
 from zkconsumer.sandbox import Sandbox
 
@@ -214,6 +215,6 @@ def test_a_stream_keeps_no_memory_of_a_dropped_batch(
     reader = Reader(log, connect_columns=lambda: ColumnFetcher(settings, engine=engine))
     reader.grant(0, 0)
     assert sum(one.num_rows for one in polled(reader, 500)) == 500
-    assert engine.pool.unused >= 1
+    assert pool_of(engine).unused >= 1
     assert reader.finished(0) is not None and reader.delivered(0) == 500
     reader.stream.close()

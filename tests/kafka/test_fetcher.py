@@ -26,7 +26,8 @@ from support.wait import LIMIT_S, eventually
 from support.zk.client import peer_of
 
 from zkconsumer.kafka.client_settings import Settings
-from zkconsumer.kafka.columns.fetcher import ColumnFetcher, RecordFetcher
+from zkconsumer.kafka.columns.column_fetcher import ColumnFetcher
+from zkconsumer.kafka.columns.fetcher import RecordFetcher
 from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher, FetchFaultKind
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition

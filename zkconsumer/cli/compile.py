@@ -24,7 +24,9 @@ def compile_() -> None:
 
     Example: zkconsumer compile
     """
-    require("numba", "pyarrow", "google_crc32c", extra="fast", where="zkconsumer compile")
+    require(
+        "numba", "pyarrow", "google_crc32c", "cramjam", extra="fast", where="zkconsumer compile"
+    )
     directory = loops.cache_directory()
     if directory is None:
         raise ConfigError(

@@ -11,9 +11,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from zkconsumer.kafka.columns.fetcher import Run as ColumnRun
+from zkconsumer.kafka.columns.column_batches import SCHEMA
+from zkconsumer.kafka.columns.column_fetcher import ColumnRun
 from zkconsumer.kafka.columns.from_messages import record_batches
-from zkconsumer.kafka.columns.record_sets import ROWS, SCHEMA
+from zkconsumer.kafka.columns.record_sets import ROWS
 from zkconsumer.kafka.fetcher import MessageList, Run
 
 TOKEN: Final = pa.field("token", pa.int64())

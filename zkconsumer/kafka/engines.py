@@ -32,7 +32,8 @@ from zkconsumer.kafka.fetcher import (
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
-    from zkconsumer.kafka.columns.fetcher import ColumnFetcher, RecordFetcher, Run
+    from zkconsumer.kafka.columns.column_fetcher import ColumnFetcher, ColumnRun
+    from zkconsumer.kafka.columns.fetcher import RecordFetcher
     from zkconsumer.kafka.librdkafka import KafkaFetcher
     from zkconsumer.kafka.pool import FetcherPool
 
@@ -40,7 +41,7 @@ T = TypeVar("T")
 
 # The packages that the columnar reader needs. `fetch.engine=auto` also requires the compiler,
 # because plain Python is slower than librdkafka.
-_NEEDED: Final = ("pyarrow", "google_crc32c")
+_NEEDED: Final = ("pyarrow", "google_crc32c", "cramjam")
 _COMPILER: Final = "numba"
 
 
@@ -52,7 +53,7 @@ OWN_CLIENTS: Final = 4
 class RunFetcher(BrokerClient, Protocol):
     """Fetches runs of messages as columns; zkconsumer's own reader does."""
 
-    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> list[Run]:
+    def fetch(self, timeout_s: float, max_messages: int = BUFFER_MESSAGES) -> list[ColumnRun]:
         """Return the next runs; none at the timeout or at a new fault.
 
         The call waits at most `timeout_s` seconds. Runs may have more than `max_messages` messages.
@@ -164,14 +165,14 @@ def records(settings: Settings) -> RecordFetcher:
 
 def columnar(settings: Settings) -> ColumnFetcher:
     """Make a client of the columnar reader that fetches columns."""
-    from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
+    from zkconsumer.kafka.columns.column_fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
 
     return ColumnFetcher(settings)
 
 
 def columnar_with_headers(settings: Settings) -> ColumnFetcher:
     """Make a client of the columnar reader whose batches have the column `headers`."""
-    from zkconsumer.kafka.columns.fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
+    from zkconsumer.kafka.columns.column_fetcher import ColumnFetcher  # noqa: PLC0415 - see the module
 
     return ColumnFetcher(settings, with_headers=True)
 
@@ -191,11 +192,7 @@ class StreamClients:
             with suppress(ImportError):
                 import zkconsumer.kafka.librdkafka  # noqa: PLC0415 - see the module
         else:
-            # Load the reader now: half a second of processor time counts for no time limit.
-            import zkconsumer.kafka.columns.fetcher  # noqa: F401, PLC0415 - see the module
-            from zkconsumer.kafka.columns.compilation import ready_engine  # noqa: PLC0415 - as above
-
-            ready_engine()
+            import zkconsumer.kafka.columns.fetcher  # noqa: F401, PLC0415 - as above
         self._config, self._brokers = config, brokers
         self._servers: set[str] = set()
 

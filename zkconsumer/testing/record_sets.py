@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 from zkconsumer.kafka.columns.requests import FieldReader, MalformedError
@@ -63,17 +64,15 @@ class UnsupportedCodecError(Exception):
 # ---- codecs --------------------------------------------------------------------------------------
 
 
-def _with_pyarrow(codec: int) -> None:
-    """Raise UnsupportedCodecError unless pyarrow is installed and has this codec."""
+def _require(package: str, codec: int) -> None:
+    """Raise UnsupportedCodecError unless the codec exists and the package for it is installed."""
     if codec not in CODECS.values():
         raise UnsupportedCodecError(f"no codec has the number {codec}")
-    try:
-        import pyarrow  # noqa: F401, PLC0415 - the extra `arrow`
-    except ImportError:
+    if find_spec(package) is None:
         name = next(name for name, one in CODECS.items() if one == codec)
         raise UnsupportedCodecError(
-            f"the codec {name} needs pyarrow: pip install 'zkconsumer[arrow]'"
-        ) from None
+            f"the codec {name} needs {package}: pip install 'zkconsumer[arrow]'"
+        )
 
 
 def decompress(codec: int, data: bytes) -> bytes:
@@ -83,23 +82,20 @@ def decompress(codec: int, data: bytes) -> bytes:
             return gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise MalformedError(f"the gzip data of a batch are damaged: {error}") from error
-    _with_pyarrow(codec)
-    import pyarrow as pa  # noqa: PLC0415 - the extra `arrow`
-
+    _require("cramjam", codec)
     from zkconsumer.kafka.columns import codecs  # noqa: PLC0415 - the extra `arrow`
 
     try:
-        found: bytes = codecs.decompress(codec, pa.py_buffer(data)).to_pybytes()
+        return bytes(codecs.decompress(codec, memoryview(data)))
     except codecs.CodecError as error:
         raise MalformedError(str(error)) from error
-    return found
 
 
 def compress(codec: int, data: bytes) -> bytes:
     """Compress the records of a batch. Raises UnsupportedCodecError."""
     if codec == GZIP:
         return gzip.compress(data, mtime=0)
-    _with_pyarrow(codec)
+    _require("pyarrow", codec)
     import pyarrow as pa  # noqa: PLC0415 - the extra `arrow`
 
     name = {SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}[codec]

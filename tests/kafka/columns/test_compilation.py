@@ -8,20 +8,43 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.kafka.encoded_records import Record, batch
 from support.wait import LIMIT_S
 
-# Prints three engines: the ready one, the one after waiting, and the one that is ready then.
+# Prints the engines for a small and for two large responses, the engine after waiting, and the one
+# for a small response then.
 ENGINES = """
 from zkconsumer.kafka.columns import compilation, record_sets
 names = {id(record_sets.plain_engine()): "plain"}
-print(names.get(id(compilation.ready_engine()), "compiled"))
-print(names.get(id(compilation.fastest_engine()), "compiled"))
-print(names.get(id(compilation.ready_engine()), "compiled"))
+large = compilation.LOADED_FROM
+found = [compilation.engine_for(size) for size in (large - 1, large, large)]
+found += [compilation.fastest_engine(), compilation.engine_for(0)]
+print(*(names.get(id(one), "compiled") for one in found))
+"""
+
+# Reads a compressed batch, and prints the heavy packages that are imported: after small responses
+# and one large response, and after loading the compiled loops.
+IMPORTED = """
+import sys
+from zkconsumer.kafka.columns import compilation
+from zkconsumer.kafka.columns.fetcher import RecordFetcher
+from zkconsumer.kafka.columns.record_sets import RecordSet
+from zkconsumer.kafka.columns.responses import response_of
+from zkconsumer.protocol.model import TopicPartition
+def heavy():
+    return [one for one in ("pyarrow", "numpy", "numba") if one in sys.modules]
+data = bytes.fromhex(sys.argv[1])
+for size in [1] * 100 + [compilation.LOADED_FROM]:
+    engine = compilation.engine_for(size)
+(run,) = RecordSet(TopicPartition("topic", 0), response_of(data), engine).records()
+print(run.value(0), heavy())
+compilation.fastest_engine()
+print(heavy())
 """
 
 
 def engines(**environment: str) -> list[str]:
-    """Return the engines that a new process chooses: at first, after waiting, and afterwards."""
+    """Return the engines that a new process chooses; see `ENGINES`."""
     done = subprocess.run(
         [sys.executable, "-c", ENGINES],
         env={**os.environ, **environment},
@@ -35,12 +58,27 @@ def engines(**environment: str) -> list[str]:
 
 
 def test_plain_python_parses_until_the_loops_are_compiled(tmp_path: Path) -> None:
-    """With an empty cache the plain engine is ready at once, and the compiled one replaces it."""
-    assert engines(NUMBA_CACHE_DIR=str(tmp_path)) == ["plain", "compiled", "compiled"]
-    assert engines(NUMBA_CACHE_DIR=str(tmp_path)) == ["compiled"] * 3
+    """With an empty cache and with a full one, the plain engine is ready at once."""
+    for _ in range(2):
+        found = engines(NUMBA_CACHE_DIR=str(tmp_path))
+        assert found == ["plain"] * 3 + ["compiled"] * 2
 
 
 def test_plain_python_parses_if_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """If numba finds no directory for its cache, the plain engine parses, and nothing fails."""
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    assert engines(NUMBA_CACHE_LOCATOR_CLASSES="UserProvidedCacheLocator") == ["plain"] * 3
+    assert engines(NUMBA_CACHE_LOCATOR_CLASSES="UserProvidedCacheLocator") == ["plain"] * 5
+
+
+def test_a_process_with_few_messages_imports_no_heavy_package() -> None:
+    """Small responses and one large one import neither numba nor numpy, and messages no pyarrow."""
+    data = batch([Record(0, b"key", b"value", 5)], codec="zstd")
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED, data.hex()],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["b'value' []", "['numpy', 'numba']"]

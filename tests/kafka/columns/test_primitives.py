@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from zkconsumer.kafka.columns import primitives
-from zkconsumer.kafka.columns.primitives import by_products, by_tables, can_multiply
+from zkconsumer.kafka.columns.compiled_primitives import by_products, by_tables, can_multiply
 
 DATA = np.frombuffer(random.Random(1).randbytes(200), np.uint8)
 PLAIN = memoryview(DATA.tobytes())

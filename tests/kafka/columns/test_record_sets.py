@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from support.kafka.encoded_records import CODECS, Record, batch, message, message_set, varint
 
 from zkconsumer.kafka.columns import parsers
+from zkconsumer.kafka.columns.column_batches import SCHEMA, batches
 from zkconsumer.kafka.columns.record_sets import (
     ROWS,
-    SCHEMA,
     Batches,
     ParserEngine,
     RecordSet,
@@ -27,6 +27,7 @@ from zkconsumer.kafka.columns.record_sets import (
     plain_engine,
 )
 from zkconsumer.kafka.columns.records import CorruptError, headers_of
+from zkconsumer.kafka.columns.responses import response_of
 from zkconsumer.protocol.model import TopicPartition
 
 TP = TopicPartition("topic", 3)
@@ -58,7 +59,7 @@ def located_rows(data: bytes, engine: ParserEngine, **wanted: int) -> tuple[list
     """Return the rows of the runs that refer to the bytes of a record set, as columns have them."""
     found: list[Row] = []
     try:
-        for run in RecordSet(TP, pa.py_buffer(data), engine, **wanted).records():
+        for run in RecordSet(TP, response_of(data), engine, **wanted).records():
             for one in range(len(run)):
                 kind, time = run.timestamp(one)
                 is_null = kind == 0 or time is None or abs(time) > parsers.MAX_TIME
@@ -73,7 +74,7 @@ def column_rows(data: bytes, engine: ParserEngine, **wanted: int) -> tuple[list[
     """Return the rows of the record batches of a record set."""
     found: list[Row] = []
     try:
-        for one in RecordSet(TP, pa.py_buffer(data), engine, **wanted).batches():
+        for one in batches(RecordSet(TP, response_of(data), engine, **wanted)):
             one.validate(full=True)
             assert one.schema == SCHEMA
             assert set(one["topic"].to_pylist()) == {"topic"}
@@ -278,13 +279,13 @@ def test_the_sizes_of_batches(engine: ParserEngine) -> None:
     """`sizes` gives the bytes per offset, and the size of a batch if all batches are equal."""
     equal = [batch([Record(10 * n + m, None, bytes(100), 5) for m in range(10)]) for n in range(3)]
     size = len(equal[0])
-    found = RecordSet(TP, pa.py_buffer(b"".join(equal) + equal[0][:50]), engine, first=7)
+    found = RecordSet(TP, response_of(b"".join(equal) + equal[0][:50]), engine, first=7)
     assert found.sizes() == Batches(size / 10, size)
     other = batch([Record(30, None, bytes(100), 5)])
-    unequal = RecordSet(TP, pa.py_buffer(b"".join([*equal, other])), engine)
+    unequal = RecordSet(TP, response_of(b"".join([*equal, other])), engine)
     assert unequal.sizes() == Batches((3 * size + len(other)) / 31, 0)
     old = message_set([Record(n, None, bytes(100)) for n in range(4)], magic=0)
-    assert RecordSet(TP, pa.py_buffer(old), engine).sizes() == Batches(len(old) / 4, 0)
+    assert RecordSet(TP, response_of(old), engine).sizes() == Batches(len(old) / 4, 0)
 
 
 def test_control_batches_are_holes(engine: ParserEngine) -> None:
@@ -292,7 +293,7 @@ def test_control_batches_are_holes(engine: ParserEngine) -> None:
     marker = batch([Record(1, b"\0\0\0\1", b"\0\0\0\0\0\0", 7)], is_control=True)
     data = batch([Record(0, None, b"a", 7)]) + marker
     assert rows_of(data, engine) == ([(0, None, b"a", 7, 0)], "")
-    assert RecordSet(TP, pa.py_buffer(data), engine).next_offset == 2
+    assert RecordSet(TP, response_of(data), engine).next_offset == 2
 
 
 def test_nested_compressed_sets(engine: ParserEngine) -> None:
@@ -320,7 +321,7 @@ def test_formats_may_follow_one_another(engine: ParserEngine) -> None:
     assert [(offset, value) for offset, _, value, _, _ in found] == list(
         enumerate([b"a", b"b", b"c", b"d", b"e", b"f"])
     )
-    assert RecordSet(TP, pa.py_buffer(b"".join(parts)), engine).next_offset == 6
+    assert RecordSet(TP, response_of(b"".join(parts)), engine).next_offset == 6
 
 
 def test_only_the_wanted_offsets(engine: ParserEngine) -> None:
@@ -335,9 +336,9 @@ def test_headers_can_be_returned(engine: ParserEngine) -> None:
     """Headers are returned in their order, with repeated names and null values."""
     headers = (("a", b"1"), ("b", None), ("a", b""))
     data = batch([Record(0, None, b"v", 5, headers), Record(1, None, b"w", 5)])
-    (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches(with_headers=True)
+    (found,) = batches(RecordSet(TP, response_of(data), engine), with_headers=True)
     assert [headers_of(one) for one in found["headers"].to_pylist()] == [list(headers), []]
-    (run,) = RecordSet(TP, pa.py_buffer(data), engine).records()
+    (run,) = RecordSet(TP, response_of(data), engine).records()
     assert [run.headers(number) for number in range(2)] == [list(headers), []]
 
 
@@ -347,7 +348,7 @@ def test_large_sets_come_in_several_batches(engine: ParserEngine) -> None:
     large = [Record(ROWS + 1000 + n, None, bytes([n]) * 700_000, 5) for n in range(3)]
     huge = [Record(ROWS + 1003, b"K" * 3_000_000, bytes(4_000_000), 5)]
     data = b"".join(map(batch, (many, large, huge)))
-    found = list(RecordSet(TP, pa.py_buffer(data), engine).batches())
+    found = list(batches(RecordSet(TP, response_of(data), engine)))
     assert [one.num_rows for one in found][:1] == [ROWS]
     assert sum(one.num_rows for one in found) == ROWS + 1004
     assert found[-1]["key"].to_pylist() == [b"K" * 3_000_000]
@@ -360,7 +361,7 @@ def test_small_batches_keep_small_buffers(engine: ParserEngine) -> None:
     """The buffers of a small batch are not much larger than its rows."""
     records = [Record(n, None, b"v" * 10, 5) for n in range(100)]
     data = batch(records, codec="gzip")
-    (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
+    (found,) = batches(RecordSet(TP, response_of(data), engine))
     assert found.get_total_buffer_size() < 20_000
 
 
@@ -384,6 +385,6 @@ def test_a_time_is_exact_although_another_one_does_not_fit(engine: ParserEngine)
 def test_a_timestamp_is_a_time_in_utc(engine: ParserEngine) -> None:
     """The column has microseconds in UTC, as in Spark's Kafka connector."""
     data = batch([Record(0, None, b"a", 1_500_000_000_123)])
-    (found,) = RecordSet(TP, pa.py_buffer(data), engine).batches()
+    (found,) = batches(RecordSet(TP, response_of(data), engine))
     when = datetime(2017, 7, 14, 2, 40, 0, 123_000, tzinfo=UTC)
     assert found["timestamp"].to_pylist() == [when]

@@ -25,7 +25,8 @@ from zkconsumer.consumer.stream import StreamReader
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import Codec, CommitScope, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
-from zkconsumer.kafka.columns.fetcher import ColumnFetcher, RecordFetcher
+from zkconsumer.kafka.columns.column_fetcher import ColumnFetcher
+from zkconsumer.kafka.columns.fetcher import RecordFetcher
 from zkconsumer.kafka.engines import RunFetcher
 from zkconsumer.kafka.fetcher import IDLE_S, TURN_S, AutoOffsetReset, Fetcher
 from zkconsumer.kafka.librdkafka import KafkaFetcher

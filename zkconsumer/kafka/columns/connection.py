@@ -16,19 +16,15 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from zkconsumer.config.kafka_properties import is_true
 from zkconsumer.errors import BrokerAccessError, ConfigError
 from zkconsumer.kafka.client_settings import Settings, mechanism_of, mechanism_without_columns
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.requests import FieldReader, MalformedError, Versions
+from zkconsumer.kafka.columns.responses import Response, response_memory
 from zkconsumer.kafka.tls import TRUST_REMEDY, tls_context, trust_shown
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from zkconsumer.kafka.columns.buffers import Response
 
 # While a response arrives, `select` reports the socket after this many bytes, or at the end of the
 # response. Otherwise it would report every packet, and each report costs as much as parsing 200
@@ -106,9 +102,8 @@ class Connection:
     def receive(self, largest: int) -> Response | None:
         """Return the next response without its length field, or None if the response is incomplete.
 
-        `largest` is the maximum size of a
-        response. Raises OSError if the connection is lost, and MalformedError if the response is
-        malformed.
+        `largest` is the maximum size of a response in bytes. Raises OSError if the connection is
+        lost, and MalformedError if the response is malformed.
         """
         while True:
             size = self._size(largest)
@@ -119,7 +114,8 @@ class Connection:
                 response, self._response = self._room(wanted), None
                 self._received = 0
                 self._report_at(1)
-                return response._replace(data=self._checked(response.data.slice(4, size)))
+                self._check_number(response.data)
+                return response.part(4, size)
             if not self._receive_until(wanted):
                 return None
 
@@ -136,12 +132,10 @@ class Connection:
 
     def _room(self, size: int) -> Response:
         """Return the memory of the response, with room for at least `size` bytes."""
-        if self._response is None or size > self._response.data.size:
-            from zkconsumer.kafka.columns.buffers import response_memory  # noqa: PLC0415 - pyarrow
-
+        if self._response is None or size > len(self._response.data):
             grown = response_memory(size)
             if self._response is not None:
-                grown.memory[: self._received] = self._response.memory[: self._received]
+                memoryview(grown.memory)[: self._received] = self._response.data[: self._received]
             self._response = grown
         return self._response
 
@@ -166,13 +160,12 @@ class Connection:
             with suppress(OSError):  # a system without this option reports every packet
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
-    def _checked(self, response: pa.Buffer) -> pa.Buffer:
-        (number,) = struct.unpack_from(">i", response)
+    def _check_number(self, response: memoryview) -> None:
+        (number,) = struct.unpack_from(">i", response, 4)
         if number != self._number:
             raise MalformedError(
                 f"request {self._number} received the response to request {number}"
             )
-        return response
 
     # ---- blocking --------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Fetch messages over zkconsumer's own connections to brokers: as columns, or as records.
+"""Fetch messages over zkconsumer's own connections to brokers.
 
 `RecordFetcher` is the second implementation of `kafka.fetcher.Fetcher`; the first one uses
 librdkafka. `ColumnFetcher` returns the same messages as columns. The thread that calls `fetch` does
@@ -22,19 +22,15 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
-
-import pyarrow as pa
 
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import RECEIVE_BYTES, Settings
 from zkconsumer.kafka.columns import fetch_sessions, parsers, requests
-from zkconsumer.kafka.columns.buffers import Response
 from zkconsumer.kafka.columns.compilation import engines_for
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.fetch_sessions import FetchSession
@@ -50,13 +46,13 @@ from zkconsumer.kafka.columns.lookups import (
 from zkconsumer.kafka.columns.record_sets import BYTES, Batches, ParserEngine, RecordSet
 from zkconsumer.kafka.columns.records import CorruptError, Records
 from zkconsumer.kafka.columns.requests import (
-    Aborted,
     FetchedPartition,
     FetchLimits,
     FieldReader,
     Isolation,
     Metadata,
 )
+from zkconsumer.kafka.columns.responses import Response
 from zkconsumer.kafka.fetcher import (
     BUFFER_MESSAGES,
     LOOKUP_S,
@@ -66,6 +62,7 @@ from zkconsumer.kafka.fetcher import (
     FetchFault,
     FetchFaultKind,
     Resolver,
+    Run,
     descriptors_error,
     drop_faults,
 )
@@ -104,31 +101,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 _CONNECT_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Messages of one partition, in order, with the columns of `record_sets.SCHEMA`."""
-
-    tp: TopicPartition
-    batch: pa.RecordBatch
-
-    def __len__(self) -> int:
-        return int(self.batch.num_rows)
-
-    def offset(self, number: int) -> int:
-        """Return the offset of message `number`; the first message is number 0."""
-        return int(self.batch.column(_OFFSET)[number].as_py())
-
-    @property
-    def size(self) -> int:
-        """The size of the run's buffers in bytes."""
-        return int(self.batch.get_total_buffer_size())
-
-    estimated_size = size
-
-
-_OFFSET: Final = 4
-
-R = TypeVar("R", Run, Records)
+R = TypeVar("R", bound=Run)
 
 # Runs of several partitions are returned together until they have this many messages. So a program
 # does not get many small batches from many partitions; it gets large batches one at a time.
@@ -221,6 +194,8 @@ class OwnFetcher(ABC, Generic[R]):
         self._brokers: dict[int, _Broker] = {}
         self._metadata: Future[Metadata] | None = None
         self._metadata_at = 0.0  # when to ask again for missing leaders
+        # Until then `_advance` has nothing to do: each broker has a request in flight.
+        self._idle_until = 0.0
         self._pending: deque[tuple[_Partition, Iterator[R]]] = deque()
         self._reported: dict[str, tuple[float, int]] = {}
         self._selector = selectors.DefaultSelector()
@@ -249,6 +224,7 @@ class OwnFetcher(ABC, Generic[R]):
         for tp, (first, until) in ranges.items():
             assert tp not in self._partitions, f"{tp} is assigned already"
             self._partitions[tp] = partition = _Partition(tp, first, until)
+            self._idle_until = 0.0
             if first >= parsers.MAX_OFFSET:
                 text = f"offset {first} is not in the log"
                 self._stop(partition, FetchFaultKind.OUT_OF_RANGE, text)
@@ -274,9 +250,8 @@ class OwnFetcher(ABC, Generic[R]):
             if len(self.faults) > known:
                 return []
             self._advance()
-            left_s = deadline - time.monotonic()
-            self._wait(max(0.0, left_s))
-            if left_s <= 0 and not self._pending:
+            self._wait(max(0.0, deadline - time.monotonic()))
+            if not self._pending and time.monotonic() >= deadline:
                 return []
 
     def _with_others(self, run: R) -> list[R]:
@@ -353,6 +328,8 @@ class OwnFetcher(ABC, Generic[R]):
         now = time.monotonic()
         while self._unanswered:
             self._passing(None, self._unanswered.popleft())
+        if now < self._idle_until and self._metadata is None:
+            return
         self._take_metadata(now)
         active = [one for one in self._partitions.values() if not one.stopped]
         missing = [one.tp for one in active if one.tp not in self._leaders]
@@ -373,6 +350,11 @@ class OwnFetcher(ABC, Generic[R]):
                     self._ask(node, broker, partitions)
             else:
                 self._connect(node, broker, now)
+        if not missing:
+            in_flight = [self._brokers[node] for node in by_leader]
+            self._idle_until = min(
+                (one.overdue_at if one.asked is not None else 0.0 for one in in_flight), default=0.0
+            )
 
     def _take_metadata(self, now: float) -> None:
         if self._metadata is None or not self._metadata.done():
@@ -499,14 +481,15 @@ class OwnFetcher(ABC, Generic[R]):
             response = connection.receive(RECEIVE_BYTES)
             if response is None:
                 return
-            self.fetched_bytes += response.data.size
+            self.fetched_bytes += len(response.data)
             version = connection.versions[requests.FETCH]
-            reader = FieldReader(memoryview(response.data).cast("B"), 4)
+            reader = FieldReader(response.data, 4)
             throttled_ms, code, session, found = requests.fetched(version, reader)
         except LOST as error:
             self._lose(node, error)
             return
         asked, broker.asked = broker.asked or {}, None
+        self._idle_until = 0.0
         broker.pause_s = 0.0
         if throttled_ms > 0 and version >= _CLIENT_WAITS:
             self.throttled_s += throttled_ms / 1000
@@ -519,20 +502,37 @@ class OwnFetcher(ABC, Generic[R]):
         else:
             broker.session.answered(session, [(one.tp, self._end_of(one)) for one in found])
             found += _unchanged(broker.session, asked.values(), {one.tp for one in found})
+        engine = self._engine(sum(one.size for one in found))
         for one in found:
             partition = asked.get(one.tp)
             if partition is not None and self._partitions.get(one.tp) is partition:
-                self._take(partition, one, response)
+                self._take(partition, one, response, engine)
         self._advance()
 
-    def _take(self, partition: _Partition, found: FetchedPartition, response: Response) -> None:
+    def _take(
+        self,
+        partition: _Partition,
+        found: FetchedPartition,
+        response: Response,
+        engine: ParserEngine,
+    ) -> None:
         if found.error:
             self._take_error(partition, found.error)
             return
         partition.end = self._end_of(found)
         if found.size:
-            data = response.data.slice(found.at, found.size)
-            self._take_records(partition, response._replace(data=data), found.aborted)
+            data = response.part(found.at, found.size)
+            self._take_records(
+                partition,
+                RecordSet(
+                    partition.tp,
+                    data,
+                    engine,
+                    first=partition.offset,
+                    until=partition.until,
+                    aborted=found.aborted,
+                ),
+            )
         if partition.offset >= partition.until:
             partition.stopped = True
             if self._reports_ends:
@@ -561,18 +561,7 @@ class OwnFetcher(ABC, Generic[R]):
         )
         yield from ()
 
-    def _take_records(
-        self, partition: _Partition, response: Response, aborted: Sequence[Aborted]
-    ) -> None:
-        found = RecordSet(
-            partition.tp,
-            response.data,
-            self._engine(),
-            first=partition.offset,
-            until=partition.until,
-            aborted=aborted,
-            memory=response.memory,
-        )
+    def _take_records(self, partition: _Partition, found: RecordSet) -> None:
         if found.next_offset > partition.offset:
             if partition.until < parsers.MAX_OFFSET:
                 self._batches[partition.tp.topic] = found.sizes()
@@ -611,6 +600,7 @@ class OwnFetcher(ABC, Generic[R]):
         """Close a connection, report why, and look up the leaders again after a back-off."""
         broker = self._brokers[node]
         self._disconnect(broker)
+        self._idle_until = 0.0
         broker.session.lost()
         now = time.monotonic()
         broker.pause_s = min(_LONGEST_PAUSE_S, 2 * broker.pause_s or self._retry_s)
@@ -661,24 +651,6 @@ class OwnFetcher(ABC, Generic[R]):
         # A daemon thread, because a silent broker must not prevent the process from ending.
         threading.Thread(target=run, name="columns-connect", daemon=True).start()
         return future
-
-
-class ColumnFetcher(OwnFetcher[Run]):
-    """Fetches columns; with `with_headers`, batches also have the column `headers`."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        engine: ParserEngine | None = None,
-        with_headers: bool = False,
-        session_from: int = SESSION_FROM,
-    ) -> None:
-        super().__init__(settings, engine=engine, session_from=session_from)
-        self._with_headers = with_headers
-
-    def _runs(self, found: RecordSet) -> Iterator[Run]:
-        return (Run(found.tp, batch) for batch in found.batches(with_headers=self._with_headers))
 
 
 class RecordFetcher(OwnFetcher[Records]):

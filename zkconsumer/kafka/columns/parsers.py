@@ -14,29 +14,28 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.kafka.columns.primitives import Array, copy, crc32, int32, int64
 
-try:
-    from numba.extending import register_jitable
-except ImportError:  # the extra `fast` is not installed
-    register_jitable = None
-
 F = TypeVar("F", bound=Callable[..., object])
+
+# The functions that compiled functions call. numba inlines those of the second list: they run
+# several times for each record, and a call would pass every array as seven numbers, which takes
+# longer than the function itself.
+_CALLED: Final[list[Callable[..., object]]] = []
+_INLINED: Final[list[Callable[..., object]]] = []
 
 
 def _loop(function: F) -> F:
-    """Make a function callable from compiled functions; Python can also call it."""
-    return function if register_jitable is None else register_jitable(function)
+    _CALLED.append(function)
+    return function
 
 
 def _inlined(function: F) -> F:
-    """Make numba inline a function that runs several times for each record.
-
-    A call would pass every array as seven numbers, which takes longer than the function itself.
-    """
-    return function if register_jitable is None else register_jitable(inline="always")(function)
+    _INLINED.append(function)
+    return function
 
 
 # ---- one row of the table of batches -------------------------------------------------------------
@@ -177,10 +176,6 @@ def _after(at: int, size: int, end: int) -> int:
     if at < 0 or size < -1 or size > end - at:
         return -1
     return at + max(size, 0)
-
-
-def _copy(source: Array, at: int, size: int, target: Array, to: int) -> None:
-    target[to : to + size] = source[at : at + size]
 
 
 # ---- batches -------------------------------------------------------------------------------------
@@ -716,7 +711,7 @@ PLAIN: Final = Parsers(scan, parse, locate, last_offset)
 
 def can_compile() -> bool:
     """Return whether numba is installed (the extra `fast`)."""
-    return register_jitable is not None
+    return find_spec("numba") is not None
 
 
 @cache
@@ -728,7 +723,14 @@ def compiled() -> Parsers:
     """
     from numba import njit, types  # noqa: PLC0415 - a slow import
     from numba.core.errors import NumbaPedanticWarning  # noqa: PLC0415 - as above
+    from numba.extending import register_jitable  # noqa: PLC0415 - as above
 
+    import zkconsumer.kafka.columns.compiled_primitives  # noqa: F401, PLC0415 - loads numba
+
+    for function in _CALLED:
+        register_jitable(function)
+    for function in _INLINED:
+        register_jitable(inline="always")(function)
     seen = types.Array(types.uint8, 1, "C", readonly=True)
     octets, ints, longs = (types.Array(t, 1, "C") for t in (types.uint8, types.int32, types.int64))
     columns = types.NamedTuple(

@@ -1,9 +1,9 @@
 """Convert record sets of Fetch responses, one partition at a time.
 
-`RecordSet` finds the batches, and so the next offset to fetch, before any record is read. `batches`
-then checks and decompresses them, and copies the records into Arrow record batches. `records`
-instead finds the places of the records, and copies nothing. The functions of `parsers` process each
-record.
+`RecordSet` finds the batches, and so the next offset to fetch, before any record is read. `records`
+then checks and decompresses them, and finds the places of the records without copying them.
+`column_batches` instead copies the records into Arrow record batches. The functions of `parsers`
+process each record.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from mmap import mmap
 from typing import Final, Literal, NamedTuple
 
 import google_crc32c
-import pyarrow as pa
 
 from zkconsumer.kafka.columns import parsers
 from zkconsumer.kafka.columns.batch_headers import HEADER_BYTES, batch_headers
-from zkconsumer.kafka.columns.buffers import Slab, SlabPool, address_of
 from zkconsumer.kafka.columns.codecs import CodecError, decompress
-from zkconsumer.kafka.columns.parsers import Columns, Parsers
+from zkconsumer.kafka.columns.parsers import Parsers
 from zkconsumer.kafka.columns.primitives import Array
 from zkconsumer.kafka.columns.records import CorruptError, Records
 from zkconsumer.kafka.columns.requests import Aborted
+from zkconsumer.kafka.columns.responses import Response
 from zkconsumer.protocol.model import TopicPartition
 
 # A record batch is complete when it has this many rows, or this many bytes of keys or values. For a
@@ -46,30 +45,11 @@ _COPIED: Final = 256 * 1024
 # A run of this many decompressed bytes, or more, is not joined with further batches.
 _JOINED_BYTES: Final = 256 * 1024
 
+# Maximum number of messages in a run of the plain engine, which takes some microseconds for each.
+_PLAIN_RUN: Final = 500
+
 # Maximum depth of nested compressed sets. The old producers wrote one level.
 _MAX_NESTED: Final = 4
-
-# These types are looked up once, because a look-up costs as much as making a buffer.
-BINARY: Final = pa.binary()
-INT32: Final = pa.int32()
-INT64: Final = pa.int64()
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-
-SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", TIMESTAMP),
-        ("timestampType", pa.int32()),
-    ]
-)
-"""The columns of Spark's Kafka connector. `timestampType` is Kafka's `TimestampType.id`."""
-
-HEADERS: Final = pa.field("headers", pa.binary())
-"""The column of each record's undecoded headers, for `headers_of`; only on request."""
 
 
 class ParserEngine(NamedTuple):
@@ -81,7 +61,10 @@ class ParserEngine(NamedTuple):
     longs: Callable[[Array], Array]
     table: Callable[[int], Array]
     """Makes an array of 64-bit numbers, whose initial values are arbitrary."""
-    pool: SlabPool
+    readable: Callable[[Array], Array]
+    """Makes bytes that `google_crc32c` can read, from an array of bytes."""
+    run: int
+    """Maximum number of messages in a run. The first one must not wait long for the others."""
 
 
 @cache
@@ -91,12 +74,14 @@ def plain_engine() -> ParserEngine:
     def view(form: Literal["B", "i", "q"]) -> Callable[[Array], Array]:
         return lambda data: memoryview(data).cast("B").cast(form)
 
-    views = view("B"), view("i"), view("q")
     return ParserEngine(
         parsers.PLAIN,
-        *views,
-        lambda count: memoryview(_zeros(count)),
-        SlabPool(views, ROWS, BYTES),
+        view("B"),
+        view("i"),
+        view("q"),
+        lambda count: zeros(count).cast("q"),
+        bytes,
+        _PLAIN_RUN,
     )
 
 
@@ -111,106 +96,30 @@ def compiled_engine() -> ParserEngine:
     def view(kind: type) -> Callable[[Array], Array]:
         return lambda data: np.frombuffer(data, kind)
 
-    views = view(np.uint8), view(np.int32), view(np.int64)
     # The system provides only those pages of a table that are written.
     return ParserEngine(
         parsers.compiled(),
-        *views,
+        view(np.uint8),
+        view(np.int32),
+        view(np.int64),
         lambda count: np.empty(count, np.int64),
-        SlabPool(views, ROWS, BYTES),
+        lambda data: data,
+        ROWS,
     )
 
 
-def _zeros(count: int) -> array[int]:
-    return array("q", bytes(8 * count))
+def zeros(count: int) -> memoryview:
+    """Return memory for 64-bit numbers."""
+    return memoryview(bytearray(8 * count))
 
 
-class _Output:
-    """The record batch that is being filled; `take` returns it."""
-
-    def __init__(self, engine: ParserEngine, tp: TopicPartition, with_headers: bool) -> None:
-        self._engine = engine
-        self._tp = tp
-        self._with_headers = with_headers
-        self.cursor = engine.longs(_zeros(parsers.CURSOR))
-        self._slab: Slab | None = None
-
-    @property
-    def filled(self) -> int:
-        return int(self.cursor[parsers.FILLED])
-
-    def columns(self) -> Columns:
-        """Return the columns to fill, with room for the record that did not fit before."""
-        if self._slab is None:
-            keys, values, headers = self.cursor[parsers.KEY_NEEDS : parsers.CURSOR].tolist()
-            self._slab = self._engine.pool.take(
-                keys, values, headers if self._with_headers else None
-            )
-            for at in range(parsers.FILLED, parsers.CURSOR):
-                self.cursor[at] = 0
-        return self._slab.columns
-
-    def drop(self) -> None:
-        """Release the empty columns, because they are too small for the next record."""
-        if self._slab is not None:
-            self._slab.give_back()
-            self._slab = None
-
-    def take(self) -> pa.RecordBatch:
-        """Return the filled rows as a record batch."""
-        assert self._slab is not None
-        slab, self._slab = self._slab, None
-        rows, made = self.filled, slab.columns
-        bits, ends = (rows + 7) // 8, 4 * rows + 4
-        used = [ends, int(made.key_ends[rows]), bits, ends, int(made.value_ends[rows]), bits]
-        used += [8 * rows, 8 * rows, bits, 4 * rows]
-        if self._with_headers:
-            used += [ends, int(made.header_ends[rows])]
-        b = slab.buffers(used)
-        nulls = self.cursor[parsers.KEY_NULLS : parsers.TIME_NULLS + 1].tolist()
-        key, value, time = (b[at] if n else None for at, n in zip((2, 5, 8), nulls, strict=True))
-        of = pa.Array.from_buffers
-        arrays = [
-            of(BINARY, rows, [key, b[0], b[1]], nulls[0]),
-            of(BINARY, rows, [value, b[3], b[4]], nulls[1]),
-            *_place(self._tp, rows),
-            of(INT64, rows, [None, b[6]], 0),
-            of(TIMESTAMP, rows, [time, b[7]], nulls[2]),
-            of(INT32, rows, [None, b[9]], 0),
-        ]
-        if not self._with_headers:
-            return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-        arrays.append(of(BINARY, rows, [None, b[10], b[11]], 0))
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA.append(HEADERS))
-
-
-def _place(tp: TopicPartition, rows: int) -> tuple[pa.Array, pa.Array]:
-    """Return the columns `topic` and `partition`; large batches share the buffers of these
-    columns."""
-    if rows >= ROWS // 8:
-        topic, partition = _full_place(tp)
-        return topic.slice(0, rows), partition.slice(0, rows)
-    return (
-        pa.repeat(pa.scalar(tp.topic, pa.string()), rows),
-        pa.repeat(pa.scalar(tp.partition, INT32), rows),
-    )
-
-
-@lru_cache(maxsize=64)
-def _full_place(tp: TopicPartition) -> tuple[pa.Array, pa.Array]:
-    return (
-        pa.repeat(pa.scalar(tp.topic, pa.string()), ROWS),
-        pa.repeat(pa.scalar(tp.partition, pa.int32()), ROWS),
-    )
-
-
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Uncompressed batches that one call can parse: rows of a table over the same bytes."""
 
     data: Array
     table: Array
     rows: int
-    content: pa.Buffer | None = None
+    content: memoryview | None = None
     """The decompressed bytes; None if the bytes are those of the response."""
 
 
@@ -218,20 +127,21 @@ class _Group(NamedTuple):
     """Pieces to whose records one run can refer."""
 
     data: mmap | bytes
-    keeper: pa.Buffer | None
-    """The response, if `data` is its memory."""
-    pieces: list[tuple[_Piece, int]]
+    keeper: object
+    """The lease of the response, if `data` is its memory."""
+    pieces: list[tuple[Piece, int]]
     """Each piece, with the position of its bytes in `data`."""
 
     @property
     def most(self) -> int:
-        """An upper bound of the number of records, at most `ROWS`."""
-        found = sum(
-            sum(piece.table[parsers.COUNT :: parsers.WIDTH].tolist())
-            + len(piece.data) // parsers.LEAST_ENTRY
-            for piece, _ in self.pieces
-        )
-        return min(ROWS, max(1, int(found)))
+        """An upper bound of the number of records, at least 1."""
+        found = 1
+        for piece, _ in self.pieces:
+            counts = piece.table[parsers.COUNT :: parsers.WIDTH].tolist()
+            found += sum(counts)
+            if not all(counts):  # the old formats do not count their messages
+                found += len(piece.data) // parsers.LEAST_ENTRY
+        return int(found)
 
 
 class Batches(NamedTuple):
@@ -255,54 +165,51 @@ class RecordSet:
     def __init__(
         self,
         tp: TopicPartition,
-        data: pa.Buffer,
+        response: Response,
         engine: ParserEngine,
         *,
         first: int = 0,
         until: int = parsers.MAX_OFFSET,
         aborted: Iterable[Aborted] = (),
-        memory: mmap | None = None,
     ) -> None:
         """Find the batches.
 
         Args:
-            data: the bytes; they must not change before `batches` has ended, and while `Records`
-                refer to them.
+            response: the bytes. They must not change while this object or its `Records` exist.
             first: offset of the first record wanted; a batch may begin with earlier ones.
             until: offset after the last record wanted.
             aborted: the transactions whose messages are left out.
-            memory: the memory of which `data` is a part, if it can be sliced; otherwise `records`
-                copies the bytes once.
         """
         self.tp = tp
-        self._engine = engine
-        self._first, self._until = first, until
-        self._data, self._memory = data, memory
-        self._octets = engine.octets(data)
+        self.engine = engine
+        self.span = first, until
+        self._response = response
+        self._data = response.data
+        self._octets = engine.octets(self._data)
         self._table, self._rows, self.next_offset, self.stopped_at, self.is_corrupt = self._scan(
             self._octets
         )
-        self._left_out = _aborted_batches(memoryview(data).cast("B"), self.stopped_at, aborted)
+        self._left_out = _aborted_batches(self._data, self.stopped_at, aborted)
 
     def _scan(self, octets: Array) -> tuple[Array, int, int, int, bool]:
         # A batch of format v2 has at least 61 bytes, a message of an old format at least 26.
-        table = self._engine.table((len(octets) // parsers.LEAST_ENTRY + 1) * parsers.WIDTH)
-        found = self._engine.longs(_zeros(parsers.SCANNED))
-        self._engine.parsers.scan(octets, 0, len(octets), table, found)
+        table = self.engine.table((len(octets) // parsers.LEAST_ENTRY + 1) * parsers.WIDTH)
+        found = self.engine.longs(zeros(parsers.SCANNED))
+        self.engine.parsers.scan(octets, 0, len(octets), table, found)
         count, stopped_at, status, upcoming = found.tolist()
         return table, count, upcoming, stopped_at, status == parsers.CORRUPT
 
     @property
     def needed(self) -> int:
         """The size in bytes of the incomplete batch at `stopped_at`; 0 if it is not known."""
-        size = bytes(memoryview(self._data)[self.stopped_at + 8 : self.stopped_at + 12])
+        size = self._data[self.stopped_at + 8 : self.stopped_at + 12]
         return 12 + int.from_bytes(size, "big") if len(size) == 4 else 0
 
     def sizes(self) -> Batches:
         """Return the sizes of the complete batches; there must be at least one."""
         rows = _as_rows(self._table, self._rows)
         is_new = bool(rows) and all(row[parsers.FORMAT] == 2 for row in rows)
-        first = rows[0][parsers.BASE] if is_new else self._first
+        first = rows[0][parsers.BASE] if is_new else self.span[0]
         density = self.stopped_at / max(1, self.next_offset - first)
         if not is_new:
             return Batches(density, 0)
@@ -310,33 +217,11 @@ class RecordSet:
         is_equal = min(found) >= _ABOUT_EQUAL * max(found)
         return Batches(density, max(found) if is_equal else 0)
 
-    def batches(self, *, with_headers: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield the records as record batches of up to `ROWS` rows or about `BYTES` bytes.
-
-        With `with_headers` they have the column `headers`. Raises CorruptError at a malformed
-        batch, after the records before it.
-        """
-        output = _Output(self._engine, self.tp, with_headers)
-        failure: CorruptError | None = None
-        try:
-            for piece in self._pieces():
-                output.cursor[parsers.ROW], output.cursor[parsers.AT] = 0, -1
-                while self._parse(piece, output) == parsers.FULL:
-                    if output.filled:
-                        yield output.take()
-                    else:
-                        output.drop()
-        except CorruptError as error:
-            failure = error
-        if output.filled:
-            yield output.take()
-        output.drop()
-        self._raise(failure)
-
     def records(self) -> Iterator[Records]:
-        """Yield the records as runs of up to `ROWS` messages, which refer to the response.
+        """Yield the records as runs of up to `engine.run` messages, which refer to the response.
 
-        Small decompressed batches are joined. Raises CorruptError as `batches` does.
+        Small decompressed batches are joined. Raises CorruptError at a malformed batch, after the
+        records before it.
         """
         failure: CorruptError | None = None
         try:
@@ -344,13 +229,12 @@ class RecordSet:
                 yield from self._located(group)
         except CorruptError as error:
             failure = error
-        self._raise(failure)
+        self.raise_failure(failure)
 
     def _located(self, group: _Group) -> Iterator[Records]:
         """Yield the records of a group. Raises CorruptError after the records before it."""
-        engine, size = self._engine, parsers.PLACES * group.most
-        cursor, places = engine.longs(_zeros(parsers.CURSOR)), engine.table(size)
-        span = self._first, self._until
+        engine, size = self.engine, parsers.PLACES * min(self.engine.run, group.most)
+        cursor, places = engine.longs(zeros(parsers.CURSOR)), engine.table(size)
 
         def run() -> Iterator[Records]:
             if filled := int(cursor[parsers.FILLED]):
@@ -358,21 +242,21 @@ class RecordSet:
 
         for piece, shift in group.pieces:
             cursor[parsers.ROW], cursor[parsers.AT] = 0, -1
-            at = piece.data, piece.table, piece.rows, cursor, *span, shift
+            at = piece.data, piece.table, piece.rows, cursor, *self.span, shift
             while (status := engine.parsers.locate(*at, places)) == parsers.FULL:
                 yield from run()
                 cursor[parsers.FILLED], places = 0, engine.table(size)
             if status != parsers.DONE:
                 yield from run()
-                _check_status(status, piece, cursor)
+                check_status(status, piece, cursor)
         yield from run()
 
     def _groups(self) -> Iterator[_Group]:
         """Yield the pieces in groups, so that small decompressed batches become one run."""
-        waiting: list[_Piece] = []
+        waiting: list[Piece] = []
         failure: CorruptError | None = None
         try:
-            for piece in self._pieces():
+            for piece in self.pieces():
                 is_full = sum(len(one.data) for one in waiting) >= _JOINED_BYTES
                 if waiting and (is_full or piece.content is None):
                     yield _joined(waiting)
@@ -389,14 +273,14 @@ class RecordSet:
         if failure is not None:
             raise failure
 
-    def _source(self) -> tuple[mmap | bytes, pa.Buffer | None, int]:
-        """Return bytes that can be sliced, the buffer that keeps them, and the position in them at
+    def _source(self) -> tuple[mmap | bytes, object, int]:
+        """Return bytes that can be sliced, the object that keeps them, and the position in them at
         which the data begin."""
-        if self._memory is None or self._data.size < _COPIED:
-            return self._data.to_pybytes(), None, 0
-        return self._memory, self._data, self._data.address - address_of(self._memory)
+        if len(self._data) < _COPIED:
+            return bytes(self._data), None, 0
+        return self._response.memory, self._response.lease, self._response.start
 
-    def _raise(self, failure: CorruptError | None) -> None:
+    def raise_failure(self, failure: CorruptError | None) -> None:
         """Raise `failure`, or the error of the malformed batch that ended the scan, if any."""
         if failure is not None:
             raise failure
@@ -405,18 +289,14 @@ class RecordSet:
                 f"the batch at offset {self._offset_at(self.stopped_at)} is malformed"
             )
 
-    def _parse(self, piece: _Piece, output: _Output) -> int:
-        parse, columns = self._engine.parsers.parse, output.columns()
-        cursor, span = output.cursor, (self._first, self._until)
-        status = parse(piece.data, piece.table, piece.rows, cursor, *span, columns)
-        _check_status(status, piece, cursor)
-        return int(status)
-
     def _offset_at(self, at: int) -> int:
-        return int.from_bytes(memoryview(self._data)[at : at + 8], "big", signed=True)
+        return int.from_bytes(self._data[at : at + 8], "big", signed=True)
 
-    def _pieces(self) -> Iterator[_Piece]:
-        """Check the batches, decompress them, and yield them in their order."""
+    def pieces(self) -> Iterator[Piece]:
+        """Check the batches, decompress them, and yield them in their order.
+
+        Raises CorruptError at a malformed batch, after the batches before it.
+        """
         begin = 0
         rows = _as_rows(self._table, self._rows)
         try:
@@ -436,44 +316,44 @@ class RecordSet:
             raise
         yield from self._uncompressed(begin, self._rows)
 
-    def _uncompressed(self, begin: int, end: int) -> Iterator[_Piece]:
+    def _uncompressed(self, begin: int, end: int) -> Iterator[Piece]:
         if end > begin:
             table = self._table[begin * parsers.WIDTH : end * parsers.WIDTH]
-            yield _Piece(self._octets, table, end - begin)
+            yield Piece(self._octets, table, end - begin)
 
     def _check(self, row: list[int]) -> None:
         """Check a batch's checksum. Skip uncompressed messages of the old formats, whose checksums
         `parse` checks."""
-        data = self._data.slice(row[parsers.CHECKED], row[parsers.END] - row[parsers.CHECKED])
+        at, end = row[parsers.CHECKED], row[parsers.END]
         if row[parsers.FORMAT] == 2:
-            found = google_crc32c.value(data)
+            found = google_crc32c.value(self.engine.readable(self._octets[at:end]))
         elif row[parsers.CODEC]:
-            found = zlib.crc32(data)
+            found = zlib.crc32(self._data[at:end])
         else:
             return
         if found != row[parsers.CHECKSUM]:
             raise CorruptError(f"the batch before offset {row[parsers.NEXT]} has a wrong checksum")
 
-    def _decompressed(self, data: pa.Buffer, row: list[int], level: int) -> list[_Piece]:
+    def _decompressed(self, data: memoryview, row: list[int], level: int) -> list[Piece]:
         """Return the decompressed contents of a batch whose checksum was already checked."""
-        compressed = data.slice(row[parsers.POSITION], row[parsers.END] - row[parsers.POSITION])
+        compressed = data[row[parsers.POSITION] : row[parsers.END]]
         where = f"the batch before offset {row[parsers.NEXT]}"
         try:
             content = decompress(row[parsers.CODEC], compressed)
         except CodecError as error:
             raise CorruptError(f"{where} cannot be decompressed: {error}") from error
-        octets = self._engine.octets(content)
+        octets = self.engine.octets(content)
         if row[parsers.FORMAT] == 2:
             one = row.copy()
-            one[parsers.POSITION], one[parsers.END], one[parsers.CODEC] = 0, content.size, 0
-            return [_Piece(octets, self._engine.longs(array("q", one)), 1, content)]
+            one[parsers.POSITION], one[parsers.END], one[parsers.CODEC] = 0, len(content), 0
+            return [Piece(octets, self.engine.longs(array("q", one)), 1, content)]
         table, count, _, stopped_at, is_corrupt = self._scan(octets)
-        if is_corrupt or stopped_at != content.size or level > _MAX_NESTED:
+        if is_corrupt or stopped_at != len(content) or level > _MAX_NESTED:
             raise CorruptError(f"{where} contains malformed messages")
-        last = self._engine.parsers.last_offset(octets, 0, content.size)
+        last = self.engine.parsers.last_offset(octets, 0, len(content))
         # Format v1 counts the offsets within a set from 0 (KIP-31); format v0 stores full offsets.
         shift = row[parsers.BASE] - last if row[parsers.FORMAT] == 1 else 0
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         for inner in _as_rows(table, count):
             if inner[parsers.FORMAT] > 1:
                 raise CorruptError(f"{where} contains a batch of another format")
@@ -488,11 +368,11 @@ class RecordSet:
             if inner[parsers.CODEC]:
                 pieces += self._decompressed(content, inner, level + 1)
             else:
-                pieces.append(_Piece(octets, self._engine.longs(array("q", inner)), 1, content))
+                pieces.append(Piece(octets, self.engine.longs(array("q", inner)), 1, content))
         return pieces
 
 
-def _check_status(status: int, piece: _Piece, cursor: Array) -> None:
+def check_status(status: int, piece: Piece, cursor: Array) -> None:
     """Raise CorruptError if a parser has found a malformed record."""
     if status in (parsers.CORRUPT, parsers.CHECKSUM_FAILED):
         row = int(cursor[parsers.ROW]) * parsers.WIDTH
@@ -501,16 +381,16 @@ def _check_status(status: int, piece: _Piece, cursor: Array) -> None:
         raise CorruptError(f"a batch before offset {upcoming} {what}")
 
 
-def _joined(pieces: Sequence[_Piece]) -> _Group:
+def _joined(pieces: Sequence[Piece]) -> _Group:
     """Return decompressed pieces as one group."""
-    contents: list[pa.Buffer] = []
-    placed: list[tuple[_Piece, int]] = []
+    contents: list[memoryview] = []
+    placed: list[tuple[Piece, int]] = []
     shift = size = 0
     for piece in pieces:
         assert piece.content is not None
         if not contents or contents[-1] is not piece.content:
             contents.append(piece.content)
-            shift, size = size, size + piece.content.size
+            shift, size = size, size + len(piece.content)
         placed.append((piece, shift))
     return _Group(b"".join(contents), None, placed)
 

@@ -1,25 +1,23 @@
-"""Reusable memory for responses and for record batches.
+"""Reusable memory for record batches.
 
-The memory of a response returns to its pool when no buffer and no run of messages refers to it. A
-slab holds all columns of one record batch. Its pages stay in the process, and its arrays are made
+A slab holds all columns of one record batch. Its pages stay in the process, and its arrays are made
 only once, because making a dozen buffers and their arrays takes as long as parsing 2,000 records. A
 slab returns to its pool when the last Arrow array that refers to it is destroyed.
 """
 
 from __future__ import annotations
 
-import mmap
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
 from zkconsumer.kafka.columns.parsers import Columns
 from zkconsumer.kafka.columns.primitives import Array
+from zkconsumer.kafka.columns.responses import reserved
 
 # Number of unused slabs that a pool keeps. An export collects several batches before it writes
 # them.
@@ -27,10 +25,6 @@ _KEPT: Final = 8
 
 # A record batch of fewer bytes is copied out of its slab.
 _SMALL: Final = 64 * 1024
-
-# The size in bytes of the memory of a response; larger responses use memory only once. By default a
-# broker returns up to 2 MB, and headers.
-_RESPONSE: Final = (2 << 20) + (64 << 10)
 
 # Arrow recommends that buffers begin at multiples of this number of bytes.
 _ALIGNED: Final = 64
@@ -44,7 +38,7 @@ _KINDS: Final = (
     *(_INTS, _INTS, _OCTETS),  # types of times; ends and bytes of headers
 )
 
-View = Callable[[memoryview], Array]
+View = Callable[[Array], Array]
 
 
 class Slab:
@@ -68,8 +62,8 @@ class Slab:
         """
         aligned = [-(-size // _ALIGNED) * _ALIGNED for size in sizes]
         *self._starts, self._size = accumulate(aligned, initial=0)
-        self._memory = _reserved(self._size)
-        self._address = address_of(self._memory)
+        self._memory = reserved(self._size)
+        self._address = int(pa.py_buffer(self._memory).address)
         self._home = home
         self._touched = 0
         whole = memoryview(self._memory)
@@ -107,61 +101,6 @@ class _Lease:
 
     def __del__(self) -> None:
         self._slab.give_back()
-
-
-def _reserved(size: int) -> mmap.mmap:
-    """Reserve memory; the system provides only those pages that are written."""
-    if sys.platform == "win32":
-        return mmap.mmap(-1, size)
-    # By default, a child process after a fork would write into the same memory.
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-def address_of(memory: mmap.mmap) -> int:
-    """Return the address of the first byte."""
-    return int(pa.py_buffer(memory).address)
-
-
-class Response(NamedTuple):
-    """The bytes of a response, and the memory in which they are.
-
-    The memory can be sliced: a slice is a copy. Each buffer that is sliced from `data` keeps other
-    responses from using the memory.
-    """
-
-    data: pa.Buffer
-    memory: mmap.mmap
-
-
-def response_memory(size: int) -> Response:
-    """Return memory for a response of at least `size` bytes, of which all are data."""
-    memory = _taken(size)
-    lease = _ResponseLease(memory)
-    return Response(pa.foreign_buffer(address_of(memory), len(memory), lease), memory)
-
-
-class _ResponseLease:
-    """The object to which a response's buffers refer; its destruction frees the memory."""
-
-    __slots__ = ("_memory",)
-
-    def __init__(self, memory: mmap.mmap) -> None:
-        self._memory = memory
-
-    def __del__(self) -> None:
-        if len(self._memory) == _RESPONSE:
-            _unused_responses.append(self._memory)
-
-
-def _taken(size: int) -> mmap.mmap:
-    if size > _RESPONSE:
-        return _reserved(size)
-    with suppress(IndexError):
-        return _unused_responses.pop()
-    return _reserved(_RESPONSE)
-
-
-_unused_responses: Final[deque[mmap.mmap]] = deque(maxlen=_KEPT)
 
 
 def _copied(parts: Sequence[pa.Buffer]) -> list[pa.Buffer]:
