@@ -79,7 +79,7 @@ _LEAST_PARTITION_BYTES: Final = 64 * 1024
 # A request for a range of offsets asks for a number of whole batches, if the batches in the last
 # response had about the same size. Otherwise it asks for (remaining offsets) * (bytes for each
 # offset) * `_RANGE_MARGIN` + `_RANGE_SLACK` bytes, because a response can end within a batch. The
-# first request asks for `_PROBE_BYTES`, to measure the sizes.
+# first request for a partition asks for `_PROBE_BYTES`, to measure the sizes of a range.
 _RANGE_MARGIN: Final = 1.01
 _RANGE_SLACK: Final = 4 * 1024
 _PROBE_BYTES: Final = 64 * 1024
@@ -115,13 +115,14 @@ class _Partition:
     is larger than the fetcher's limit. A partition is `stopped` after a fault and at `until`.
     """
 
-    __slots__ = ("end", "ended_at", "limit", "offset", "stopped", "tp", "until")
+    __slots__ = ("end", "ended_at", "is_new", "limit", "offset", "stopped", "tp", "until")
 
     def __init__(self, tp: TopicPartition, offset: int, until: int) -> None:
         self.tp = tp
         self.offset = offset
         self.until = until
         self.limit = 0
+        self.is_new = True  # whether it has returned no message yet
         self.end = -1  # the log's end
         self.ended_at = -1  # the log's end that was reported last
         self.stopped = offset >= until
@@ -187,7 +188,8 @@ class OwnFetcher(ABC, Generic[R]):
         self._silent_s = float(settings.get("socket.timeout.ms", 30_000)) / 1000 + self.wait_s
         self._retry_s = max(0.01, float(settings.get("fetch.error.backoff.ms", 200)) / 1000)
         self._reports_ends = bool(settings.get("enable.partition.eof", False))
-        # The partitions in the order of the next request: those that returned messages come last.
+        # The partitions in the order of the next request: new ones come first, and those that
+        # returned messages come last.
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
@@ -221,14 +223,15 @@ class OwnFetcher(ABC, Generic[R]):
 
         None of them may already be assigned. The call never blocks.
         """
+        known, self._partitions = self._partitions, {}
         for tp, (first, until) in ranges.items():
-            assert tp not in self._partitions, f"{tp} is assigned already"
+            assert tp not in known, f"{tp} is assigned already"
             self._partitions[tp] = partition = _Partition(tp, first, until)
-            self._idle_until = 0.0
             if first >= parsers.MAX_OFFSET:
                 text = f"offset {first} is not in the log"
                 self._stop(partition, FetchFaultKind.OUT_OF_RANGE, text)
-        self._metadata_at = 0.0
+        self._partitions |= known
+        self._metadata_at = self._idle_until = 0.0
         self._advance()
 
     def unassign(self, tps: Iterable[TopicPartition]) -> None:
@@ -435,8 +438,12 @@ class OwnFetcher(ABC, Generic[R]):
         return max(most, least, self._ahead_bytes // partitions)
 
     def _bytes_for(self, partition: _Partition, share: int) -> int:
-        """Return how many bytes to request: a little more than the remaining messages of the range
-        need."""
+        """Return how many bytes to request: few from a new partition, and from a range a little
+        more than its remaining messages need."""
+        if partition.until == parsers.MAX_OFFSET and partition.is_new:
+            # Otherwise the first messages of several new partitions would come in one response
+            # after another, and the program might take a second for each response.
+            return max(min(share, _PROBE_BYTES), partition.limit)
         if partition.limit or partition.until == parsers.MAX_OFFSET:
             return max(share, partition.limit)
         batches = self._batches.get(partition.tp.topic)
@@ -566,7 +573,7 @@ class OwnFetcher(ABC, Generic[R]):
             if partition.until < parsers.MAX_OFFSET:
                 self._batches[partition.tp.topic] = found.sizes()
             partition.offset = found.next_offset
-            partition.limit = 0
+            partition.limit, partition.is_new = 0, False
             # Put the other partitions first in the next request.
             self._partitions[partition.tp] = self._partitions.pop(partition.tp)
         elif not found.is_corrupt:
@@ -577,6 +584,8 @@ class OwnFetcher(ABC, Generic[R]):
     def _grow(self, partition: _Partition, found: RecordSet) -> None:
         """Request more bytes: the response contains only a part of the first batch."""
         needed = max(found.needed, 2 * max(partition.limit, self._partition_bytes))
+        if partition.is_new and found.needed > max(partition.limit, _PROBE_BYTES):
+            needed = found.needed
         if partition.limit >= RECEIVE_BYTES or found.needed > RECEIVE_BYTES:
             text = f"the batch at offset {partition.offset} has more than {RECEIVE_BYTES} bytes"
             self._stop(partition, FetchFaultKind.PERMANENT, text)
