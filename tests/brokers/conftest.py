@@ -64,7 +64,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox | FakeCluster]:
     """A ZooKeeper and a broker of one release; each test uses its own topics."""
     servers: Sandbox | FakeCluster
     if request.param.startswith(FAKE):
-        servers = FakeCluster(release=request.param.removeprefix(FAKE))
+        servers = FakeCluster(release=request.param.removeprefix(FAKE), auto_create_topics=False)
     else:
         servers = Sandbox(release=request.param, tick_time_s=0.1, overrides=OVERRIDES)
     with servers:

@@ -23,7 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def fake_cluster() -> Iterator[FakeCluster]:
     """A fake cluster; each test uses its own topics."""
-    with FakeCluster() as cluster:
+    with FakeCluster(auto_create_topics=False) as cluster:
         yield cluster
 
 

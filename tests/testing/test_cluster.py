@@ -324,3 +324,69 @@ def test_stop_leaves_nothing_and_start_continues() -> None:
     with cluster:
         assert [one.value() for one in cluster.messages("t")] == [b"a"]
         assert cluster.leader("t", 0) == 0
+
+
+# ---- topics and ZooKeeper -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ["0.8.2.2", "0.10.2.2", LAST])
+def test_a_producer_creates_its_topic(release: str) -> None:
+    """By default, brokers create a topic that a producer names, as `auto.create.topics.enable`."""
+    with FakeCluster(release=release) as cluster:
+        producer = Producer(settings(cluster, linger_ms=0))
+        producer.produce("new", b"first")
+        assert producer.flush(LIMIT_S) == 0
+        assert cluster.topics() == {"new": 1}
+        assert [one.value() for one in cluster.messages("new")] == [b"first"]
+
+
+def test_a_topic_is_not_created_against_the_request_or_the_setting() -> None:
+    """Neither a client that refuses it nor brokers without the setting create a topic."""
+    with FakeCluster() as cluster, FakeCluster(auto_create_topics=False) as strict:
+        for servers, allowed in ((cluster, False), (strict, True)):
+            named = settings(servers, group_id="g", allow_auto_create_topics=allowed)
+            consumer = Consumer(named)
+            metadata = consumer.list_topics("new", LIMIT_S)
+            assert metadata.topics["new"].error is not None
+            assert "new" not in servers.topics()
+            consumer.close()
+
+
+def test_a_topic_costs_the_same_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller reads as many znodes for the fortieth topic as for the first."""
+    with FakeCluster() as cluster:
+        counts: list[int] = []
+        read = cluster.zookeeper.exists
+
+        def exists(path: str) -> bool:
+            counts[-1] += 1
+            return read(path)
+
+        monkeypatch.setattr(cluster.zookeeper, "exists", exists)
+        for number in range(41):
+            counts.append(0)
+            cluster.create_topic(f"topic-{number}", partitions=2)
+        # The first topic also creates the parents, which later ones find.
+        assert counts[1] == counts[-1] > 0
+
+
+def test_brokers_register_again_after_a_loss_of_data() -> None:
+    """Topics of the backup keep their messages; later topics are gone; a crashed broker stays."""
+    with FakeCluster(brokers=2, release="1.1.1") as cluster:
+        cluster.create_topic("kept", partitions=2)
+        cluster.zookeeper.back_up()
+        cluster.add_partitions("kept", partitions=3)
+        cluster.produce("kept", 2, partition=1)
+        cluster.create_topic("lost")
+        cluster.brokers[1].kill()
+        cluster.zookeeper.lose_data()
+        assert cluster.zookeeper.children("/brokers/ids") == ("0",)
+        assert cluster.zookeeper.owner("/controller") == cluster.zookeeper.owner("/brokers/ids/0")
+        assert cluster.topics() == {"kept": 2}
+        assert [cluster.leader("kept", number) for number in range(2)] == [0, None]
+        cluster.brokers[1].start()
+        assert cluster.leader("kept", 1) == 1
+        assert len(cluster.messages("kept")) == 2
+        with member(cluster, "g") as connector:
+            (stream,) = connector.create_message_streams({"kept": 1})["kept"]
+            assert [next(stream).offset for _ in range(2)] == [0, 1]

@@ -35,13 +35,19 @@ class BrokerCall:
 
 @dataclass(frozen=True)
 class Site:
-    """What the parts of one broker share; `id` is the broker's id."""
+    """What the parts of one broker share.
+
+    Attributes:
+        id: the broker's id.
+        creates_topics: whether a Metadata request creates a topic that it names.
+    """
 
     id: int
     profile: BrokerProfile
     controller: Controller
     clock: Clock
     engine: ServerEngine
+    creates_topics: bool
 
     @property
     def now_ms(self) -> int:

@@ -19,6 +19,7 @@ class TopicRequests:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._creates_topics = site.creates_topics
         self._controller = site.controller
         self._metadata = site.controller.metadata
         self.handlers: Handlers = {
@@ -57,12 +58,22 @@ class TopicRequests:
             else:
                 known = self._metadata.topics.get(one.name)
                 missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if known is None and self._creates_topics and request.allow_auto_topic_creation:
+                    missing = self._auto_created(one.name)
             if known is not None:
                 yield self._topic(known)
             else:
                 # The name is null only in version 12 and later.
                 name = one.name if version >= 12 else one.name or ""
                 yield ms.MetadataResponseTopic(error_code=missing, name=name, topic_id=one.topic_id)
+
+    def _auto_created(self, name: str) -> ErrorCode:
+        """Create a topic that a client has named, and return the error in the first response."""
+        try:
+            self._controller.create_topic(name, 1)
+        except KafkaFault as fault:
+            return fault.code
+        return ErrorCode.LEADER_NOT_AVAILABLE
 
     def _topic(self, topic: Topic) -> ms.MetadataResponseTopic:
         alive = self._metadata.nodes

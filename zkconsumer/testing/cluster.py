@@ -17,12 +17,12 @@ from zkconsumer.testing.broker_groups import offsets_partition
 from zkconsumer.testing.broker_transactions import Transactions
 from zkconsumer.testing.broker_versions import broker_profile
 from zkconsumer.testing.clock import Clock
-from zkconsumer.testing.cluster_metadata import Partition
+from zkconsumer.testing.cluster_metadata import LiveBroker, Partition
 from zkconsumer.testing.controller import Controller
 from zkconsumer.testing.errors import KafkaFault
 from zkconsumer.testing.logs import Logs, message_of
 from zkconsumer.testing.record_sets import CODECS, Headers, Record, UnsupportedCodecError
-from zkconsumer.testing.server import ServerEngine
+from zkconsumer.testing.server import HOST, ServerEngine
 from zkconsumer.testing.zookeeper import DEFAULT_RELEASE, FakeZooKeeper
 
 Result = TypeVar("Result")
@@ -74,6 +74,7 @@ class FakeCluster:
         zookeeper_release: str = DEFAULT_RELEASE,
         clock: Clock | None = None,
         tick_time_s: float = 0.1,
+        auto_create_topics: bool = True,
     ) -> None:
         """
         Args:
@@ -83,6 +84,9 @@ class FakeCluster:
             clock: the time; by default the machine's. With a `StoppedClock`, the time is the
                 test's own: sessions expire, and timestamps change, only by `advance`.
             tick_time_s: the unit in which ZooKeeper sessions expire, in seconds.
+            auto_create_topics: the brokers' `auto.create.topics.enable`: whether a topic is created
+                because a client asks for its metadata, as a producer does. Clients can refuse this
+                in their requests (`allow.auto.create.topics`), from release 0.11 on.
 
         Raises:
             ConfigError: there are no fake brokers of this release.
@@ -103,13 +107,13 @@ class FakeCluster:
         self._controller = Controller(self.zookeeper, profile, self.clock, self._engine)
         self._metadata = self._controller.metadata
         transactions = Transactions()
-        self.brokers = tuple(
-            FakeBroker(
-                Site(number, profile, self._controller, self.clock, self._engine), transactions
-            )
+        sites = (
+            Site(number, profile, self._controller, self.clock, self._engine, auto_create_topics)
             for number in range(brokers)
         )
+        self.brokers = tuple(FakeBroker(site, transactions) for site in sites)
         self._metadata.listen(self._move_groups)
+        self.zookeeper.listen_to_losses(self._return)
         self._turn = count()
         self._is_running = False
 
@@ -363,6 +367,13 @@ class FakeCluster:
             return self.brokers[leader].groups.offsets(group) if leader >= 0 else {}
 
         return self._do(read)
+
+    def _return(self) -> None:
+        """Let the brokers that run register in a ZooKeeper that has lost its data."""
+        self._controller.lose_sessions()
+        for one in self.brokers:
+            if one.is_running:
+                self._controller.register(LiveBroker(one.id, HOST, one.port))
 
     def _move_groups(self) -> None:
         for one in self.brokers:

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 
 from zkconsumer.protocol.model import OFFSETS_TOPIC, TopicPartition
 from zkconsumer.testing.errors import ErrorCode, KafkaFault
-from zkconsumer.testing.logs import PartitionLog
-from zkconsumer.testing.wire import NO_ID
+from zkconsumer.testing.logs import LogSettings, PartitionLog
 
 NO_LEADER: Final = -1
 """The leader of a partition whose replicas are all down."""
@@ -48,7 +47,8 @@ class Topic:
     """A topic; `id` is `NO_ID` in releases without topic ids."""
 
     name: str
-    id: bytes = NO_ID
+    id: bytes
+    settings: LogSettings
     partitions: dict[int, Partition] = field(default_factory=dict)
 
 

@@ -13,6 +13,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from zkconsumer.errors import FakeServerError, InvalidNameError
@@ -39,7 +40,6 @@ from zkconsumer.testing.zookeeper import FakeZooKeeper, LocalSession
 _DELETE: Final = "/admin/delete_topics"
 _CONFIG: Final = "/config/topics"
 _CONTROLLER: Final = "/controller"
-_FOLLOWED: Final = tuple(f"{one}/" for one in (paths.BROKER_IDS, paths.TOPICS, _DELETE, _CONFIG))
 
 # Persistent znodes without payload, with the first release that has them.
 _ROOTS: Final[Mapping[str, str]] = {
@@ -92,6 +92,36 @@ def _id_of(text: str) -> bytes:
     return base64.urlsafe_b64decode(f"{text}==")
 
 
+@dataclass
+class _Due:
+    """What the controller reads again, because ZooKeeper has changed.
+
+    Attributes:
+        brokers: whether brokers have registered or gone.
+        deletions: whether a topic is to be deleted.
+        topics: the topics whose znodes have changed.
+        settings: the topics whose settings have changed.
+    """
+
+    brokers: bool = False
+    deletions: bool = False
+    topics: set[str] = field(default_factory=set)
+    settings: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return self.brokers or self.deletions or bool(self.topics or self.settings)
+
+    def note(self, path: str) -> None:
+        """Note that a znode has changed."""
+        parent, _, name = path.rpartition("/")
+        self.brokers |= parent == paths.BROKER_IDS
+        self.deletions |= parent == _DELETE
+        if parent == paths.TOPICS:
+            self.topics.add(name)
+        elif parent == _CONFIG:
+            self.settings.add(name)
+
+
 class Controller:
     """Keeps ZooKeeper and the cluster's metadata consistent.
 
@@ -109,15 +139,15 @@ class Controller:
         self._clock, self._engine = clock, engine
         self._sessions: dict[int, LocalSession] = {}
         self._known: dict[int, LiveBroker] = {}
-        self._topics: dict[str, bytes] = {}  # the payloads that `metadata` reflects
-        self._settings: dict[str, bytes | None] = {}
-        self._is_due = self._is_running = False
+        self._due = _Due()
+        self._is_running = False
         zookeeper.listen(self._noticed)
 
     def start(self) -> None:
         """Create the znodes that brokers expect, and follow ZooKeeper."""
         self._is_running = True
         self._write_roots()
+        self._due = self._everything()
         self.follow()
 
     def stop(self) -> None:
@@ -132,32 +162,39 @@ class Controller:
 
     def write(self, path: str, data: bytes | None) -> None:
         """Write a persistent znode, and its parents if they are missing."""
-        self._parents(path)
-        exists = self._zookeeper.exists(path)
-        self._zookeeper.write(SetData(path, data, -1) if exists else Create(path, data))
+        self._write_all({path: data})
 
-    def _parents(self, path: str) -> None:
-        parts = path.split("/")
-        above = ("/".join(parts[:end]) for end in range(2, len(parts)))
-        missing = [Create(one, None) for one in above if not self._zookeeper.exists(one)]
-        if missing:
-            self._zookeeper.write(*missing)
+    def _write_all(self, payloads: Mapping[str, bytes | None]) -> None:
+        """Write persistent znodes in one transaction, and the parents that are missing."""
+        writes: dict[str, Create | SetData] = {}
+        for path, data in payloads.items():
+            parts = path.split("/")
+            for above in ("/".join(parts[:end]) for end in range(2, len(parts))):
+                if above not in writes and not self._zookeeper.exists(above):
+                    writes[above] = Create(above, None)
+            exists = self._zookeeper.exists(path)
+            writes[path] = SetData(path, data, -1) if exists else Create(path, data)
+        if writes:
+            self._zookeeper.write(*writes.values())
 
     def _write_roots(self) -> None:
         """Create the znodes that brokers of this release create when the first of them starts."""
         release = self._profile.release
         order = [*dict.fromkeys(_ROOTS.values())]
-        for path, since in _ROOTS.items():
-            if order.index(since) <= _rank(release, order) and not self._zookeeper.exists(path):
-                self.write(path, None)
-        if _rank(release, order) >= 1 and release != "0.9.0.1":
-            self.write("/cluster/id", _compact({"version": "1", "id": self.metadata.cluster_id}))
+        rank = _rank(release, order)
+        roots: dict[str, bytes | None] = {
+            path: None for path, since in _ROOTS.items() if order.index(since) <= rank
+        }
+        if rank >= 1 and release != "0.9.0.1":
+            roots["/cluster/id"] = _compact({"version": "1", "id": self.metadata.cluster_id})
         if release in ("0.11.0.3", "1.1.1"):
             block = {"version": 1, "broker": 0, "block_start": "0", "block_end": "999"}
-            self.write("/latest_producer_id_block", _compact(block))
+            roots["/latest_producer_id_block"] = _compact(block)
         if release == "3.9.1":
-            self.write("/feature", _compact({"features": {}, "version": 2, "status": 1}))
-        self.write("/controller_epoch", b"1")
+            roots["/feature"] = _compact({"features": {}, "version": 2, "status": 1})
+        roots["/controller_epoch"] = b"1"
+        exists = self._zookeeper.exists
+        self._write_all({path: data for path, data in roots.items() if not exists(path)})
 
     # ---- brokers --------------------------------------------------------------------------------
 
@@ -202,8 +239,9 @@ class Controller:
             key: str(value).lower() if value is True or value is False else str(value)
             for key, value in (config or {}).items()
         }
-        self.write(f"{_CONFIG}/{name}", _compact({"version": 1, "config": texts}))
-        self.write(paths.topic(name), self._record(placed, self._new_id()))
+        settings = _compact({"version": 1, "config": texts})
+        record = self._record(placed, self._new_id())
+        self._write_all({f"{_CONFIG}/{name}": settings, paths.topic(name): record})
         self.follow()
 
     def add_partitions(self, name: str, partitions: int) -> None:
@@ -239,8 +277,12 @@ class Controller:
         partition.replicas = (leader, *kept)
         topic = self.metadata.topics[tp.topic]
         placed = {number: one.replicas for number, one in topic.partitions.items()}
-        self._lead(tp, partition, leader)
-        self.write(paths.topic(tp.topic), self._record(placed, topic.id))
+        self._write_all(
+            {
+                **self._led(tp, partition, leader),
+                paths.topic(tp.topic): self._record(placed, topic.id),
+            }
+        )
         self.follow()
         self.metadata.changed()
 
@@ -272,23 +314,48 @@ class Controller:
 
     def _noticed(self, change: Change) -> None:
         """Follow a change of ZooKeeper soon; the transaction may have further changes."""
-        is_concern = self._is_running and change.path.startswith(_FOLLOWED)
-        if is_concern and not self._is_due:
-            self._is_due = True
+        if not self._is_running:
+            return
+        was_due = bool(self._due)
+        self._due.note(change.path)
+        if self._due and not was_due:
             self._engine.loop.call_soon(self.follow)
+
+    def _everything(self) -> _Due:
+        """Return what is due after a start: everything that ZooKeeper or the metadata contain."""
+        topics = {*self._zookeeper.children(paths.TOPICS), *self.metadata.topics}
+        return _Due(brokers=True, deletions=True, topics=topics, settings=set(topics))
 
     def follow(self) -> None:
         """Make the metadata and the leaders what ZooKeeper says, and tell the brokers."""
-        self._is_due = False
-        if not self._is_running:
+        due, self._due = self._due, _Due()
+        if not self._is_running or not due:
             return
-        has_changed = self._follow_brokers()
-        has_changed |= self._follow_deletions()
-        has_changed |= self._follow_topics()
-        self._follow_settings()
-        has_changed |= self._elect()
+        has_changed = due.brokers and self._follow_brokers()
+        to_elect = {*self.metadata.topics} if has_changed else set()
+        if due.deletions:
+            has_changed |= self._follow_deletions()
+        for name in due.topics:
+            is_new = name not in self.metadata.topics
+            if self._follow_topic(name):
+                has_changed = True
+                to_elect.add(name)
+            if is_new:
+                due.settings.add(name)
+        for name in due.settings & self.metadata.topics.keys():
+            self._follow_settings(name)
+        has_changed |= self._elect(to_elect & self.metadata.topics.keys())
         if has_changed:
             self.metadata.changed()
+
+    def lose_sessions(self) -> None:
+        """Follow a ZooKeeper that has lost data. Its sessions are gone, so no broker is alive.
+
+        Topics that ZooKeeper no longer has are gone, as for real brokers.
+        """
+        if self._is_running:
+            self._sessions.clear()
+            self.start()
 
     def _follow_brokers(self) -> bool:
         alive = {
@@ -299,7 +366,7 @@ class Controller:
         if alive == self.metadata.nodes:
             return False
         self.metadata.nodes = alive
-        if self.metadata.controller not in alive:
+        if self.metadata.controller not in alive or not self._zookeeper.exists(_CONTROLLER):
             self._elect_controller()
         return True
 
@@ -322,66 +389,51 @@ class Controller:
         wanted = self._zookeeper.children(_DELETE)
         for name in wanted:
             self.metadata.topics.pop(name, None)
-            self._topics.pop(name, None)
-            self._settings.pop(name, None)
             for path in (paths.topic(name), f"{_CONFIG}/{name}", f"{_DELETE}/{name}"):
                 if self._zookeeper.exists(path):
                     self._zookeeper.delete(path)
         return bool(wanted)
 
-    def _follow_topics(self) -> bool:
-        has_changed = False
-        names = self._zookeeper.children(paths.TOPICS)
-        for name in self.metadata.topics.keys() - set(names):
-            del self.metadata.topics[name]
-            self._topics.pop(name, None)
-            has_changed = True
-        for name in names:
-            payload = self.read(paths.topic(name)) or b""
-            if self._topics.get(name) != payload:
-                self._topics[name] = payload
-                self._take_topic(name, payload)
-                has_changed = True
-        return has_changed
-
-    def _take_topic(self, name: str, payload: bytes) -> None:
+    def _follow_topic(self, name: str) -> bool:
+        """Take a topic's partitions from its znode; return whether this changes the metadata."""
+        payload = self.read(paths.topic(name))
+        if payload is None:
+            return self.metadata.topics.pop(name, None) is not None
         try:
             record = json.loads(payload)
             assignment = {int(key): tuple(ids) for key, ids in record["partitions"].items()}
             topic_id = _id_of(record["topic_id"]) if "topic_id" in record else NO_ID
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("the controller cannot read topic %s: %s", name, error)
-            return
-        topic = self.metadata.topics.setdefault(name, Topic(name, topic_id))
+            return False
+        topic = self.metadata.topics.setdefault(
+            name, Topic(name, topic_id, LogSettings(self._profile.magic))
+        )
+        for number in topic.partitions.keys() - assignment.keys():
+            del topic.partitions[number]
         for number, replicas in assignment.items():
             if number in topic.partitions:
                 topic.partitions[number].replicas = replicas
             else:
-                topic.partitions[number] = Partition(replicas, PartitionLog(self._default()))
-        self._settings.pop(name, None)
+                topic.partitions[number] = Partition(replicas, PartitionLog(topic.settings))
         if self._profile.has_topic_ids and topic_id == NO_ID:
             # A tool has created the topic without an id; the controller adds it (KIP-516).
             topic.id = self._new_id()
-            self._topics[name] = self._record(assignment, topic.id)
-            self.write(paths.topic(name), self._topics[name])
+            self.write(paths.topic(name), self._record(assignment, topic.id))
+        return True
 
-    def _default(self) -> LogSettings:
-        return LogSettings(magic=self._profile.magic)
-
-    def _follow_settings(self) -> None:
-        for name, topic in self.metadata.topics.items():
-            payload = self.read(f"{_CONFIG}/{name}")
-            if name in self._settings and self._settings[name] == payload:
-                continue
-            self._settings[name] = payload
-            try:
-                config = json.loads(payload)["config"] if payload else {}
-                settings = self._settings_of(config)
-            except (ValueError, KeyError, TypeError) as error:
-                logger.warning("the controller cannot read the settings of %s: %s", name, error)
-                continue
-            for one in topic.partitions.values():
-                one.log.settings = settings
+    def _follow_settings(self, name: str) -> None:
+        payload = self.read(f"{_CONFIG}/{name}")
+        try:
+            config = json.loads(payload)["config"] if payload else {}
+            settings = self._settings_of(config)
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("the controller cannot read the settings of %s: %s", name, error)
+            return
+        topic = self.metadata.topics[name]
+        topic.settings = settings
+        for one in topic.partitions.values():
+            one.log.settings = settings
 
     def _settings_of(self, config: Mapping[str, str]) -> LogSettings:
         version = config.get("message.format.version", "")
@@ -402,20 +454,26 @@ class Controller:
 
     # ---- leaders --------------------------------------------------------------------------------
 
-    def _elect(self) -> bool:
+    def _elect(self, topics: Iterable[str]) -> bool:
         """Elect leaders for partitions whose leader is not alive, or that have none."""
-        has_changed = False
-        for tp, partition in self.metadata.all_partitions():
-            isr = tuple(one for one in partition.replicas if one in self.metadata.nodes)
-            leader = partition.leader
-            if leader not in isr:
-                leader = next(iter(isr), NO_LEADER)
-            if leader != partition.leader or isr != partition.isr:
-                self._lead(tp, partition, leader)
-                has_changed = True
-        return has_changed
+        states: dict[str, bytes | None] = {}
+        for name in topics:
+            for number, partition in self.metadata.topics[name].partitions.items():
+                isr = tuple(one for one in partition.replicas if one in self.metadata.nodes)
+                leader = partition.leader
+                if leader not in isr:
+                    leader = next(iter(isr), NO_LEADER)
+                tp = TopicPartition(name, number)
+                is_written = self._zookeeper.exists(paths.partition_state(name, number))
+                if leader != partition.leader or isr != partition.isr or not is_written:
+                    states |= self._led(tp, partition, leader)
+        self._write_all(states)
+        return bool(states)
 
-    def _lead(self, tp: TopicPartition, partition: Partition, leader: int) -> None:
+    def _led(
+        self, tp: TopicPartition, partition: Partition, leader: int
+    ) -> dict[str, bytes | None]:
+        """Let a broker lead a partition; return the znode that says so, and its payload."""
         is_new = partition.leader == NO_LEADER and not partition.isr
         if leader != partition.leader and not is_new:
             partition.epoch += 1
@@ -430,7 +488,7 @@ class Controller:
             "leader_epoch": partition.epoch,
             "isr": list(partition.isr),
         }
-        self.write(paths.partition_state(tp.topic, tp.partition), _compact(state))
+        return {paths.partition_state(tp.topic, tp.partition): _compact(state)}
 
 
 def _rank(release: str, order: list[str]) -> int:

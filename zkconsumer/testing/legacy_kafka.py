@@ -414,7 +414,8 @@ def open_legacy_kafka(
             remedy=f"choose one of {', '.join(one.value for one in Backend)}",
         ) from None
     if backend is Backend.FAKE:
-        with FakeCluster(release=release, brokers=brokers) as cluster:
+        cluster = FakeCluster(release=release, brokers=brokers, auto_create_topics=False)
+        with cluster:
             yield LegacyKafka(
                 backend,
                 release=release,

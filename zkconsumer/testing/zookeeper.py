@@ -129,6 +129,7 @@ class FakeZooKeeper:
         self._service = ZooKeeperService(release=release, tick_time_s=tick_time_s, clock=self.clock)
         self._port = Port(self.engine, lambda at: ClientConnection(at, self._service), port)
         self._timer: asyncio.TimerHandle | None = None
+        self._loss_listeners: list[Callable[[], object]] = []
         self._is_running = False
 
     # ---- life ------------------------------------------------------------------------------------
@@ -212,8 +213,7 @@ class FakeZooKeeper:
         Raises:
             FakeServerError: there is no such znode.
         """
-        below = [one for one in self.tree() if one.startswith(f"{path}/")]
-        self.write(*(rq.Delete(one) for one in sorted(below, reverse=True)), rq.Delete(path))
+        self.write(*self._call(lambda: self._deletions(path)))
 
     def write(self, *writes: rq.Write) -> None:
         """Execute one transaction.
@@ -260,6 +260,10 @@ class FakeZooKeeper:
     def forget(self, listener: Callable[[Change], object]) -> None:
         """End `listen`."""
         self._call(lambda: self._service.listeners.remove(listener))
+
+    def listen_to_losses(self, listener: Callable[[], object]) -> None:
+        """Call `listener` on the server's thread after each `lose_data`."""
+        self._call(lambda: self._loss_listeners.append(listener))
 
     # ---- sessions --------------------------------------------------------------------------------
 
@@ -379,11 +383,12 @@ class FakeZooKeeper:
     def lose_data(self) -> None:
         """Restart with the data of the last `back_up`, as a server that lost its disk.
 
-        No session is left. Zxids go back, too: the server refuses each client that has seen a later
-        transaction than the server has.
+        No session is left, and no ephemeral znode of the backup. Zxids go back, too: the server
+        refuses each client that has seen a later transaction than the server has. The brokers of a
+        fake cluster register again; topics that the backup does not contain are gone.
         """
         self.kill()
-        self._call(self._service.lose_data)
+        self._call(self._lose_data)
         if self._is_running:
             self._port.open()
             self._call(self._tick)
@@ -400,6 +405,12 @@ class FakeZooKeeper:
         return self._call(lambda: self._service.answer_word(word))
 
     # ---- on the server's thread ------------------------------------------------------------------
+
+    def _deletions(self, path: str) -> list[rq.Write]:
+        """Return the writes that delete a znode, the lowest znodes first."""
+        children = self._service.sim.children(path)
+        below = [one for name in children for one in self._deletions(f"{path}/{name}")]
+        return [*below, rq.Delete(path)]
 
     def _call(self, function: Callable[[], Result]) -> Result:
         return self.engine.call(function)
@@ -420,6 +431,11 @@ class FakeZooKeeper:
     def _take_jump(self) -> None:
         if not self._port.is_paused and self._timer is not None:
             self._service.advanced()
+
+    def _lose_data(self) -> None:
+        self._service.lose_data()
+        for listener in self._loss_listeners:
+            listener()
 
     def _cut(self, session: int) -> None:
         for number, connection in list(self._service.connections.items()):

@@ -464,9 +464,12 @@ class ZooKeeperService:
         self._backup = self._metadata.copy()
 
     def lose_data(self) -> None:
-        """Go back to the data of the last backup; no session is left."""
+        """Go back to the data of the last backup; no session and no ephemeral znode is left."""
         self.sim.lose_data(self.now)
         self._metadata = self._backup.copy()
+        orphans = [path for path, node in self.sim.nodes.items() if node.stat.owner]
+        if orphans:
+            self.write(*(rq.Delete(path) for path in orphans))
 
     # ---- four-letter words -----------------------------------------------------------------------
 
