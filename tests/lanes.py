@@ -818,6 +818,12 @@ RULES: tuple[Rule, ...] = (
         "tests/strangers/test_writers.py sends the same requests.",
     ),
     Rule(Lane.NORMAL, "tests/judge/test_verdicts.py", STARTS_PROCESSES),
+    *_later(
+        "The two tests take a minute of CPU time. test_the_solution_passes runs a schedule of each "
+        "challenge, and tests/judge/test_verdicts.py a naive member.",
+        "tests/judge/test_ladder.py::test_the_solution_passes_many_schedules",
+        "tests/judge/test_ladder.py::test_the_naive_member_fails",
+    ),
     Rule(Lane.NORMAL, "tests/typing", STARTS_PROCESSES),
     Rule(
         Lane.ALL,

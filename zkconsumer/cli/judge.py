@@ -224,7 +224,7 @@ def _print(verdict: Verdict, words: Sequence[str]) -> None:
 
 def _sentence(failure: Failure) -> str:
     """Return the broken promise in words."""
-    from zkconsumer.judge.promises import PROMISES
+    from zkconsumer.judge.challenges import PROMISES
 
     found = [one.sentence for one in PROMISES if one.name == failure.violation.promise]
     return found[0] if found else ""

@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from zkconsumer.judge.world import Converged, JudgedWorld, JudgeMonitor, Rule
+from zkconsumer.judge import rules
+from zkconsumer.judge.promises import CONVERSATION
+from zkconsumer.judge.world import Converged, JudgedWorld, Rule
 from zkconsumer.member.state import Settings
-from zkconsumer.sim import promises
+from zkconsumer.sim import promises as of_members
+from zkconsumer.sim.kernel.promises import Promise
 from zkconsumer.sim.kernel.search import Decide
 from zkconsumer.sim.plan import Do, Plan
 
@@ -22,11 +25,6 @@ Prepare = Callable[[JudgedWorld], None]
 
 def _nothing(world: JudgedWorld) -> None:
     """Leave the world as it is."""
-
-
-def _serves_all(monitor: JudgeMonitor, world: JudgedWorld) -> str | None:
-    """Every partition has the owner that the assignor computes, and all messages are delivered."""
-    return promises.group_settles.reason(monitor, world)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ class Challenge:
         length: how many actions happen before the faults end; a schedule draws half or all.
         over: says why a schedule is not over; None if it is.
         prepare: what happens before the first member joins.
-        rules: make the promises of this challenge alone.
+        own: makes the rules of this challenge alone.
     """
 
     name: str
@@ -61,9 +59,9 @@ class Challenge:
     faults: tuple[tuple[Do, int], ...] = ()
     replicas: int = 1
     length: int = 200
-    over: Converged = _serves_all
+    over: Converged = rules.serves_all
     prepare: Prepare = _nothing
-    rules: Callable[[], Sequence[Rule]] = tuple
+    own: Callable[[], Sequence[Rule]] = tuple
 
     @property
     def most(self) -> int:
@@ -73,12 +71,20 @@ class Challenge:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a schedule has drawn: the plan, the programs, and the actions before the faults end."""
+    """What a schedule has drawn.
+
+    Attributes:
+        programs: how many members the program plays.
+        length: number of actions before the faults end.
+        rarity: one action in `rarity` begins or ends a fault.
+        is_aimed: whether most faults hit members with a reply on the way.
+    """
 
     plan: Plan
     programs: int
     length: int
     rarity: int
+    is_aimed: bool
 
 
 def draw(challenge: Challenge, decide: Decide) -> Drawn:
@@ -97,7 +103,7 @@ def draw(challenge: Challenge, decide: Decide) -> Drawn:
         settings=_settings,
     )
     length = challenge.length // 2 * (1 + decide(2))
-    return Drawn(plan, programs, length, 4 + decide(16))
+    return Drawn(plan, programs, length, 3 + decide(8), decide(3) == 1)
 
 
 def _settings(one: Settings) -> Settings:
@@ -108,6 +114,30 @@ CHALLENGES: Final[dict[str, Challenge]] = {
     one.name: one
     for one in (
         Challenge(
+            name="register",
+            title="register, so that the others can read it",
+            statement="Create your id znode below `ids`, and its parents, which may exist already. "
+            "Whatever else your member does is not judged yet.",
+            lesson="A member exists for the group as long as its ephemeral id znode exists. The "
+            "other members decode it to compute the assignment, so its form is a contract.",
+            faults=((Do.LEAVE, 1),),
+            length=60,
+            over=rules.is_registered,
+            prepare=rules.create_some_parents,
+        ),
+        Challenge(
+            name="range",
+            title="range, in Java's order",
+            statement="Your member is in a group with silent members, which claim nothing. Claim "
+            "exactly the partitions that the range assignor gives your threads, and deliver them.",
+            lesson="Nobody tells a member what it gets: all members compute the same assignment, "
+            "or two of them claim one partition. JVM members sort thread ids by UTF-16 units.",
+            partitions=9,
+            length=60,
+            over=rules.has_its_share,
+            prepare=rules.register_peers,
+        ),
+        Challenge(
             name="claim",
             title="claim, and roll back",
             statement="Your member is alone. Claim every partition, deliver its messages, and "
@@ -116,5 +146,122 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             "one must be claimed again later, and nobody deletes another client's znode.",
             faults=((Do.STUCK, 3),),
         ),
+        Challenge(
+            name="watches",
+            title="watches are one-shot",
+            statement="Members join and leave, and partitions are added. The group must settle "
+            "after each change, and hand over without redelivering a message.",
+            lesson="A watch fires once. Whoever reads without setting it again, or sets it after "
+            "the read, misses the next change.",
+            programs=(2, 3),
+            faults=((Do.GROW, 2), (Do.LEAVE, 1)),
+        ),
+        Challenge(
+            name="lost-reply",
+            title="a lost reply",
+            statement="The connection breaks while replies are on the way. The session lives on, "
+            "and ZooKeeper may have executed the requests.",
+            lesson="A request without a reply has succeeded or failed. Only a read after the "
+            "reconnect tells, and it must compare the session, not only the name.",
+            programs=(1, 2),
+            faults=((Do.CUT, 4),),
+        ),
+        Challenge(
+            name="session",
+            title="session expiry against a lost connection",
+            statement="Connections break, packets vanish, sessions expire, and members are killed "
+            "and start again under their old id.",
+            lesson="After a lost connection everything may still be there; after an expiry "
+            "everything ephemeral is gone. Only the session's id tells which of the two it was.",
+            programs=(1, 2),
+            faults=(
+                (Do.CUT, 2),
+                (Do.BLACK_HOLE, 2),
+                (Do.EXPIRE, 2),
+                (Do.KILL, 1),
+                (Do.REVIVE, 1),
+            ),
+            length=300,
+        ),
+        Challenge(
+            name="zombie",
+            title="the zombie's commit",
+            statement="Processes freeze until after the expiry of their session, and go on as if "
+            "nothing had happened.",
+            lesson="Between a check and a write a process can sleep for a minute. A commit must "
+            "be a transaction that fails if the member has lost its registration.",
+            programs=(2, 2),
+            faults=((Do.FREEZE, 3),),
+            length=300,
+        ),
+        Challenge(
+            name="fencing",
+            title="fencing",
+            statement="Processes freeze, packets vanish, and a server loses its leader but keeps "
+            "its clients. Deliver a message only while you certainly own its partition.",
+            lesson="Only the leader knows which sessions live. A lease that counts from the "
+            "moment when `sync` was sent ends before another member can own the partition.",
+            programs=(2, 3),
+            replicas=2,
+            faults=((Do.FREEZE, 2), (Do.BLACK_HOLE, 2), (Do.ISOLATE, 2)),
+            length=300,
+        ),
+        Challenge(
+            name="herd",
+            title="the herd effect, with a budget of reads",
+            statement="Eight members join one after the other. Each join wakes all of them. Read "
+            "the list of members and the registrations at most 144 times altogether.",
+            lesson="If each member reads all registrations at each change, the reads grow with "
+            "the square of the group at every change. Registrations that are known need no read.",
+            programs=(8, 8),
+            partitions=16,
+            messages=1,
+            length=800,
+            own=lambda: (rules.ReadBudget(),),
+        ),
+        Challenge(
+            name="release",
+            title="incremental release",
+            statement="Members join and leave. Release a partition only if another member gets it.",
+            lesson="Stop-the-world is simple, and every member pays for it at each change. What "
+            "stays assigned can stay owned.",
+            programs=(3, 4),
+            partitions=8,
+            faults=((Do.LEAVE, 2),),
+            length=400,
+            own=lambda: (rules.Incremental(),),
+        ),
+        Challenge(
+            name="recreated",
+            title="a topic deleted and created",
+            statement="The topic is deleted, created again, and grows. While it is deleted, it has "
+            "no partitions and no messages.",
+            lesson="A znode that a member has read can vanish. A watch by `get` on a missing "
+            "znode does not exist: `exists` waits for the creation.",
+            programs=(1, 2),
+            faults=((Do.DELETE_TOPIC, 2), (Do.GROW, 2)),
+            length=300,
+        ),
+        Challenge(
+            name="mixed",
+            title="a mixed group, with JVM members' rules",
+            statement="Your members share a group with a JVM member and a zkconsumer member. "
+            "Members leave, and are killed. At the end the JVM member is gone.",
+            lesson="A JVM member releases everything at each change, gives up after four attempts, "
+            "and may delete your owner znodes. Watch what you own, and try again.",
+            programs=(1, 2),
+            jvm=1,
+            ours=1,
+            faults=((Do.LEAVE, 1), (Do.KILL, 1), (Do.REVIVE, 1)),
+            length=1200,
+        ),
     )
 }
+
+PROMISES: Final[tuple[Promise[...], ...]] = (
+    *CONVERSATION,
+    *of_members.PROMISES,
+    rules.reads_within_the_budget,
+    rules.keeps_what_stays,
+)
+"""All promises that a verdict may name."""

@@ -12,22 +12,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from zkconsumer.judge.challenges import Challenge, draw
+from zkconsumer.judge.challenges import Challenge, Drawn, draw
 from zkconsumer.judge.program import Program
 from zkconsumer.judge.world import JudgedWorld, JudgeMonitor, Score, Scorer
 from zkconsumer.protocol.model import JsonObject
-from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, shrunk
+from zkconsumer.sim.kernel.aims import Aim
+from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, one_of, shrunk
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import InvariantViolation
-from zkconsumer.sim.plan import Action, Do
-from zkconsumer.sim.random_search import choose, heal, settle
+from zkconsumer.sim.plan import MEMBER_FAULTS, Action, Do
+from zkconsumer.sim.random_search import CONVERGENCE_S, choose, heal, settle
 from zkconsumer.sim.recorder import ROOT, Recorder
 from zkconsumer.sim.scenarios import names_of
-from zkconsumer.sim.world import Watchers
+from zkconsumer.sim.world import Watchers, possible
 from zkconsumer.trace.story import story
 
 SHRINK_S = 6.0
-"""Seconds for which a failing schedule is shrunk."""
+"""Seconds of the wall clock for which a failing schedule is shrunk."""
 
 CHECKED_AGAIN = 5
 """One in CHECKED_AGAIN schedules is repeated from the `reset`, to compare the answers."""
@@ -83,6 +84,27 @@ def _nowhere(entry: JsonObject) -> None:
     """Record nothing."""
 
 
+class InTransit(Aim[JudgedWorld, Action]):
+    """Aims at members with a reply on the way: ZooKeeper has executed their request."""
+
+    def hit(self, world: JudgedWorld) -> list[int]:
+        return [who for who in range(len(world.programs)) if world.members[who].inbox]
+
+    def faults(self, world: JudgedWorld, moves: list[Action], hit: list[int]) -> list[Action]:
+        return [one for one in possible(world) if one.do in MEMBER_FAULTS and one.who in hit]
+
+    def churn(self, world: JudgedWorld) -> list[Action]:
+        joins = [one for one in world.enabled() if one.do is Do.JOIN]
+        return joins + [one for one in possible(world) if one.do in (Do.LEAVE, Do.REVIVE)]
+
+
+def _next(world: JudgedWorld, available: list[Action], decide: Decide, drawn: Drawn) -> Action:
+    """Return the next action of a schedule."""
+    if drawn.is_aimed and (found := InTransit().preferred(world, available, decide)):
+        return one_of(found, decide)
+    return choose(world, available, decide, drawn.rarity)
+
+
 class Court:
     """Runs the schedules of one challenge with one program."""
 
@@ -98,7 +120,7 @@ class Court:
             one.forget()
         challenge, count = self._challenge, drawn.programs
         jvm = frozenset(range(count, count + challenge.jvm))
-        monitor = JudgeMonitor(count, jvm, over=challenge.over, also=challenge.rules())
+        monitor = JudgeMonitor(count, jvm, over=challenge.over, also=challenge.own())
         scorer = Scorer(count)
         recorder = Recorder(emit or _nowhere)
         world = JudgedWorld(
@@ -109,13 +131,17 @@ class Court:
         )
         challenge.prepare(world)
         recorder.begin(world)
+        if emit is not None:
+            world.announce = lambda text: recorder.note(world, text)
         actions = 0
 
         def play() -> None:
             nonlocal actions
             while actions < drawn.length and (available := world.enabled()):
-                world.act(choose(world, available, decide, drawn.rarity))
+                world.act(_next(world, available, decide, drawn))
                 actions += 1
+            if world.announce is not None:
+                world.announce(f"all faults end; the group has {CONVERGENCE_S:g} s to settle")
             self._end_faults(world, jvm, decide)
             actions += settle(world, monitor, decide)
 

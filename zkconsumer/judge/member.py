@@ -36,6 +36,7 @@ class ProgramMember:
     Attributes:
         wire: (id, request) of each request that no server has executed, in order.
         inbox: watch events, and (id, reply) of each reply that the program has not received.
+        leaving: whether the user has closed the member.
         due: when the program gets its next tick, in virtual seconds.
         positions: the offset after the last message that the member has delivered.
         unfinished: the message that the user has not finished.
@@ -53,7 +54,7 @@ class ProgramMember:
         self.wire: deque[tuple[int, Request]] = deque()
         self.inbox: deque[WatchFired | tuple[int, Reply]] = deque()
         self.due = NEVER
-        self.closed = False
+        self.closed = self.leaving = False
         self.positions: dict[int, int] = {}
         self.unfinished: tuple[int, int] | None = None
         self.at: Exchange | None = None
@@ -170,7 +171,7 @@ class ProgramMember:
 
     def leave(self, now: float) -> None:
         """Close the member by the user, who has finished the last message."""
-        self.unfinished = None
+        self.unfinished, self.leaving = None, True
         self._tell(now, {"type": "close"})
 
     def commit(self, now: float) -> None:

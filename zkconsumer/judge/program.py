@@ -17,14 +17,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from zkconsumer.errors import ConfigError, quoted
 from zkconsumer.judge import promises
-from zkconsumer.judge.kit import Member
 from zkconsumer.judge.messages import (
     MAX_ANSWERS,
     MAX_LINE_BYTES,
@@ -373,24 +372,31 @@ def _found(name: str) -> str:
     return found
 
 
-# ---- members of the kit, in this process ---------------------------------------------------------
+# ---- members in this process ---------------------------------------------------------------------
 
 
-class KitProgram(Program):
-    """A member of `judge.kit` in this process, for tests of one's own: no pipe, and no time limit.
+class Speaker(Protocol):
+    """Answers the judge's messages after the `reset`, like a member of `judge.kit`."""
 
-    A member that raises counts as crashed.
+    def answer(self, message: JsonObject, /) -> list[JsonObject]: ...
+
+
+class LocalProgram(Program):
+    """A member in this process, for tests of one's own: it has no pipe and no time limit.
+
+    `begin` makes the member of a `reset`, for instance a subclass of `judge.kit.Member`. A member
+    that raises counts as crashed.
     """
 
-    def __init__(self, name: str, kind: type[Member]) -> None:
+    def __init__(self, name: str, begin: Callable[[JsonObject], Speaker]) -> None:
         super().__init__(name)
-        self._kind = kind
-        self._member: Member | None = None
+        self._begin = begin
+        self._member: Speaker | None = None
 
     def _exchange(self, line: bytes) -> Answers:
         message = json.loads(line)
         if message["type"] == "reset":
-            self._member = self._kind(message)
+            self._member = self._begin(message)
         assert self._member is not None
         try:
             answers = self._member.answer(message)

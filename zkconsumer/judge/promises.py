@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from zkconsumer.sim import promises as of_members
 from zkconsumer.sim.kernel.promises import Promise, Reason, promise
 
 
@@ -34,6 +33,3 @@ CONVERSATION: Final[tuple[Promise[...], ...]] = (
     speaks_the_protocol,
     is_deterministic,
 )
-
-PROMISES: Final[tuple[Promise[...], ...]] = (*CONVERSATION, *of_members.PROMISES)
-"""All promises that a verdict may name."""

@@ -25,7 +25,7 @@ class Naive:
         self.last_id = 0
         self.session: int | None = None
         self.positions: dict[int, int] = {}
-        self.committed: dict[int, bool] = {}
+        self.committed: dict[int, int] = {}
         self.threads: list[str] = []
         self.names: list[str] = []
 
@@ -39,46 +39,40 @@ class Naive:
     def connected(self, message: Message) -> None:
         if self.session is None:
             self.session = message["session"]
-            for path in (
-                "",
-                "/ids",
-                "/owners",
-                f"/owners/{self.topic}",
-                "/offsets",
-                f"/offsets/{self.topic}",
-            ):
+            below_topic = (f"/owners/{self.topic}", f"/offsets/{self.topic}")
+            for path in ("", "/ids", "/owners", "/offsets", *below_topic):
                 self.ask(None, "create", self.root + path)
-            payload = {
-                "version": 1,
-                "subscription": {self.topic: self.streams},
-                "pattern": "static",
-                "timestamp": str(self.wall_ms),
-            }
-            self.ask(
-                None,
-                "create",
-                f"{self.root}/ids/{self.me}",
-                data=json.dumps(payload),
-                ephemeral=True,
+            payload = json.dumps(
+                {
+                    "version": 1,
+                    "subscription": {self.topic: self.streams},
+                    "pattern": "static",
+                    "timestamp": str(self.wall_ms),
+                }
             )
+            me = f"{self.root}/ids/{self.me}"
+            self.ask(None, "create", me, data=payload, ephemeral=True)
             self.ask(self.members, "children", f"{self.root}/ids", watch=True)
 
     def watch(self, message: Message) -> None:
         self.ask(self.members, "children", f"{self.root}/ids")
 
     def members(self, reply: Message) -> None:
-        self.threads, self.names = [], list(reply["children"])
+        self.threads, self.names = [], list(reply.get("children", ()))
         for name in self.names:
             self.ask(partial(self.registration, name), "get", f"{self.root}/ids/{name}")
 
     def registration(self, name: str, reply: Message) -> None:
-        count = json.loads(reply["data"])["subscription"][self.topic]
-        self.threads += [f"{name}-{number}" for number in range(count)]
+        if "data" in reply:
+            count = json.loads(reply["data"])["subscription"][self.topic]
+            self.threads += [f"{name}-{number}" for number in range(count)]
         self.names.remove(name)
         if not self.names:
             self.ask(self.assign, "get", f"/brokers/topics/{self.topic}")
 
     def assign(self, reply: Message) -> None:
+        if "data" not in reply or not self.threads:
+            return
         partitions = sorted(int(one) for one in json.loads(reply["data"])["partitions"])
         for partition in list(self.positions):  # stop the world: give everything back
             self.commit()
@@ -102,8 +96,9 @@ class Naive:
     # ---- messages --------------------------------------------------------------------------------
 
     def offset(self, partition: int, reply: Message) -> None:
-        self.committed[partition] = "data" in reply
-        self.positions[partition] = int(reply.get("data", 0))
+        if "data" in reply:
+            self.committed[partition] = int(reply["data"])
+        self.positions[partition] = self.committed.get(partition, 0)
 
     def poll(self, message: Message) -> None:
         for partition, offset in sorted(self.positions.items()):
@@ -117,10 +112,11 @@ class Naive:
 
     def commit(self) -> None:
         for partition, offset in self.positions.items():
-            path = f"{self.root}/offsets/{self.topic}/{partition}"
-            op = "set" if self.committed.get(partition) else "create"
-            self.committed[partition] = True
-            self.ask(None, op, path, data=str(offset))
+            if offset != self.committed.get(partition, 0):
+                path = f"{self.root}/offsets/{self.topic}/{partition}"
+                op = "set" if partition in self.committed else "create"
+                self.committed[partition] = offset
+                self.ask(None, op, path, data=str(offset))
 
     # ---- the protocol ----------------------------------------------------------------------------
 
@@ -138,10 +134,11 @@ class Naive:
         return [*self.out, {"type": "done", **more}]
 
 
-for line in sys.stdin:
-    message = json.loads(line)
-    if message["type"] == "reset":
-        member = Naive(message)
-    for answer in member.answer(message):
-        print(json.dumps(answer))
-    sys.stdout.flush()
+if __name__ == "__main__":
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message["type"] == "reset":
+            member = Naive(message)
+        for answer in member.answer(message):
+            print(json.dumps(answer))
+        sys.stdout.flush()

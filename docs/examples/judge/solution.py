@@ -24,7 +24,7 @@ class Solution(Member):
         self.of_session = 0  # the session for which the following fields hold
         self.is_registered = False
         self.is_verified = False  # whether the owner znodes were read on this connection
-        self.owned: set[int] = set()
+        self.owned: dict[int, str] = {}  # partition -> our thread in its owner znode
         self.known: dict[
             str, Any
         ] = {}  # registrations and the topic, as long as their watches are set
@@ -33,7 +33,6 @@ class Solution(Member):
         ] = {}  # partition -> (offset, version) of the offset znode
         self.leased_until = 0.0
         self.committed_at = 0.0
-        self.threads: dict[int, str] = {}  # partition -> the thread of ours that gets it
 
     # ---- messages --------------------------------------------------------------------------------
 
@@ -83,9 +82,9 @@ class Solution(Member):
         wanted = await self.share(partitions)
         if not self.is_verified:
             await self.verify(partitions)
-        # release: only what another member gets.
-        await self.release(self.owned - wanted)
-        await self.claim(wanted - self.owned)
+        # release: only what another member or thread gets.
+        await self.release([one for one, by in self.owned.items() if wanted.get(one) != by])
+        await self.claim({one: by for one, by in wanted.items() if one not in self.owned})
 
     async def register(self) -> bool:
         if self.is_registered:
@@ -110,46 +109,46 @@ class Solution(Member):
 
     async def partitions(self) -> list[int]:
         path = f"/brokers/topics/{self.topic}"
-        if path not in self.known:
+        while path not in self.known:
             found = await self.get(path, watch=True)
-            if not found.ok:  # recreated: watch for its creation
-                await self.exists(path, watch=True)
-            names = json.loads(found.data or "{}").get("partitions", {})
-            self.known[path] = sorted(map(int, names))
-        found_now: list[int] = self.known[path]
-        return found_now
-
-    async def share(self, partitions: list[int]) -> set[int]:
-        ids = f"{self.root}/ids"
-        if ids not in self.known:
-            self.known[ids] = (await self.children(ids, watch=True)).children
-        # herd: read only the registrations that are new.
-        paths = [f"{ids}/{name}" for name in self.known[ids]]
-        new = [path for path in paths if path not in self.known]
-        for path, found in zip(
-            new, await self.together(*(self.get(path, watch=True) for path in new)), strict=True
-        ):
             if found.ok:
-                counts = json.loads(found.data or "{}").get("subscription", {})
-                self.known[path] = counts.get(self.topic, 0)
-            else:
-                self.known.pop(ids, None)  # it has left: list again
-                self.change()
-        threads = [
-            f"{name}-{number}"
-            for name, path in zip(self.known.get(ids, ()), paths, strict=False)
-            for number in range(self.known.get(path) or 0)
-        ]
-        threads.sort(key=lambda name: name.encode("utf-16-be"))  # range: the order of Java
+                self.known[path] = sorted(map(int, json.loads(found.data or "{}")["partitions"]))
+            elif not (await self.exists(path, watch=True)).ok:  # recreated: await its creation
+                self.known[path] = []
+        partitions: list[int] = self.known[path]
+        return partitions
+
+    async def members(self) -> dict[str, int]:
+        """Return the streams of each member; read only what is new."""
+        ids = f"{self.root}/ids"
+        while True:
+            if ids not in self.known:
+                self.known[ids] = (await self.children(ids, watch=True)).children
+            # herd: read only the registrations that are new.
+            paths = {name: f"{ids}/{name}" for name in self.known[ids]}
+            new = [path for path in paths.values() if path not in self.known]
+            read = await self.together(*(self.get(path, watch=True) for path in new))
+            for path, found in zip(new, read, strict=True):
+                if found.ok:
+                    counts = json.loads(found.data or "{}").get("subscription", {})
+                    self.known[path] = counts.get(self.topic, 0)
+                else:
+                    self.known.pop(ids, None)  # the member has left: list again
+            if ids in self.known:
+                return {name: self.known[path] for name, path in paths.items()}
+
+    async def share(self, partitions: list[int]) -> dict[int, str]:
+        """Return the partitions of this member, each with its thread."""
+        members = await self.members()
+        threads = [(name, f"{name}-{one}") for name in members for one in range(members[name])]
+        threads.sort(key=lambda one: one[1].encode("utf-16-be"))  # range: the order of Java
         mine: dict[int, str] = {}
-        for at, thread in enumerate(threads):
+        for at, (name, thread) in enumerate(threads):
             each, more = divmod(len(partitions), len(threads))
             first = each * at + min(at, more)
-            if thread.startswith(f"{self.name}-"):
-                count = each + (at < more)
-                mine |= dict.fromkeys(partitions[first : first + count], thread)
-        self.threads = mine
-        return set(mine)
+            if name == self.name:
+                mine |= dict.fromkeys(partitions[first : first + each + (at < more)], thread)
+        return mine
 
     # ---- owner znodes ----------------------------------------------------------------------------
 
@@ -160,38 +159,33 @@ class Solution(Member):
         every = sorted({*partitions, *self.owned})
         read = await self.together(*(self.get(self.owner(one), watch=True) for one in every))
         self.owned = {
-            one
+            one: found.data or ""
             for one, found in zip(every, read, strict=True)
             if found.ok and found.owner == self.session
         }
         for one in [one for one in self.positions if one not in self.owned]:
             del self.positions[one]
         self.is_verified = True
-        await self.load(self.owned - self.positions.keys())
+        await self.load(self.owned.keys() - self.positions.keys())
 
     async def release(self, partitions: Collection[int]) -> None:
         for one in sorted(partitions):
             position = self.positions.pop(one, None)  # first stop, then commit, then release
             if position is not None:
                 await self.commit(one, position)
-            self.owned.discard(one)
+            self.owned.pop(one, None)
             found = await self.get(self.owner(one))
             if found.ok and found.owner == self.session:  # claim: never delete another's znode
                 await self.delete(self.owner(one))
 
-    async def claim(self, partitions: Collection[int]) -> None:
-        # claim: one refused claim must not keep the others unread.
-        got = set()
-        for one in sorted(partitions):
-            path = self.owner(one)
-            await self.create(path, data=self.threads[one], ephemeral=True)
-            found = await self.get(path, watch=True)
+    async def claim(self, wanted: dict[int, str]) -> None:
+        # claim: one refused claim must not keep the others unread. The next tick tries again.
+        for one, thread in sorted(wanted.items()):
+            await self.create(self.owner(one), data=thread, ephemeral=True)
+            found = await self.get(self.owner(one), watch=True)
             if found.ok and found.owner == self.session:
-                got.add(one)
-            elif not found.ok:
-                self.change()
-        self.owned |= got
-        await self.load(got)
+                self.owned[one] = found.data or ""
+                await self.load([one])
 
     # ---- offsets ---------------------------------------------------------------------------------
 
@@ -227,7 +221,7 @@ class Solution(Member):
                 self.stored[one] = int(found.data or 0), found.version
 
     async def on_close(self) -> None:
-        await self.release(set(self.owned))
+        await self.release(list(self.owned))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""The ladder: the solution passes every challenge, and the naive members fail theirs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from judge.examples import example
+
+from zkconsumer.judge.challenges import CHALLENGES
+from zkconsumer.judge.judging import Court, court
+from zkconsumer.judge.program import LocalProgram
+from zkconsumer.sim.kernel.search import Decisions
+from zkconsumer.sim.kernel.world import InvariantViolation
+
+FAILS = {
+    "range": "I12",
+    "claim": "I3",
+    "watches": "I12",
+    "lost-reply": "I12",
+    "session": "I12",
+    "zombie": "I8",
+    "fencing": "I3",
+    "herd": "I3",
+    "release": "C2",
+    "recreated": "I12",
+    "mixed": "I8",
+}
+"""The challenges that the naive member fails, with a promise that it breaks there."""
+
+ENOUGH = 40
+"""Schedules within which the naive member breaks the promise; one in ten does."""
+
+
+def broken(bench: Court, seed: int) -> InvariantViolation | None:
+    return bench.run(Decisions(random.Random(seed)))[0].violation
+
+
+@pytest.mark.parametrize("name", CHALLENGES)
+def test_the_solution_passes(name: str) -> None:
+    """The solution breaks no promise in a schedule of each challenge, and is deterministic."""
+    kind = example("solution").Solution
+    with court(CHALLENGES[name], lambda one: LocalProgram(one, kind)) as bench:
+        assert broken(bench, 1) is None
+        assert bench.differs() is None
+
+
+@pytest.mark.parametrize("name", CHALLENGES)
+def test_the_solution_passes_many_schedules(name: str) -> None:
+    """The solution breaks no promise in 100 schedules of each challenge."""
+    kind = example("solution").Solution
+    with court(CHALLENGES[name], lambda one: LocalProgram(one, kind)) as bench:
+        assert [found for seed in range(100, 200) if (found := broken(bench, seed))] == []
+
+
+@pytest.mark.parametrize(("name", "promise"), FAILS.items())
+def test_the_naive_member_fails(name: str, promise: str) -> None:
+    """The naive member breaks the promise that the challenge is about."""
+    kind = example("naive").Naive
+    with court(CHALLENGES[name], lambda one: LocalProgram(one, kind)) as bench:
+        found = (broken(bench, seed) for seed in range(1, ENOUGH))
+        assert promise in {one.invariant for one in found if one is not None}
+
+
+def test_the_naive_member_registers() -> None:
+    """The first rung encourages: the naive member passes it."""
+    kind = example("naive").Naive
+    with court(CHALLENGES["register"], lambda one: LocalProgram(one, kind)) as bench:
+        assert [found for seed in range(1, 11) if (found := broken(bench, seed))] == []

@@ -1,0 +1,188 @@
+"""What single challenges require: what must hold at the end, and promises of their own (C)."""
+
+from __future__ import annotations
+
+from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.judge.world import JudgedWorld, JudgeMonitor, Rule
+from zkconsumer.protocol import paths
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import ZnodeKind, consumer_of
+from zkconsumer.protocol.registrations import Registration, decode_registration, encode_registration
+from zkconsumer.protocol.requests import Reply
+from zkconsumer.sim import promises
+from zkconsumer.sim.kernel.promises import Reason, promise
+from zkconsumer.sim.plan import Action
+from zkconsumer.sim.promises import assigned
+from zkconsumer.sim.world import WALL_MS, World
+
+# ---- what must hold at the end -------------------------------------------------------------------
+
+
+def serves_all(monitor: JudgeMonitor, world: JudgedWorld) -> Reason:
+    """Every partition has the owner that the assignor computes, and all messages are delivered."""
+    return promises.group_settles.reason(monitor, world)
+
+
+def is_registered(monitor: JudgeMonitor, world: JudgedWorld) -> Reason:
+    """Every living member has an ephemeral id znode of its session, which the others can read."""
+    if not world.settled():
+        return "a member is not connected, or waits for a reply"
+    for who, (member, link) in enumerate(zip(world.members, world.links, strict=True)):
+        if link.dead or link.frozen:
+            continue
+        path = paths.member(world.GROUP, member.name)
+        node = world.zookeeper.nodes.get(path)
+        if node is None:
+            return f"{member.name} has no znode {path}"
+        if node.stat.owner != link.session:
+            return f"{path} is not an ephemeral znode of the session of {member.name}"
+        try:
+            found = decode_registration(node.data, where=path)
+        except MalformedZnodeError as error:
+            return f"the other members cannot read the registration: {error}"
+        if found.subscription != member.settings.subscription:
+            return f"{member.name} registers {dict(found.subscription)} at {who}"
+    return None
+
+
+def create_some_parents(world: JudgedWorld) -> None:
+    """Let another client have created none, one, two or three of the id znode's parents."""
+    parents = (paths.group(world.GROUP), paths.ids(world.GROUP), paths.owners(world.GROUP))
+    for path in parents[: len(world.log_end) - 1]:
+        world.zookeeper.write(rq.Create(path))
+
+
+PEERS = (("\uff11", 1), ("\U0001f600", 2), ("10", 1), ("0-a", 1))
+"""Suffixes and streams of the silent peers of the challenge `range`. Java sorts the emoji
+U+1F600 before the full-width digit U+FF11, because it compares UTF-16 units."""
+
+
+def _peers(world: JudgedWorld) -> dict[str, dict[str, int]]:
+    """Return the silent peers of a world: their number depends on the number of partitions."""
+    count = 1 + len(world.log_end) % len(PEERS)
+    return {f"{world.GROUP}_{name}": {world.TOPIC: n} for name, n in PEERS[:count]}
+
+
+def register_peers(world: JudgedWorld) -> None:
+    """Register peers that claim nothing."""
+    for path in (paths.group(world.GROUP), paths.ids(world.GROUP)):
+        world.zookeeper.write(rq.Create(path))
+    for name, subscription in _peers(world).items():
+        payload = encode_registration(Registration(subscription, timestamp_ms=WALL_MS))
+        world.zookeeper.write(rq.Create(paths.member(world.GROUP, name), payload))
+
+
+def has_its_share(monitor: JudgeMonitor, world: JudgedWorld) -> Reason:
+    """The member owns what the range assignor gives it beside the silent peers, and delivers it."""
+    if not world.settled():
+        return "a member is not connected, or waits for a reply"
+    pairs = zip(world.members, world.links, strict=True)
+    live = [member for member, link in pairs if not (link.dead or link.frozen)]
+    if not live:
+        return None
+    names = {one.name for one in live}
+    wanted = assigned(world, live, _peers(world))
+    mine = {tp: thread for tp, thread in wanted.items() if consumer_of(thread) in names}
+    owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
+    if owners != mine:
+        return f"owners are {_shown(owners)}, not {_shown(mine)}"
+    left = [tp for tp in mine if monitor.delivered_below.get(tp, 0) < world.log_end[tp]]
+    return f"not delivered: {', '.join(map(str, left))}" if left else None
+
+
+def _shown(owners: dict[TopicPartition, str]) -> str:
+    return ", ".join(f"{tp}: {thread}" for tp, thread in sorted(owners.items())) or "none"
+
+
+# ---- promises of single challenges ---------------------------------------------------------------
+
+
+@promise("C1")
+def reads_within_the_budget(reads: int, members: int) -> Reason:
+    """The members read the list of members and the registrations at most 2 n² + 2 n times.
+
+    n is the number of members, which join one after the other. Each member may list the members at
+    each join, and read each registration once.
+    """
+    budget = 2 * members * members + 2 * members
+    if reads <= budget:
+        return None
+    return f"{reads} reads below ids in a group of {members} members; the budget is {budget}"
+
+
+@promise("C2")
+def keeps_what_stays(name: str, tp: TopicPartition, *, stays: bool) -> Reason:
+    """A member releases a partition only if another member gets it, or if it leaves."""
+    return f"{name} releases {tp}, which stays assigned to it" if stays else None
+
+
+class ReadBudget(Rule):
+    """Counts the reads of the members' registrations (C1)."""
+
+    def __init__(self) -> None:
+        self._reads = 0
+
+    def copy(self) -> ReadBudget:
+        twin = ReadBudget()
+        twin._reads = self._reads
+        return twin
+
+    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
+        if not isinstance(request, rq.Get | rq.Exists | rq.Children):
+            return
+        kind = paths.locate(request.path).kind
+        self._reads += kind in (ZnodeKind.IDS, ZnodeKind.MEMBER)
+        reads_within_the_budget.check(self._reads, len(world.members))
+
+
+class Incremental(Rule):
+    """Compares each release with the assignments since the group was last quiet (C2).
+
+    A member may act on an assignment that has changed meanwhile. So a release counts as needless
+    only if the partition was assigned to the member in all these assignments.
+    """
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._assignments: list[dict[TopicPartition, str]] = []
+
+    def copy(self) -> Incremental:
+        twin = Incremental()
+        twin._seen, twin._assignments = self._seen, list(self._assignments)
+        return twin
+
+    def acted(self, world: World, action: Action) -> None:
+        assert isinstance(world, JudgedWorld)
+        history = world.zookeeper.history
+        for change in history[self._seen :]:
+            at = paths.locate(change.path) if change.path else None
+            if at is None:
+                continue
+            if at.kind in (ZnodeKind.MEMBER, ZnodeKind.TOPIC):
+                self._assignments.append(_present(world))
+            elif at.kind is ZnodeKind.OWNER and isinstance(change.write, rq.Delete):
+                self._released(world, change.session, TopicPartition(at.name, at.partition))
+        self._seen = len(history)
+        if len(self._assignments) > 1 and _is_quiet(world):
+            del self._assignments[:-1]
+
+    def _released(self, world: JudgedWorld, session: int, tp: TopicPartition) -> None:
+        for who, link in enumerate(world.links[: len(world.programs)]):
+            member = world.program_member(who)
+            if link.session == session and not member.leaving:
+                owners = {consumer_of(one.get(tp, "")) for one in self._assignments}
+                keeps_what_stays.check(member.name, tp, stays=owners == {member.name})
+
+
+def _present(world: JudgedWorld) -> dict[TopicPartition, str]:
+    """Return the assignment to the members that are registered now."""
+    nodes = world.zookeeper.nodes
+    there = [it for it in world.members if paths.member(world.GROUP, it.name) in nodes]
+    return assigned(world, there) if there else {}
+
+
+def _is_quiet(world: JudgedWorld) -> bool:
+    """Return whether no member waits for a reply or has an unread watch event."""
+    pairs = zip(world.members, world.links, strict=True)
+    return all(member.settled or link.dead for member, link in pairs if link.joined)
