@@ -13,7 +13,8 @@ from support.scenes import connect_clients
 from support.zk.client import peer_of
 from typer.testing import CliRunner
 
-from zkconsumer.cli import Exit, app
+from zkconsumer.cli import app
+from zkconsumer.cli.exits import Exit
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import (
     NO_TOPIC,

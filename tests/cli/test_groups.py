@@ -18,7 +18,8 @@ from zkconsumer.admin.exporter import MetricNames, ServedGroup, exposition
 from zkconsumer.admin.groups import read_groups
 from zkconsumer.admin.health import HealthTracker
 from zkconsumer.admin.lag import group_lags, unasked_logs
-from zkconsumer.cli import Exit, app
+from zkconsumer.cli import app
+from zkconsumer.cli.exits import Exit
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer

@@ -14,7 +14,8 @@ from support.scenes import Clients, connect_clients
 from support.zk.client import peer_of
 from typer.testing import CliRunner
 
-from zkconsumer.cli import Exit, app
+from zkconsumer.cli import app
+from zkconsumer.cli.exits import Exit
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import MAX_MULTI_WRITES

@@ -23,7 +23,8 @@ from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.admin.exporter import OWN, READINGS
-from zkconsumer.cli import COMMANDS, MEANINGS, Exit, app
+from zkconsumer.cli import COMMANDS, app
+from zkconsumer.cli.exits import MEANINGS, Exit
 from zkconsumer.cli.sources import SettingSource
 from zkconsumer.kafka.columns.compilation import fastest_engine
 from zkconsumer.protocol import paths

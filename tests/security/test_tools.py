@@ -15,7 +15,8 @@ from support.zk.secure import PASSWORD, USER, SecureZooKeeper
 from typer.testing import CliRunner
 
 from zkconsumer import ConsumerConfig
-from zkconsumer.cli import Exit, app
+from zkconsumer.cli import app
+from zkconsumer.cli.exits import Exit
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Right, SetData

@@ -26,7 +26,7 @@ from support.members.group import Group
 from support.scenes import repeated
 from support.wait import eventually
 
-from zkconsumer.cli import Exit
+from zkconsumer.cli.exits import Exit
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration

@@ -20,7 +20,8 @@ from support.zk.servers import release_number
 from typer.testing import CliRunner
 from zk.test_tools_connection import test_reads_in_one_request_equal_single_reads
 
-from zkconsumer.cli import Exit, app
+from zkconsumer.cli import app
+from zkconsumer.cli.exits import Exit
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk import kazoo_transport
 from zkconsumer.zk.kazoo_transport import MultiRead

@@ -3,7 +3,7 @@
 Each top-level command (such as `groups`) has one module, which is imported when the user runs the
 command.
 
-Results go to standard output, and everything else goes to standard error. `Exit` lists the exit
+Results go to standard output, and everything else goes to standard error. `exits` lists the exit
 codes. If the reader of the pipe closes it (`| head`), the exit code is 0; if standard output is
 closed (`>&-`) or full, the exit code is 1.
 
@@ -20,23 +20,15 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
 from typer import BadParameter, TyperException
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-from zkconsumer.errors import (
-    AppliedInPartError,
-    ChrootMissingError,
-    ConfigError,
-    RefusedError,
-    TraceDiffersError,
-    ZkConsumerError,
-    ZooKeeperUnreachableError,
-)
+from zkconsumer.cli.exits import Exit, exit_code
+from zkconsumer.errors import ZkConsumerError
 
 Click: TypeAlias = Any
 """A context, a command or an error. Typer's own copy of click is not public, so only the methods
@@ -119,53 +111,6 @@ COMMANDS = {
         "Start a local ZooKeeper and Kafka broker for trials.",
     ),
 }
-
-
-class Exit(IntEnum):
-    """Exit codes of the process.
-
-    FOUND is not 1: Python exits with 1 after an unexpected error, and a probe must distinguish a
-    finding from a failure.
-    """
-
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    UNREACHABLE = 3
-    REFUSED = 4
-    IN_PART = 5
-    FOUND = 6
-    INTERRUPTED = 130
-
-
-MEANINGS: Mapping[Exit, str] = {
-    Exit.OK: "The command succeeded, and a check found no problem.",
-    Exit.FAILED: "The command failed, or its result is incomplete.",
-    Exit.USAGE: "Wrong usage or wrong configuration.",
-    Exit.UNREACHABLE: "ZooKeeper cannot be reached, or the chroot does not exist.",
-    Exit.REFUSED: "A safety check refused the change; nothing was written.",
-    Exit.IN_PART: "The change was applied in part; the output says how to complete or undo it.",
-    Exit.FOUND: "The check ran, and it found a problem.",
-    Exit.INTERRUPTED: "Ctrl-C interrupted the command.",
-}
-"""What each exit code means; docs/operators.md contains this table."""
-
-
-def exit_code(error: ZkConsumerError) -> Exit:
-    """Return the exit code for an error that ends a command."""
-    match error:
-        case ConfigError():
-            return Exit.USAGE
-        case ZooKeeperUnreachableError() | ChrootMissingError():
-            return Exit.UNREACHABLE
-        case RefusedError():
-            return Exit.REFUSED
-        case AppliedInPartError():
-            return Exit.IN_PART
-        case TraceDiffersError():
-            return Exit.FOUND
-        case _:
-            return Exit.FAILED
 
 
 def _is_plain(one: Click, value: Click) -> bool:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zkconsumer.cli import completion
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Common, OneGroup, operator
 from zkconsumer.cli.output import Align, Column, Output, say, say_all
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -317,7 +319,6 @@ def _show_group(
     """Show what the members of `then` would own. The release's rules are detected from the owners
     of `now`."""
     from zkconsumer.admin.what_if import places
-    from zkconsumer.cli import Exit
     from zkconsumer.protocol.group_assignment import assign_each_member
     from zkconsumer.protocol.release_detection import detect
     from zkconsumer.protocol.releases import profile
@@ -462,7 +463,6 @@ def show_later_group(
     """
     from zkconsumer.admin.groups import selected
     from zkconsumer.admin.what_if import with_later_consumers
-    from zkconsumer.protocol.java import JavaError
     from zkconsumer.protocol.later.assignors import Assignor
 
     try:

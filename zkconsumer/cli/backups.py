@@ -18,7 +18,7 @@ import typer
 
 from zkconsumer.cli.options import Display, OneGroup, operator
 from zkconsumer.cli.output import Align, Column, Unknown
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import BadFileError, ConfigError
 from zkconsumer.protocol.model import JsonObject
 
 _NAME = re.compile(r"zkconsumer-backup-.*-(\d{8}T\d{6}\.\d{6}Z)-[0-9a-f]{12}\.json")
@@ -135,7 +135,6 @@ def list_(display: Display, *, backup_dir: BackupDir = None, group: OneGroup = N
 
 def _row(path: Path) -> JsonObject:
     from zkconsumer.admin.plan import load_plan
-    from zkconsumer.errors import BadFileError
 
     made = datetime.strptime(_made_at(path), "%Y%m%dT%H%M%S.%fZ")
     row: JsonObject = {"made": f"{made.isoformat(timespec='seconds')}Z", "path": str(path)}

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from zkconsumer.cli.output import say
 from zkconsumer.errors import Advice, ConfigError, FetchError, RemedyOperation
-from zkconsumer.kafka.fetcher import TIMESTAMP_NOT_AVAILABLE
+from zkconsumer.kafka.fetcher import TIMESTAMP_NOT_AVAILABLE, FetchFaultKind
+from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:
     from zkconsumer.cli.message_lines import Lines
@@ -127,7 +128,6 @@ def _write(
 
 def _raise_or_say(fetcher: Fetcher) -> None:
     """Handle the oldest fault. Raises FetchError if no retry solves it."""
-    from zkconsumer.kafka.fetcher import FetchFaultKind
 
     fault = fetcher.faults.popleft()
     where = str(fault.tp or "")
@@ -144,7 +144,6 @@ def _partitions(
     connection: ZooKeeperClient, wanted: Mapping[str, frozenset[int] | None]
 ) -> list[TopicPartition]:
     from zkconsumer.admin.groups import partitions, unknown_topic_remedy
-    from zkconsumer.protocol.model import TopicPartition
 
     there = {TopicPartition(one.topic, one.partition) for one in partitions(connection, wanted)}
     found = []

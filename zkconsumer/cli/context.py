@@ -23,7 +23,9 @@ from zkconsumer.cli.sources import (
     selected_context,
 )
 from zkconsumer.config.secrets import CREDENTIAL_NAME, SCHEME_NAME
+from zkconsumer.config.settings import split_connect
 from zkconsumer.errors import ConfigError, InvalidNameError, quoted
+from zkconsumer.protocol.paths import is_topic, validate_group
 
 app = typer.Typer(
     add_completion=False,
@@ -80,8 +82,6 @@ def add(
 
     Example: zkconsumer context add prod --zookeeper zk1:2181/kafka --config prod.properties
     """
-    from zkconsumer.config.settings import split_connect
-    from zkconsumer.protocol.paths import is_topic, validate_group
 
     if not is_topic(name):  # contexts are named as groups and topics are
         raise InvalidNameError(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli import Exit
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Format, operator
 from zkconsumer.cli.output import SECTIONS, Output
 
@@ -61,7 +61,6 @@ def demo(
 
 
 def _document(result: Result) -> JsonObject:
-    from dataclasses import asdict
 
     document = asdict(result)
     del document["reasons"]

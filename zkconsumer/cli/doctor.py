@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zkconsumer.cli.apply import Changing, carry_out, changing
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Addressed, AllGroups, Common, Groups, OneGroup, operator
 from zkconsumer.cli.output import (
     Color,
@@ -106,7 +107,6 @@ def doctor(
     """
     from zkconsumer.admin.doctor import doctor as examined
     from zkconsumer.admin.doctor import kafka_logs
-    from zkconsumer.cli import Exit
 
     if (how.execute or how.plan_out) and not fix:
         raise ConfigError("--execute and --plan-out need --fix", remedy="add --fix")
@@ -315,7 +315,6 @@ def verify(
     Example: zkconsumer verify --zookeeper zk1:2181/kafka --group billing
     """
     from zkconsumer.admin.verify import verify as verified
-    from zkconsumer.cli import Exit
 
     name = common.group(group)
 

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperGroup
 
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Common, Display, OneGroup, Topics, operator, topics_of
 from zkconsumer.cli.output import Align, Column, Output, safe, say
 from zkconsumer.errors import ConfigError, quoted
-from zkconsumer.protocol.model import Json, JsonObject
+from zkconsumer.protocol.java.text import java_hash
+from zkconsumer.protocol.model import OFFSETS_PARTITIONS, Json, JsonObject, coordinator_partition
 from zkconsumer.protocol.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -88,7 +90,6 @@ def explain(
     Example: zkconsumer explain group billing --zookeeper zk1:2181/kafka
     """
     from zkconsumer.admin.explain import explain as explained
-    from zkconsumer.cli import Exit
 
     name = common.group(group)
     only = topics_of(topic)
@@ -229,8 +230,6 @@ def coordinator(
 
 
 def _coordinator(case: Case) -> list[Answer]:
-    from zkconsumer.protocol.java.text import java_hash
-    from zkconsumer.protocol.model import OFFSETS_PARTITIONS, coordinator_partition
 
     name, count = case.get("group"), case.get("partitions", OFFSETS_PARTITIONS)
     if not isinstance(name, str):
@@ -330,7 +329,6 @@ def partitioner(
 
 
 def _partitioner(case: Case) -> list[Answer]:
-    from zkconsumer.protocol.java.text import java_hash
     from zkconsumer.protocol.later import placement as rules
 
     text, count = case.get("key"), _number(case.get("partitions"), "partitions", least=1)

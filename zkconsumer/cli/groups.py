@@ -15,6 +15,7 @@ from zkconsumer.cli.apply import (
     source_notes,
     with_kafka_notes,
 )
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.lag import ONE_GROUP_COLUMNS, group_notes, partition_rows
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_faults, member_row, of_time
@@ -279,8 +280,6 @@ def show(
 
     Example: zkconsumer groups show billing -z zk1:2181/kafka
     """
-    from zkconsumer.cli import Exit
-
     name = common.group(group)
     with common.connect(name) as connection:
         if watch_:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import AdminPort, Connection, Display, operator
 from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output, Table, safe, say, write
+from zkconsumer.errors import BadFileError, ConfigError, ZooKeeperUnreachableError
 from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
@@ -217,7 +220,6 @@ def show(
 
     Example: zkconsumer history show ownership --data-dir /var/lib/zookeeper --group billing
     """
-    from zkconsumer.errors import ConfigError
     from zkconsumer.history import report as reports
     from zkconsumer.history.tables import TABLES, as_dict
 
@@ -299,7 +301,6 @@ def record(
 def _check_answers(answers: Sequence[ServerClients]) -> None:
     """Raise ZooKeeperUnreachableError if no server lists its clients, so that nobody waits for a
     file that stays empty."""
-    from zkconsumer.errors import ZooKeeperUnreachableError
 
     if all(one.why_silent for one in answers):
         raise ZooKeeperUnreachableError(
@@ -364,7 +365,6 @@ def _following(
     If a file comes too late, such as an older log that is still being copied, all files are read
     again, and the events that were not yielded before follow.
     """
-    from zkconsumer.errors import BadFileError
     from zkconsumer.history.clients import name_clients
     from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
@@ -407,8 +407,6 @@ def _show_transactions(
     history = History(find_servers(data_dirs))
     rows = (_plain(row) for row in _transactions(history, window))
     if display.output is Output.JSONL:
-        import json
-
         for row in rows:
             print(json.dumps(row))
     else:
@@ -442,8 +440,6 @@ def _summary(found: Described) -> None:
 
 def _exit_on(problems: Sequence[Problem]) -> None:
     """Name problems of the files on standard error; if there are any, exit with code 1."""
-    from zkconsumer.cli import Exit
-
     for problem in problems:
         say(f"{problem.kind}: {problem.where}: {problem.what}")
     if problems:
@@ -562,7 +558,6 @@ def _follow(display: Display, lines: Iterator[Line]) -> None:
 
     Raises ConfigError for --sort, since the events never end.
     """
-    from zkconsumer.errors import ConfigError
     from zkconsumer.history.report import time_text
 
     if display.sort is not None:

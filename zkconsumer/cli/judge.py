@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from zkconsumer.cli import Exit
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Format, operator
 from zkconsumer.cli.output import SECTIONS, Align, Column, Output, Progress, safe, say, write
+from zkconsumer.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     from zkconsumer.judge.challenges import Challenge
@@ -104,7 +106,6 @@ def judge(
 
 def _chosen(name: str | None) -> Sequence[Challenge]:
     """Return one challenge, or all. Raises ConfigError."""
-    from zkconsumer.errors import ConfigError, quoted
     from zkconsumer.judge.challenges import CHALLENGES
 
     if name is None:
@@ -144,7 +145,6 @@ class _Docket(NamedTuple):
 
 def _judge(format_: Format, words: Sequence[str], docket: _Docket) -> Failure | None:
     """Judge the program by each challenge until one fails; return this failure."""
-    from zkconsumer.errors import ConfigError
     from zkconsumer.judge.program import command_of
 
     if not words:
@@ -180,7 +180,6 @@ def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> V
 
 
 def _row(verdict: Verdict) -> JsonObject:
-    from dataclasses import asdict
 
     failure = verdict.failure
     return {
@@ -231,7 +230,6 @@ def _sentence(failure: Failure) -> str:
 
 
 def _write_trace(path: Path, failure: Failure) -> None:
-    from zkconsumer.errors import ConfigError
     from zkconsumer.trace import text
 
     lines = [text(entry) + "\n" for entry in failure.entries]

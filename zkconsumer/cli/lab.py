@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli.options import Format, operator
+from zkconsumer.cli.options import Connection, Format, operator
 from zkconsumer.cli.output import SECTIONS
 from zkconsumer.errors import ConfigError, quoted, require
 
@@ -134,7 +134,6 @@ def _sandbox(stack: ExitStack) -> LiveSource:
 
 
 def _live(zookeeper: str | None, group: str | None, config: Path | None) -> LiveGroup:
-    from zkconsumer.cli.options import Connection
     from zkconsumer.lab.live import LiveGroup
 
     given = Connection(zookeeper=zookeeper, config=config)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.lag_exporter import Exporting, cluster_name, clusters_of, serve
 from zkconsumer.cli.members import of_time, skipped
 from zkconsumer.cli.options import (
@@ -37,7 +38,7 @@ from zkconsumer.cli.output import (
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import session_text
-from zkconsumer.protocol.paths import consumer_of, offset
+from zkconsumer.protocol.paths import consumer_of, offset, owners
 
 if TYPE_CHECKING:
     from zkconsumer.admin.exporter import ServedGroup
@@ -570,8 +571,6 @@ def _columns(groups: Sequence[GroupLag]) -> tuple[Column, ...]:
 def _show(
     reader: LagReader, common: Addressed, exporting: Exporting, fail_above: int | None
 ) -> None:
-    from zkconsumer.cli import Exit
-
     groups = reader.observe()
     reader.check_names()
     if common.output is Output.PROMETHEUS:
@@ -599,8 +598,6 @@ def _show(
 
 
 def _check(groups: Iterable[GroupLag], fail_above: int) -> None:
-    from zkconsumer.cli import Exit
-
     failing = [
         f"{group.name} {one.topic}-{one.partition}"
         for group in groups
@@ -624,7 +621,6 @@ def legacy_lines(group: GroupLag) -> Iterator[str]:
     partition follow.
     """
     from zkconsumer.admin.lag import Source
-    from zkconsumer.protocol.paths import owners
 
     owned = group.image.listed.get(owners(group.name), ())
     # The original prefers an offset in Kafka to the offset in ZooKeeper.

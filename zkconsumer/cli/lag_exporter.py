@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Protocol
 
@@ -137,7 +138,6 @@ def cluster_name(connection: Connection, settings: ConnectionConfig) -> str:
 
 
 def _cluster(connection: Connection, text: str) -> Cluster:
-    from pathlib import Path
 
     from zkconsumer.cli.sources import load_contexts
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Addressed, AllGroups, Groups, client_cell, operator
 from zkconsumer.cli.output import Align, Color, Column, Row, Table, say_all
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
@@ -107,8 +108,6 @@ def members(
 
     Example: zkconsumer members -z zk1:2181/kafka --group billing
     """
-    from zkconsumer.cli import Exit
-
     names = common.groups(group, all_groups=all_groups)
     with common.connect() as connection:
         if watch_:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zkconsumer.cli.apply import Changing, changing, proceed
-from zkconsumer.cli.assign import AssignorName
+from zkconsumer.cli.assign import AssignorName, show_later_group
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Common, OneGroup, Topics, topics_of
 from zkconsumer.cli.output import Align, Color, Column, Progress, say, say_all
 from zkconsumer.errors import ConfigError
@@ -122,7 +123,6 @@ def _preview(
     assignor: AssignorName,
 ) -> None:
     from zkconsumer.admin.what_if import live_group
-    from zkconsumer.cli.assign import show_later_group
 
     if how.execute:
         raise ConfigError("--preview and --execute exclude each other", remedy="give one of them")
@@ -149,7 +149,6 @@ def _migrate(
         kafka_offsets,
         plan_migration,
     )
-    from zkconsumer.cli import Exit
 
     name = common.group(group)
     wanted = topics_of(topics)

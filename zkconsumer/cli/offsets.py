@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.admin.offset_files import FileFormat
+from zkconsumer.admin.offset_files import FileFormat, read_file, read_storm_file, write_offsets
 from zkconsumer.cli import completion
 from zkconsumer.cli.apply import (
     Changing,
@@ -21,6 +21,7 @@ from zkconsumer.cli.apply import (
     source_notes,
     with_kafka_notes,
 )
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.lag import offset_notes, unknown, unmatched
 from zkconsumer.cli.members import of_time, skipped
 from zkconsumer.cli.options import (
@@ -81,9 +82,7 @@ def export(
     Example: zkconsumer offsets export billing --file offsets.txt --format legacy
     """
     from zkconsumer.admin.groups import read_group_names
-    from zkconsumer.admin.offset_files import write_offsets
     from zkconsumer.admin.offset_plans import read_committed
-    from zkconsumer.cli import Exit
 
     names = connection.groups(group, all_groups=all_groups)
     progress = Progress("groups")
@@ -165,7 +164,6 @@ def import_(
 
     Example: zkconsumer offsets import offsets.txt --execute
     """
-    from zkconsumer.admin.offset_files import read_file, read_storm_file
     from zkconsumer.admin.offset_plans import plan_import
 
     if format_ is ImportFormat.STORM:
@@ -207,7 +205,6 @@ def get(
     """
     from zkconsumer.admin.groups import read_allowed_groups, read_group_names, unknown_group
     from zkconsumer.admin.lag import lags_of, unasked_logs
-    from zkconsumer.cli import Exit
 
     names, only = common.groups(group, all_groups=all_groups), topics_of(topic)
     with common.connect(names[0] if names else None) as connection:
@@ -504,7 +501,6 @@ def _reset_of(given: Mapping[str, Json]) -> Reset:
 
 
 def _from_file(file: Path, group: str) -> dict[TopicPartition, int]:
-    from zkconsumer.admin.offset_files import read_file
 
     return read_file(file, group=group)[group]
 

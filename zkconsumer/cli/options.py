@@ -34,7 +34,12 @@ from zkconsumer.cli.output import (
     Table,
     Unknown,
     say,
+    screen,
     select,
+    select_sections,
+    write,
+    write_document,
+    write_sections,
 )
 from zkconsumer.errors import ConfigError
 
@@ -293,7 +298,6 @@ class Format:
 
     def write_document(self, document: object) -> None:
         """Write one value as JSON or YAML."""
-        from zkconsumer.cli.output import write_document
 
         write_document(document, self.output)
 
@@ -330,7 +334,6 @@ class Display(Format):
     @property
     def screen(self) -> Screen:
         """Return the width and colours of standard output."""
-        from zkconsumer.cli.output import screen
 
         return screen(color=not self.no_color, headers=not self.no_headers)
 
@@ -340,14 +343,12 @@ class Display(Format):
 
     def write(self, rows: Iterable[Row], columns: Sequence[Column]) -> None:
         """Write rows in the format of `--output`."""
-        from zkconsumer.cli.output import write
 
         table = self.selected(Table(list(rows), columns))
         write(table.rows, table.columns, self.output, to=self.screen)
 
     def write_sections(self, sections: Mapping[str, Table]) -> None:
         """Write several tables in the format of `--output`."""
-        from zkconsumer.cli.output import select_sections, write_sections
 
         found = select_sections(sections, self.columns, self.sort)
         write_sections(found, self.output, to=self.screen)

@@ -25,6 +25,7 @@ from zkconsumer.cli.output import (
 )
 from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition, session_text
+from zkconsumer.protocol.payloads import OwnerZnode
 
 if TYPE_CHECKING:
     from zkconsumer.zk.clients import ClientAddresses
@@ -215,7 +216,6 @@ def _change_json(change: Change) -> str:
 def _value(value: Json) -> Json:
     """Return the part of a value that is printed: a member's topics, an owner's thread, or an
     offset."""
-    from zkconsumer.protocol.payloads import OwnerZnode
     from zkconsumer.protocol.registrations import Registration
 
     match value:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zkconsumer.cli.apply import Changing, changing, proceed, with_kafka_notes
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.history import (
     DATA_DIR,
     AuditLogs,
@@ -122,7 +123,6 @@ def restore(
     Example: zkconsumer offsets restore -g billing --data-dir /var/lib/zookeeper --at 03:00
     """
     from zkconsumer.admin.restore import plan_restore
-    from zkconsumer.cli import Exit
     from zkconsumer.history.offsets import name_writers, read_past
 
     point = _point(at, before_zxid, undo_session, undo_tool or None)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli import Exit
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Display, Format, operator
 from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output, Progress
+from zkconsumer.errors import SandboxError
 from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -259,7 +260,6 @@ def _sandbox(home: Path, choices: JsonObject) -> Sandbox:
 
 
 def _running(directory: Path | None) -> Sandbox:
-    from zkconsumer.errors import SandboxError
 
     home = _home(directory)
     sandbox = _sandbox(home, _choices(home))
@@ -273,7 +273,6 @@ def _running(directory: Path | None) -> Sandbox:
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
     """Hold the lock of a sandbox's directory; a second `up` or `down` waits for the first."""
-    from zkconsumer.errors import SandboxError
     from zkconsumer.file_lock import wait_for_lock
 
     try:

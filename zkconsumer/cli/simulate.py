@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from zkconsumer.cli import Exit
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Format, operator
 from zkconsumer.cli.output import Column, Output, write, write_document
+from zkconsumer.errors import ConfigError
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 
 if TYPE_CHECKING:
@@ -155,7 +157,6 @@ def _run_scenario(scenario: str, peers: Peers | None, output: Output) -> None:
 
 def _check_unused(**given: object) -> None:
     """Refuse options that only a group on ZooKeeper has."""
-    from zkconsumer.errors import ConfigError
 
     for name, value in given.items():
         if value:
@@ -204,7 +205,6 @@ def _run_coordinated(protocol: str, scenario: str | None, output: Output, group:
 
 def _story_name(scenario: str) -> str:
     """Return the name of a scenario of the later protocols. Raises ConfigError."""
-    from zkconsumer.errors import ConfigError
     from zkconsumer.sim.coordinated.stories import STORIES, WITHOUT
 
     for name, one in STORIES.items():
@@ -229,7 +229,6 @@ def _print_player(scenario: Scenario) -> None:
 
 def _scenario_name(scenario: str) -> str:
     """Return the name of a scenario from its name or title. Raises ConfigError."""
-    from zkconsumer.errors import ConfigError
     from zkconsumer.sim.scenarios import SCENARIOS
 
     for name, one in SCENARIOS.items():
@@ -243,7 +242,6 @@ def _scenario_name(scenario: str) -> str:
 
 
 def _faults(named: list[str] | None) -> list[Do]:
-    from zkconsumer.errors import ConfigError
     from zkconsumer.sim.scenarios import DEFAULT_FAULTS, NAMES
 
     unknown = [name for name in named or () if name not in NAMES]
@@ -267,7 +265,6 @@ def _list(output: Output) -> None:
 def _write_list(scenarios: Mapping[str, str], output: Output) -> None:
     """Write the names of the scenarios, and what each scenario shows. Raises ConfigError for a
     page."""
-    from zkconsumer.errors import ConfigError
 
     if output is Output.HTML:
         raise ConfigError(
@@ -288,8 +285,6 @@ class _Printer:
     """Prints entries as they arrive, or a page with all of them at the end."""
 
     def __init__(self, title: str, members: list[str], output: Output) -> None:
-        from zkconsumer.errors import ConfigError
-        from zkconsumer.protocol import paths
         from zkconsumer.trace.story import Lanes
 
         if output is Output.CSV:

@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from zkconsumer.config.properties_file import read_properties
 from zkconsumer.config.secrets import CREDENTIAL, CREDENTIAL_NAME, SCHEME_NAME
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.suggestions import did_you_mean
@@ -93,7 +94,6 @@ class Sources:
         return options.get(source) or variables[name]
 
     def _properties(self, file: Path) -> dict[str, str]:
-        from zkconsumer.config.properties_file import read_properties
 
         if file not in self._read:
             self._read[file] = {name: value for name, value, _ in read_properties(file)}

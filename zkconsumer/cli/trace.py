@@ -12,6 +12,7 @@ import typer
 
 from zkconsumer.cli.options import Format, operator
 from zkconsumer.cli.output import SECTIONS, Output
+from zkconsumer.errors import TraceError
 from zkconsumer.protocol.model import JsonObject
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -95,7 +96,6 @@ def check(
 
 def _read(file: Path) -> Iterator[str]:
     """Yield the lines of a file, or of standard input for `-`, with their line ends."""
-    from zkconsumer.errors import TraceError
 
     try:
         if str(file) == "-":

@@ -16,7 +16,9 @@ import typer
 
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.options import Common, warn_of_secrets
+from zkconsumer.cli.output import error_text
 from zkconsumer.errors import ChrootMissingError, ZkConsumerError, ZooKeeperUnreachableError
+from zkconsumer.protocol.java import JavaError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -119,7 +121,6 @@ def _run(
 ) -> None:
     from zkconsumer.cli.legacy.joptsimple import OptionError
     from zkconsumer.cli.legacy.tool import Tool, ToolExit
-    from zkconsumer.protocol.java import JavaError
 
     if not (release.since(entry.first) and entry.last.since(release)):
         _end(
@@ -143,8 +144,6 @@ def _run(
     except (ZooKeeperUnreachableError, ChrootMissingError):
         raise
     except ZkConsumerError as error:
-        from zkconsumer.cli.output import error_text
-
         _end(f"zkconsumer: {error_text(error)}")
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from zkconsumer.admin.apply import Live
 from zkconsumer.admin.legacy import ZkUtils, forget
 from zkconsumer.cli import abandon_stdout, is_of_stdout
 from zkconsumer.cli.legacy.joptsimple import Option, OptionError, Options, Parser
@@ -30,6 +31,7 @@ from zkconsumer.consumer.messages import Message, TimestampType
 from zkconsumer.consumer.stream_partitions import Decoded
 from zkconsumer.errors import ConfigError, ConsumerTimeoutError
 from zkconsumer.protocol import paths
+from zkconsumer.protocol.filters import black_list, white_list
 from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.paths import validate_group
 
@@ -415,7 +417,6 @@ def _check_old(tool: Tool, parser: Parser, given: Options) -> None:
 
 
 def _wanted(given: Options) -> TopicFilter:
-    from zkconsumer.protocol.filters import black_list, white_list
 
     (name,) = [one for one in TOPICS if given.has(one)]
     return (black_list if name == "blacklist" else white_list)(given.required(name))
@@ -490,7 +491,6 @@ def _set_reset(tool: Tool, given: Options, properties: dict[str, str]) -> None:
 
 
 def _prepare(tool: Tool, zk: ZkUtils, given: Options, request: _Request, group: str) -> None:
-    from zkconsumer.admin.apply import Live
 
     if tool.release.since(KafkaRelease.R0_9) and not zk.exists(paths.BROKER_IDS):
         tool.err("No brokers found in ZK.")

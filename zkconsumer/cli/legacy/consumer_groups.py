@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from zkconsumer.admin.apply import Live
 from zkconsumer.admin.legacy import NO_LEADER, NoNodeError, ZkUtils, committed
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import KafkaRelease
@@ -424,7 +425,6 @@ def _delete_topic(tool: Tool, zk: ZkUtils, group: str, topic: str) -> bool:
 
 
 def _delete_unless_active(tool: Tool, zk: ZkUtils, group: str, *roots: str) -> bool:
-    from zkconsumer.admin.apply import Live
 
     if zk.is_active(group):
         return False

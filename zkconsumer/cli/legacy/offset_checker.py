@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from zkconsumer.admin.legacy import NoNodeError, ZkUtils, mutable_map_order
+from zkconsumer.admin.legacy import NoNodeError, ZkUtils, committed, mutable_map_order
 from zkconsumer.cli.legacy.joptsimple import Option
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import HELP, Tool, connect_string
+from zkconsumer.kafka.logs import log_ends
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.model import TopicPartition
@@ -61,7 +62,6 @@ def _show(
     tool: Tool, zk: ZkUtils, group: str, topics: Sequence[str], limit_s: float
 ) -> Iterator[int]:
     """Print all rows; yield each queried broker once."""
-    from zkconsumer.kafka.logs import log_ends
 
     numbers = zk.partitions(validate_topic(topic) for topic in topics)
     partitions = [TopicPartition(topic, one) for topic in sorted(topics) for one in numbers[topic]]
@@ -105,7 +105,6 @@ def _offsets(
     -1 means that ZooKeeper has offsets of the topic, but none of this partition. Raises NoNodeError
     if ZooKeeper has no offset of the topic.
     """
-    from zkconsumer.admin.legacy import committed
 
     found = committed(zk, group, partitions, limit_s=limit_s)
     for tp, reason in found.unknown.items():

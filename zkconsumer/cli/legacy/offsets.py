@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from zkconsumer.admin.legacy import NO_LEADER, NoNodeError, ZkUtils
+from zkconsumer.admin.legacy import NO_LEADER, NoNodeError, ZkUtils, read_export
 from zkconsumer.cli.legacy.joptsimple import Option
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import HELP, Tool, ToolExit, connect_string, no_file
 from zkconsumer.config.settings import ConsumerConfig
+from zkconsumer.kafka.logs import log_ends
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.model import TopicPartition
@@ -59,7 +60,6 @@ def _exported(zk: ZkUtils, groups: list[str]) -> Iterator[str]:
 
 def import_(tool: Tool) -> None:
     """Imitate `kafka.tools.ImportZkOffsets`; unlike it, write nothing if a line is invalid."""
-    from zkconsumer.admin.legacy import read_export
 
     options = [connect_string("zkconnect"), Option("input-file", "Input file", ""), HELP]
     parser, given = tool.options(options, "Import offsets to zookeeper from files.")
@@ -107,7 +107,6 @@ def update(tool: Tool) -> None:
 
 def _ends(zk: ZkUtils, topic: str, which: str, limit_s: float) -> dict[TopicPartition, int]:
     """Return partition -> start or end of its log. Raises JavaError if a broker does not answer."""
-    from zkconsumer.kafka.logs import log_ends
 
     partitions = [TopicPartition(topic, one) for one in zk.partitions([topic])[topic]]
     leaders = zk.leaders(partitions)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from zkconsumer.admin.legacy import partitions_of
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import Tool
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import Brokers
+from zkconsumer.kafka.logs import log_ends, offsets_at
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import Broker
 
@@ -86,8 +88,6 @@ def _brokers(tool: Tool, parser: Parser, listed: str) -> Brokers:
 
 def _found(tool: Tool, brokers: Brokers, topic: str, time: int) -> dict[int, int | str]:
     """Return partition -> offset, -1 if there is none at that time, or why it is unknown."""
-    from zkconsumer.admin.legacy import partitions_of
-    from zkconsumer.kafka.logs import log_ends, offsets_at
 
     limit_s = tool.broker_limit_s
     numbers = partitions_of(brokers, topic, limit_s=limit_s)

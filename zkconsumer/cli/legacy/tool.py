@@ -11,11 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
-from zkconsumer.admin.legacy import ZkUtils
+from zkconsumer.admin.legacy import Writing, ZkUtils
 from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.options import Common
 from zkconsumer.cli.sources import parse_property
+from zkconsumer.config.properties_file import read_properties
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.releases import Profile, profile
@@ -121,7 +122,6 @@ class Tool:
 
     def properties(self, file: str) -> dict[str, str]:
         """Read a properties file that the tool's arguments name. Raises JavaError, ConfigError."""
-        from zkconsumer.config.properties_file import read_properties
 
         try:
             Path(file).open("rb").close()
@@ -155,7 +155,6 @@ class Tool:
 
     def own_properties(self) -> dict[str, str]:
         """Return the properties of `--config` and `--property`."""
-        from zkconsumer.config.properties_file import read_properties
 
         file = self.common.config
         kept = {} if file is None else {name: one for name, one, _ in read_properties(file)}
@@ -168,7 +167,6 @@ class Tool:
 
     def writing(self, zk: ZkUtils) -> Writing:
         """Return the object with which this tool writes; it prints the path of each backup."""
-        from zkconsumer.admin.legacy import Writing
 
         return Writing(zk.connection, f"legacy {self.name}", self.backups, self._backed_up)
 
