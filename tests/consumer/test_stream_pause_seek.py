@@ -50,8 +50,7 @@ def test_resume_wakes_a_waiting_user(log: Log, reader: Reader) -> None:
 
 
 def test_a_pause_ends_with_the_ownership(log: Log, reader: Reader) -> None:
-    """A pause lasts until the epoch or the session changes; a partition that is not served is not
-    named."""
+    """A pause ends with its epoch or session; a partition that is not served is not paused."""
     token = reader.grant(0, 0)
     reader.stream.pause([reader.tp(0)])
     reader.withdraw(0)
