@@ -78,6 +78,7 @@ def serve(options: argparse.Namespace, pool: ThreadPoolExecutor) -> None:
                     group_id=group,
                     zookeeper_connect=options.zookeeper,
                     zookeeper_session_timeout_s=options.session_s,
+                    fetch_wait_max_s=options.fetch_wait_s,
                     auto_offset_reset="smallest",
                 )
                 connectors = list(pool.map(connect, [config] * options.members))
@@ -99,6 +100,7 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--members", type=int, required=True)
     parser.add_argument("--session-s", type=float, required=True)
+    parser.add_argument("--fetch-wait-s", type=float, default=0.1)
     options = parser.parse_args()
     with ThreadPoolExecutor(options.members) as pool:
         serve(options, pool)

@@ -53,7 +53,10 @@ LIMIT_S = 30.0  # time limit of a case, without the time for each partition
 LIMIT_PER_PARTITION_S = 0.02
 PARTITIONS_OF_BROKER = 5_000  # each takes a file descriptor and two memory maps of its broker
 SESSION_S = 6.0
-LONG_SESSION_S = 30.0  # if a broker does not suffice: a busy machine lets members wait for seconds
+FETCH_WAIT_S = 0.1  # fetch.wait.max.ms, its default
+# If one broker does not suffice, members wait for seconds on a busy machine; and with the default,
+# their fetches without messages would take all of its time.
+LONG_SESSION_S, LONG_FETCH_WAIT_S = 30.0, 10.0
 PROCESSES_OF_MANY = 4  # processes if there are more than `ONE_EACH` members
 ONE_EACH = 8
 TOPIC = "load"
@@ -77,7 +80,9 @@ GOALS: dict[tuple[int, int], dict[str, dict[str, float]]] = {
 class Process:
     """A process with members; it answers each order when it has executed it."""
 
-    def __init__(self, zookeeper: str, topic: str, members: int, session_s: float) -> None:
+    def __init__(
+        self, zookeeper: str, topic: str, members: int, *, session_s: float, fetch_wait_s: float
+    ) -> None:
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -90,6 +95,8 @@ class Process:
                 str(members),
                 "--session-s",
                 str(session_s),
+                "--fetch-wait-s",
+                str(fetch_wait_s),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -213,7 +220,9 @@ class Bench:
         self._connect, self._topic = sandbox.zookeeper_connect, topic
         self._partitions, self._members = partitions, members
         self.goals = GOALS.get((partitions, members), GOALS[512, 8])
-        self._session_s = SESSION_S if partitions <= PARTITIONS_OF_BROKER else LONG_SESSION_S
+        self._waits = {"session_s": SESSION_S, "fetch_wait_s": FETCH_WAIT_S}
+        if partitions > PARTITIONS_OF_BROKER:
+            self._waits = {"session_s": LONG_SESSION_S, "fetch_wait_s": LONG_FETCH_WAIT_S}
         # SIGKILL ends a process with all its members, so the first process has only one member.
         kills = "kill" in self.goals
         self._shares = [1, *_shares(members - 1)] if kills else _shares(members)
@@ -246,7 +255,7 @@ class Bench:
         with ExitStack() as stack:
             found = []
             for share in shares:
-                found.append(Process(self._connect, self._topic, share, self._session_s))
+                found.append(Process(self._connect, self._topic, share, **self._waits))
                 stack.callback(found[-1].kill)
             for one in found:  # sequentially, so that the last has the highest consumer id
                 one.tell(f"warm {group}")
