@@ -9,7 +9,6 @@ last connection in the table of sessions; None if they are unknown (`history.cli
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from typing import get_type_hints
 
 from zkconsumer.history.transactions import KINDS, VERSIONED, Row
@@ -220,6 +219,8 @@ TABLES: dict[str, type[Event]] = {
 }
 """Name of a table -> the class of its rows."""
 
+_NAMES = {table: tuple(one.name for one in fields(table)) for table in TABLES.values()}
+
 
 @dataclass
 class Tables:
@@ -241,14 +242,9 @@ def columns_of(table: type[Event]) -> dict[str, object]:
     return {one.name: hints[one.name] for one in fields(table)}
 
 
-@lru_cache
-def _names(table: type[Event]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(table))
-
-
 def as_dict(row: Event) -> dict[str, object]:
     """Return a row as a dictionary. A time before the logs is unknown, and not the year 1970."""
-    found = {name: getattr(row, name) for name in _names(type(row))}
+    found = {name: getattr(row, name) for name in _NAMES[type(row)]}
     return found if found["time_ms"] else {**found, "time_ms": None}
 
 
