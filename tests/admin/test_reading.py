@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 from kazoo.security import make_digest_acl
@@ -50,7 +50,7 @@ def _lag(
             ["g"],
             limit_s=1,
             logs=said,
-            kafka=lambda brokers, group, asked: kafka or {},
+            kafka=lambda brokers, asked: {"g": kafka or {}},
             stores=stores,
         )["g"]
 
@@ -167,8 +167,10 @@ def test_only_selected_partitions_are_read(scene: Scene) -> None:
         asked.append(list(which))
         return {}
 
-    def kafka(brokers: Sequence[Broker], group: str, which: Collection[TopicPartition]) -> Kafka:
-        asked.append(list(which))
+    def kafka(
+        brokers: Sequence[Broker], which: Mapping[str, Collection[TopicPartition]]
+    ) -> dict[str, Kafka]:
+        asked.extend(map(list, which.values()))
         return {}
 
     with ZooKeeperClient(scene.config()) as connection:

@@ -139,10 +139,7 @@ class GroupImage:
         return GroupReading(
             {at.name: node.stat.owner for at, node in self._of(ZnodeKind.MEMBER)},
             self.owners,
-            {
-                TopicPartition(at.name, at.partition): last_write(node.stat)
-                for at, node in self._of(ZnodeKind.OFFSET)
-            },
+            {tp: last_write(node.stat) for tp, node in self.offset_znodes.items()},
             self.foreign,
         )
 
@@ -168,12 +165,18 @@ class GroupImage:
         return GroupInput(strategy, registrations, topics, exclude_internal=exclude_internal)
 
     @cached_property
+    def offset_znodes(self) -> dict[TopicPartition, Node]:
+        """Partition -> its offset znode as it was read."""
+        return {
+            TopicPartition(at.name, at.partition): node for at, node in self._of(ZnodeKind.OFFSET)
+        }
+
+    @cached_property
     def offsets(self) -> dict[TopicPartition, OffsetNode]:
-        """Partition -> its offset znode, sorted."""
+        """Partition -> its decoded offset znode, sorted."""
         found = {}
-        for at, node in self._of(ZnodeKind.OFFSET):
-            tp, stat = TopicPartition(at.name, at.partition), node.stat
-            value, fault = None, ""
+        for tp, node in self.offset_znodes.items():
+            stat, value, fault = node.stat, None, ""
             try:
                 if node.data:
                     value = decode_offset(node.data, where=paths.offset(self.name, tp))

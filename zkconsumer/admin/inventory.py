@@ -236,11 +236,7 @@ class _Survey:
     def _evidence(self, group: GroupLag, health: GroupHealth) -> Iterator[Evidence]:
         image = group.image
         found = [programs.of_registration(data) for data in image.registrations.values()]
-        offsets = {
-            TopicPartition(at.name, at.partition): (node.data, node.stat.mzxid)
-            for path, node in image.nodes.items()
-            if (at := paths.locate(path)).kind is paths.ZnodeKind.OFFSET
-        }
+        offsets = {tp: (one.data, one.stat.mzxid) for tp, one in image.offset_znodes.items()}
         if health.live and not any(found):
             found.append(_of_members(image, health, self._topics))
         elif any(map(programs.is_pykafka_owner, _odd_owners(image))):

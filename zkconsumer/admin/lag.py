@@ -239,13 +239,16 @@ class TailCheck:
     ) -> dict[str, GroupLag]:
         """Return the groups with `PartitionLag.is_read`; `limit_s` is in seconds per request."""
         due: dict[tuple[int, int], set[TopicPartition]] = {}
+        having = set()  # the groups that have a small lag
         for name, group in groups.items():
             for one in group.partitions:
-                tail, (last, answer) = _tail(one), self._known.get((name, one.tp), (None, None))
+                tail, key = _tail(one), (name, one.tp)
+                last, answer = self._known.get(key, (None, None))
                 if tail is None:
-                    self._known.pop((name, one.tp), None)
+                    self._known.pop(key, None)
                     continue
-                self._known[name, one.tp] = tail, answer if tail == last else None
+                having.add(name)
+                self._known[key] = tail, answer if tail == last else None
                 if last is None or (tail == last and answer is None):
                     due.setdefault(tail, set()).add(one.tp)
         found = _without_messages(brokers, due, limit_s)
@@ -254,6 +257,8 @@ class TailCheck:
                 group,
                 partitions=tuple(self._answered(name, one, found) for one in group.partitions),
             )
+            if name in having
+            else group
             for name, group in groups.items()
         }
 
