@@ -14,6 +14,7 @@ import asyncio
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, aio
-from zkconsumer.consumer.stream import StreamReader
+from zkconsumer.consumer.stream import Stream, StreamReader
 from zkconsumer.consumer.stream_fetcher import in_thread
 from zkconsumer.consumer.stream_partitions import Codec, Grant, LeaseGate
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings, fetch_settings
@@ -187,6 +188,34 @@ def asyncio_poll_rate(bootstrap: str, load: Load) -> float:
     return rate
 
 
+def _many_streams_rate(zookeeper: str, bootstrap: str, load: Load) -> float:
+    """Return the messages per second that a thread for each partition reads in a group, if the
+    value of each message is read."""
+    config = ConsumerConfig(
+        group_id=f"many-{time.monotonic_ns()}",
+        zookeeper_connect=zookeeper,
+        auto_offset_reset="smallest",
+    )
+    share = load.messages // load.partitions
+    started, done = threading.Event(), threading.Semaphore(0)
+
+    def read(stream: Stream[bytes, bytes]) -> None:
+        for count, message in enumerate(stream, 1):
+            message.value  # noqa: B018 - as above
+            started.set()
+            if count == share:
+                done.release()
+
+    with ConsumerConnector(config) as connector:
+        for stream in connector.create_message_streams({load.topic: load.partitions})[load.topic]:
+            threading.Thread(target=read, args=[stream], daemon=True).start()
+        started.wait()
+        start = time.perf_counter()
+        for _ in range(load.partitions):
+            done.acquire()
+        return load.messages / (time.perf_counter() - start)
+
+
 @dataclass(frozen=True)
 class Race:
     """A case that measures the ratio of `measured` to `baseline`."""
@@ -226,6 +255,7 @@ SMALL, LARGE = Load("small", 100, 1_500_000), Load("large", 1000, 480_000)
 SMALL_LZ4 = Load("small-lz4", 100, 1_500_000, codec="lz4")
 LARGE_LZ4 = Load("large-lz4", 1000, 480_000, codec="lz4")
 SPREAD = Load("spread", 100, 1_600_000, partitions=8)
+MANY = Load("many", 100, 1_600_000, partitions=64)
 # Brokers of 0.8 and 0.9 take messages of the old format only, and batches of at most 1 MB.
 OLD = Load("old", 100, 1_500_000, batch_bytes=200_000, release="0.8.2.2")
 OLD_0_9 = Load("old", 100, 1_500_000, batch_bytes=200_000, release="0.9.0.1")
@@ -244,6 +274,7 @@ RACES = (
     Race("8 partitions 100B arrow", SPREAD, arrow_rate, 5),
     Race("asyncio", SMALL, asyncio_rate, 0.5, iterator_rate, "ratio_to_iterator"),
 )
+MANY_STREAMS = "64 streams 100B"
 OLD_RACES = (
     Race("0.8.2.2 100B arrow", OLD, arrow_rate, 3),
     Race("0.9.0.1 100B arrow", OLD_0_9, arrow_rate, 3),
@@ -254,12 +285,14 @@ _filled: set[tuple[str, Load]] = set()
 
 
 def prepare(sandbox: Sandbox, load: Load) -> None:
-    """Create a topic and its messages unless they exist; at least one partition stays empty."""
+    """Create a topic and its messages unless they exist; one partition stays empty, except in
+    the case of 64 streams."""
     if (sandbox.bootstrap, load) in _filled:
         return
     _filled.add((sandbox.bootstrap, load))
     print(f"  {load.messages:,} messages of {load.size} bytes ...", file=sys.stderr)
-    sandbox.create_topic(load.topic, partitions=load.partitions + 1)
+    empty = 0 if load is MANY else 1
+    sandbox.create_topic(load.topic, partitions=load.partitions + empty)
     fill(sandbox.bootstrap, load)
 
 
@@ -474,6 +507,11 @@ def main() -> int:
             if wanted(race.case):
                 prepare(sandbox, race.load)
                 results += ratios_of(sandbox.bootstrap, race, options.pairs)
+        if wanted(MANY_STREAMS):
+            prepare(sandbox, MANY)
+            rate = partial(_many_streams_rate, sandbox.zookeeper_connect)
+            race = Race(MANY_STREAMS, MANY, rate, 1.0)
+            results += ratios_of(sandbox.bootstrap, race, options.pairs)
         if wanted("first message"):
             prepare(sandbox, SMALL)
             results.append(first_message(sandbox.bootstrap, SMALL, options.pairs))

@@ -265,6 +265,7 @@ class StreamReader(Generic[K, V]):
             while (unread := self._fetcher.first()) is not None:
                 run = cast(MessageRun, unread.run)  # as in `take`
                 state = self._fetcher.states[run.tp]
+                unread.is_iterated = True
                 for number in unread.numbers:
                     state.unfinished = None  # FINISH
                     if partitions.has_changed or clock() >= gate.deadline:  # LOOK
