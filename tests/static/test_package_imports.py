@@ -43,7 +43,7 @@ PERMITTED: dict[str, set[str]] = {
         *("errors", "java", "protocol", "member", "later", "consumer", "trace", "sim"),
         *("config", "zk", "admin", "sandbox", "history"),
     },
-    "history": {"errors", "protocol"},
+    "history": {"errors", "protocol", "kafka"},
     "testing": {
         *("errors", "protocol", "member", "later", "zk", "kafka", "consumer", "admin", "sim"),
         "sandbox",

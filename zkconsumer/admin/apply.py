@@ -160,6 +160,10 @@ class Guards:
         if not connection.stats([paths.CONSUMERS]):
             self._root = (Create(paths.CONSUMERS),)
 
+    def exists(self, group: str) -> bool:
+        """Return whether the group exists in ZooKeeper."""
+        return group in self._groups
+
     # ---- transactions ----------------------------------------------------------------------------
 
     def chunks(self, changes: Iterable[Change], max_writes: int) -> Iterator[Chunk]:
@@ -352,6 +356,9 @@ class KafkaStore(Protocol):
         """Return partition -> stored offset, for the partitions that have one. Raises
         ZkConsumerError."""
 
+    def members(self, group: str) -> Sequence[str]:
+        """Return the group's members of Kafka's own protocol. Raises ZkConsumerError."""
+
     def store(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> Mapping[TopicPartition, str]:
@@ -411,7 +418,8 @@ def apply(
 
     Raises:
         RefusedError: a znode has changed since the plan was made, a group has members, or a client
-            commits offsets of a group without a registration; nothing was written.
+            commits offsets of a group without a registration; nothing was written. If the plan
+            changes offsets in Kafka, members of Kafka's own protocol count in any case.
         AppliedInPartError: after the first write, a znode changed, a member joined, or the
             connection was lost.
         AccessDeniedError: ZooKeeper denies the first write.
@@ -481,6 +489,7 @@ class _Run:
         if not due and not kafka:
             return Report(0, self._already, None)
         self._refuse_members()
+        self._refuse_members_of_brokers(kafka)
         self._refuse_writers()
         if self._watch is not None and self._watch.has_waited:
             due, kafka = self._due(), self._due_in_kafka()
@@ -548,6 +557,23 @@ class _Run:
     def _refuse_members(self) -> None:
         if self._live is Live.REFUSE and (members := self._members()):
             raise _live_error(members, self._plan)
+
+    def _refuse_members_of_brokers(self, due: Iterable[KafkaChange]) -> None:
+        """Refuse changes in Kafka of a group with members of Kafka's own protocol.
+
+        The brokers would refuse them, and the changes in ZooKeeper would have been made by then.
+        """
+        members = {group: self._store.members(group) for group in _by_group(due)}
+        found = {group: names for group, names in members.items() if names}
+        if found:
+            raise RefusedError(
+                "the brokers accept offsets only from the members of a group while there are any;"
+                " nothing was written",
+                where="; ".join(
+                    f"{group}: {', '.join(some[:_NAMED])}" for group, some in found.items()
+                ),
+                remedy="stop these consumers",
+            )
 
     def _refuse_writers(self) -> None:
         """Refuse the plan if a client commits without a registration; this may wait for seconds."""
@@ -694,7 +720,8 @@ class _Run:
 
     def _write_to_kafka(self, due: Sequence[KafkaChange]) -> None:
         for group, wanted in _by_group(due).items():
-            self._write(Chunk((), (group,)))
+            if self._guards.exists(group):
+                self._write(Chunk((), (group,)))
             offsets = {one.partition: one.after for one in wanted}
             try:
                 failed = self._store.store(group, offsets)

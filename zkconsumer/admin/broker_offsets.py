@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from queue import Empty, SimpleQueue
 
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import Advice, RefusedError, RemedyOperation, ZkConsumerError
+from zkconsumer.errors import Advice, FetchError, RefusedError, RemedyOperation, ZkConsumerError
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
-from zkconsumer.kafka.logs import committed_in_kafka
+from zkconsumer.kafka.logs import committed_in_kafka, group_offsets
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.requests import Reply, StoreOffsets
@@ -46,6 +47,20 @@ class BrokerOffsets:
                 advice=Advice(RemedyOperation.ZOOKEEPER_ONLY),
             )
         return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
+
+    def members(self, group: str) -> list[str]:
+        """Return the group's members of Kafka's own protocol. Raises RefusedError if the brokers do
+        not answer."""
+        try:
+            with closing(group_offsets(self._brokers, limit_s=self._limit_s)) as client:
+                return client.members(group, limit_s=self._limit_s)
+        except FetchError as error:
+            raise RefusedError(
+                f"it is unknown whether group {group} has members in Kafka: {error.what}",
+                where=error.where,
+                remedy="check the brokers, or change only the offsets in ZooKeeper",
+                advice=Advice(RemedyOperation.ZOOKEEPER_ONLY),
+            ) from error
 
     def store(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]

@@ -52,14 +52,15 @@ def plan_offsets(
     kind: str,
     targets: Targets,
     *,
+    kafka: Iterable[KafkaChange] = (),
     notes: Iterable[str] = (),
     rights: Rights = MappingProxyType({}),
 ) -> Plan:
     """Plan to set or delete offsets in ZooKeeper; missing groups and parents are created.
 
-    `kind` is the kind of the plan. The caller has validated the names. `rights` is path -> access
-    control list, for znodes that the plan may create; others get that of `zookeeper.acl`. Raises
-    what `ZooKeeperClient.read` raises.
+    `kind` is the kind of the plan. The caller has validated the names. `kafka` are the changes that
+    the plan makes in Kafka. `rights` is path -> access control list, for znodes that the plan may
+    create; others get that of `zookeeper.acl`. Raises what `ZooKeeperClient.read` raises.
     """
     images = read_groups(connection, targets, directories=(OFFSETS,))
     deleted = (
@@ -70,7 +71,7 @@ def plan_offsets(
     for group, wanted in targets.items():
         image = images.get(group) or GroupImage(group, {})
         changes += _offset_changes(image, wanted, {**rights, **known})
-    return Plan.of(kind, connection.config.zookeeper_chroot, changes, notes=notes)
+    return Plan.of(kind, connection.config.zookeeper_chroot, changes, kafka=kafka, notes=notes)
 
 
 def _offset_changes(

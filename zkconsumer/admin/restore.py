@@ -1,23 +1,26 @@
-"""Plans that restore the offsets of groups in ZooKeeper from its own logs.
+"""Plans that restore the offsets of groups from the servers' own logs: in ZooKeeper, in Kafka, or
+in both stores.
 
     past = read_past(find_servers([data_dir]), Point(Choice.TIME, at_ms))
     with ZooKeeperClient(config) as connection:
         found = plan_restore(connection, past, limit_s=6.0)
         apply(connection, found.plan, backup_dir=Path("."))
 
-`history.offsets` finds the offsets in the logs; this module compares them with the present ones,
-and with the brokers' logs. The connection may be to another ensemble than the one that wrote the
-logs.
+`history.offsets` and `history.kafka_offsets` find the offsets in the logs; this module compares
+them with the present ones, and with the brokers' logs. Each store gets back the offsets that it
+had, so a group continues in the stores that it used. The connection may be to another ensemble than
+the one that wrote the logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import Final
 
+from zkconsumer.admin.broker_offsets import BrokerOffsets
 from zkconsumer.admin.group_changes import plan_offsets
 from zkconsumer.admin.groups import (
     GroupImage,
@@ -27,19 +30,35 @@ from zkconsumer.admin.groups import (
     registered_brokers,
     selected,
 )
+from zkconsumer.admin.lag import Source
 from zkconsumer.admin.offset_plans import at_most, clamped_to_log
-from zkconsumer.admin.plan import Plan
+from zkconsumer.admin.plan import KafkaChange, Plan
 from zkconsumer.errors import ConfigError, MalformedZnodeError, RefusedError
-from zkconsumer.history.offsets import Past, PastOffsets, Written
+from zkconsumer.history.offsets import (
+    Committed,
+    Past,
+    PastKafkaOffsets,
+    PastOffsets,
+    Written,
+)
 from zkconsumer.history.report import time_text
 from zkconsumer.kafka.logs import LogRange, log_ends
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_znodes import OFFSETS
-from zkconsumer.protocol.model import TopicPartition, session_text
+from zkconsumer.protocol.model import (
+    OFFSETS_TOPIC,
+    OffsetAndMetadata,
+    TopicPartition,
+    session_text,
+)
 from zkconsumer.protocol.payloads import stored_offset
+from zkconsumer.protocol.requests import Right
 from zkconsumer.zk.client import ZooKeeperClient
 
 _UNKNOWN: Final = "unknown: "
+_NONE_THEN: Final = "no offset was committed then; the present one is kept"
+_NO_TOPIC: Final = "the topic does not exist"
+_OTHER_TOPIC: Final = "the topic was deleted and created again since, so its messages are others"
 
 
 class RestoreAction(Enum):
@@ -54,9 +73,10 @@ class RestoreAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """One partition: its offset then and now, and what the plan does with it.
+    """One partition in one store: its offset then and now, and what the plan does with it.
 
     Attributes:
+        store: ZOOKEEPER or KAFKA.
         then: the offset in effect then; None if there was none, or it is unknown.
         now: the present offset; None if there is none. A string says why it is unreadable.
         new: the offset that the plan stores; None if it stores none.
@@ -64,6 +84,7 @@ class Restored:
             if there is no present offset.
         written: the write that stored `then`.
         reason: why the partition is not restored, or what is unusual about the offset.
+        before: the present offset in Kafka with its metadata.
     """
 
     group: str
@@ -72,8 +93,10 @@ class Restored:
     now: int | str | None
     action: RestoreAction
     new: int | None = None
-    written: Written | None = None
+    written: Written | Committed | None = None
     reason: str = ""
+    store: Source = Source.ZOOKEEPER
+    before: OffsetAndMetadata | None = None
 
     @property
     def is_unknown(self) -> bool:
@@ -98,11 +121,11 @@ class Restored:
 
     @property
     def host(self) -> str:
-        """The host that wrote `then`: of its connection, or else from the consumer id; "" if it is
-        unknown."""
-        if self.written is None:
-            return ""
-        return self.written.client.host or paths.host_of(self.group, self.written.consumer)
+        """The host that wrote `then`: of its connection, or else from the consumer id; in Kafka, as
+        the broker saw it; "" if it is unknown."""
+        if isinstance(self.written, Written):
+            return self.written.client.host or paths.host_of(self.group, self.written.consumer)
+        return "" if self.written is None else self.written.host
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,42 +138,94 @@ class Restoration:
 
 def plan_restore(
     connection: ZooKeeperClient,
-    past: PastOffsets,
+    past: PastOffsets | None,
     *,
     limit_s: float,
+    kafka: PastKafkaOffsets | None = None,
     topics: Selection | None = None,
 ) -> Restoration:
-    """Plan to restore offsets as they were. Writes nothing.
+    """Plan to restore offsets as they were, each in the store that had it. Writes nothing.
 
     An offset outside of its log is moved to the nearest end of the log, with a reason. A partition
     without an offset at that moment keeps its present one.
 
     Args:
-        past: the offsets to restore.
+        past: the offsets to restore in ZooKeeper.
         limit_s: seconds per request to the brokers.
+        kafka: the offsets to restore in Kafka.
         topics: the partitions to restore; None means all.
 
     Raises:
         ConfigError: there was no offset of these topics.
         RefusedError: ZooKeeper has written offsets after the end of the logs, and the logs end
-            before the moment.
+            before the moment. Or the brokers do not return the offsets in Kafka.
     """
-    view = _Present(connection, past, topics, limit_s)
-    rows = tuple(sorted(view.rows(), key=lambda one: (one.group, one.partition)))
+    view = None if past is None else _Present(connection, past, topics, limit_s)
+    rows = [] if view is None else list(view.rows())
+    notes = [] if view is None else list(view.notes(rows))
+    if kafka is not None:
+        is_other = view is not None and view.is_other_ensemble
+        beside = {} if past is None else past.offsets
+        stored = _PresentInKafka(
+            connection, kafka, topics, limit_s, beside=beside, is_other_cluster=is_other
+        )
+        in_kafka = list(stored.rows())
+        notes += stored.notes(in_kafka)
+        rows += in_kafka
     if not rows:
+        groups = {*(past.offsets if past else ()), *(kafka.offsets if kafka else ())}
         raise ConfigError(
             "these groups had no offset of these topics then",
-            where=", ".join(sorted(past.offsets)[:5]),
+            where=", ".join(sorted(groups)[:5]),
             remedy="`zkconsumer history show commits` lists the commits in the logs",
         )
+    rows.sort(key=lambda one: (one.group, one.partition, one.store.value))
+    if unknown := sum(one.is_unknown for one in rows):
+        notes.append(f"the offsets of {unknown} partitions are unknown, and are not restored")
+    rights = {} if past is None else past.rights
+    return Restoration(tuple(rows), _plan(connection, rows, notes, rights))
+
+
+def _plan(
+    connection: ZooKeeperClient,
+    rows: Iterable[Restored],
+    notes: Iterable[str],
+    rights: Mapping[str, tuple[Right, ...]],
+) -> Plan:
     targets: dict[str, dict[TopicPartition, int | None]] = {}
+    changes = []
     for one in rows:
-        if one.action not in (RestoreAction.SAME, RestoreAction.LEFT):
+        if one.action in (RestoreAction.SAME, RestoreAction.LEFT):
+            continue
+        if one.store is Source.ZOOKEEPER:
             targets.setdefault(one.group, {})[one.partition] = one.new
-    plan = plan_offsets(
-        connection, "offsets restore", targets, notes=view.notes(rows), rights=past.rights
+        else:
+            changes.append(_kafka_change(one))
+    kind = "offsets restore"
+    return plan_offsets(connection, kind, targets, kafka=changes, notes=notes, rights=rights)
+
+
+def _kafka_change(row: Restored) -> KafkaChange:
+    """Return the change of an offset in Kafka. The metadata belong to the offset of the moment."""
+    assert row.new is not None
+    metadata = row.written.metadata if isinstance(row.written, Committed) else ""
+    after = OffsetAndMetadata(row.new, metadata if row.new == row.then else "")
+    return KafkaChange(row.group, row.partition, row.before, after)
+
+
+def _to(row: Restored, then: int, log: LogRange | str) -> Restored:
+    """Return a row with what the plan does to restore an offset."""
+    new, why = clamped_to_log(then, log)
+    if isinstance(log, LogRange) and then < log.start:
+        why = f"{log.start - then} messages from {then} on are gone; set to {log.start}"
+    action = (
+        RestoreAction.CREATE
+        if row.now is None
+        else RestoreAction.SAME
+        if new == row.now
+        else RestoreAction.SET
     )
-    return Restoration(rows, plan)
+    return replace(row, action=action, new=new, reason=why)
 
 
 # ---- parts ---------------------------------------------------------------------------------------
@@ -206,9 +281,8 @@ class _Present:
         for group, image in self._images.items():
             for tp in selected(image.offsets, self._topics):
                 if (group, tp) not in self._then:
-                    why = "no offset was committed then; the present one is kept"
                     now = _value(image.offsets[tp])
-                    yield Restored(group, tp, None, now, RestoreAction.LEFT, reason=why)
+                    yield Restored(group, tp, None, now, RestoreAction.LEFT, reason=_NONE_THEN)
 
     def _refuse_later_writes(self) -> None:
         """Refuse a moment after the end of the logs if offsets have been written since."""
@@ -240,23 +314,11 @@ class _Present:
         except MalformedZnodeError as error:
             return replace(row, reason=f"the payload then was malformed: {error.what}")
         if then is None:
-            return replace(row, reason="no offset was committed then; the present one is kept")
+            return replace(row, reason=_NONE_THEN)
         row = replace(row, then=then)
         if self._is_created_again(tp, past):
-            why = "the topic was deleted and created again since, so its messages are others"
-            return replace(row, reason=why)
-        log = self._logs.get(tp, "the topic does not exist")
-        new, why = clamped_to_log(then, log)
-        if isinstance(log, LogRange) and then < log.start:
-            why = f"{log.start - then} messages from {then} on are gone; set to {log.start}"
-        action = (
-            RestoreAction.CREATE
-            if node is None
-            else RestoreAction.SAME
-            if new == now
-            else RestoreAction.SET
-        )
-        return replace(row, action=action, new=new, reason=why)
+            return replace(row, reason=_OTHER_TOPIC)
+        return _to(row, then, self._logs.get(tp, _NO_TOPIC))
 
     def _is_created_again(self, tp: TopicPartition, past: Written) -> bool:
         """Return whether the topic is another one than at the moment."""
@@ -285,9 +347,6 @@ class _Present:
         missing = {one.partition.topic for one in rows} - self._topic_czxids.keys()
         yield from at_most([f"topic {name} does not exist" for name in sorted(missing)], _NOTES)
         yield from at_most([f"{p.kind}: {p.where}: {p.what}" for p in past.problems], _NOTES)
-        unknown = sum(one.is_unknown for one in rows)
-        if unknown:
-            yield f"the offsets of {unknown} partitions are unknown, and are not restored"
 
     def _note_on_root(self) -> Iterator[str]:
         """Yield a note if `/consumers` is missing and had an access control list of its own."""
@@ -311,3 +370,84 @@ def _value(node: OffsetNode) -> int | str | None:
     if node.value is None:
         return node.fault or None
     return None if node.value < 0 else node.value
+
+
+class _PresentInKafka:
+    """The present offsets of the groups in Kafka, beside those of the moment.
+
+    Args:
+        beside: the partitions of the groups that are restored in ZooKeeper. Their offsets in Kafka
+            are shown even if Kafka had none then.
+        is_other_cluster: whether the logs are those of other servers, so that the times at which
+            topics were created say nothing.
+    """
+
+    def __init__(
+        self,
+        connection: ZooKeeperClient,
+        past: PastKafkaOffsets,
+        topics: Selection | None,
+        limit_s: float,
+        *,
+        beside: Mapping[str, Collection[TopicPartition]],
+        is_other_cluster: bool,
+    ) -> None:
+        self._past, self._is_other_cluster = past, is_other_cluster
+        self._then = {
+            (group, tp): of[tp] for group, of in past.offsets.items() for tp in selected(of, topics)
+        }
+        asked: dict[str, set[TopicPartition]] = {}
+        for group, of in (*past.offsets.items(), *beside.items()):
+            asked.setdefault(group, set()).update(selected(of, topics))
+        names = {tp.topic for some in asked.values() for tp in some}
+        known = connection.stats(map(paths.topic, names))
+        self._topics = {name for name in names if paths.topic(name) in known}
+        # Brokers create this znode with the topic, and never write it again.
+        made = {f"{paths.topic(name)}/partitions": name for name in self._topics}
+        stats = connection.stats(made)
+        self._made_ms = {made[path]: stat.mtime_ms for path, stat in stats.items()}
+        store = BrokerOffsets.of(connection)
+        self._now = {
+            (group, tp): one
+            for group, tps in asked.items()
+            if tps
+            for tp, one in store.fetch(group, sorted(tps)).items()
+        }
+        partitions = {tp for _, tp in self._then if tp.topic in self._topics}
+        self._logs: Mapping[TopicPartition, LogRange | str] = {}
+        if partitions:
+            self._logs = log_ends(registered_brokers(connection), partitions, limit_s=limit_s)
+
+    def rows(self) -> Iterator[Restored]:
+        for (group, tp), past in self._then.items():
+            yield self._row(group, tp, past)
+        for (group, tp), now in self._now.items():
+            if (group, tp) not in self._then:
+                row = Restored(group, tp, None, now.offset, RestoreAction.LEFT, store=Source.KAFKA)
+                yield replace(row, reason=_NONE_THEN)
+
+    def _row(self, group: str, tp: TopicPartition, past: Committed | str) -> Restored:
+        before = self._now.get((group, tp))
+        now = None if before is None else before.offset
+        row = Restored(group, tp, None, now, RestoreAction.LEFT, store=Source.KAFKA, before=before)
+        if isinstance(past, str):
+            return replace(row, reason=f"{_UNKNOWN}{past}")
+        is_ended = tp in self._past.ended.get(group, ())
+        if is_ended and now != past.offset:
+            end = time_text(self._past.until_ms)
+            why = f"the logs end at {end}, before the moment, and the offset has changed since"
+            return replace(row, reason=f"{_UNKNOWN}{why}")
+        row = replace(row, then=past.offset, written=past)
+        if tp.topic not in self._topics:
+            return replace(row, reason=f"{_NO_TOPIC}, so the brokers store no offset of it")
+        if self._made_ms.get(tp.topic, 0) > self._past.at_ms and not self._is_other_cluster:
+            return replace(row, reason=_OTHER_TOPIC)
+        return _to(row, past.offset, self._logs.get(tp, _NO_TOPIC))
+
+    def notes(self, rows: Collection[Restored]) -> Iterator[str]:
+        """Yield what the operator should know about the part of the plan for Kafka."""
+        if any(one.then is not None for one in rows):
+            yield f"restores the offsets in Kafka of {time_text(self._past.at_ms)}"
+        if self._past.ended:
+            yield f"some logs of {OFFSETS_TOPIC} end before the moment"
+        yield from at_most([f"{p.kind}: {p.where}: {p.what}" for p in self._past.problems], _NOTES)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -21,8 +22,9 @@ from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
     from zkconsumer.history.clients import ClientRecords, Clients
-    from zkconsumer.history.describe import Described
+    from zkconsumer.history.describe import Described, Description, KafkaCommits
     from zkconsumer.history.inputs import History, Problem
+    from zkconsumer.history.offset_logs import Replica
     from zkconsumer.history.report import Line, TimeSpan
     from zkconsumer.zk.clients import ServerClients
 
@@ -35,10 +37,19 @@ DATA_DIR = typer.Option(
     "--data-dir",
     "-d",
     metavar="PATH",
-    help="dataDir or dataLogDir of a server, a log, a snapshot, or a tar or zip archive;"
+    help="dataDir or dataLogDir of a ZooKeeper server, a log, a snapshot, or a tar or zip archive;"
     " repeatable, for instance for several servers of one ensemble.",
 )
-DataDirs = Annotated[list[str], DATA_DIR]
+DataDirs = Annotated[list[str] | None, DATA_DIR]
+OffsetsLogs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--offsets-log",
+        metavar="PATH",
+        help="Log directory of a broker (log.dirs), a directory __consumer_offsets-N, or a tar or"
+        " zip archive: offsets that groups committed to Kafka; repeatable, for several brokers.",
+    ),
+]
 _READ_AGAIN = 10
 """With --follow, the files about clients are read again after this many times the duration of the
 last reading."""
@@ -144,7 +155,8 @@ def report(
     display: Display,
     files: ClientFiles,
     *,
-    data_dir: DataDirs,
+    data_dir: DataDirs = None,
+    offsets_log: OffsetsLogs = None,
     group: Groups = None,
     from_: From = None,
     to: To = None,
@@ -159,13 +171,14 @@ def report(
     from zkconsumer.history import report as reports
 
     window = _window(from_, to)
-    found = reports.within(_described(data_dir, group, files), window)
+    found = reports.within(_described(data_dir, offsets_log, group, files), window)
     if display.output is Output.HTML:
         sys.stdout.write(reports.page(found, window))
         return
     sections = reports.report(found)
     tables = {
-        name: Table(rows, _shown(display, rows, REPORT[name])) for name, rows in sections.items()
+        name: Table(rows, _shown(display, rows, _with_store(REPORT[name], offsets_log)))
+        for name, rows in sections.items()
     }
     display.write_sections(tables)
     _summary(found)
@@ -177,7 +190,8 @@ def timeline(
     display: Display,
     files: ClientFiles,
     *,
-    data_dir: DataDirs,
+    data_dir: DataDirs = None,
+    offsets_log: OffsetsLogs = None,
     group: Groups = None,
     from_: From = None,
     to: To = None,
@@ -193,11 +207,12 @@ def timeline(
 
     window = _window(from_, to)
     if follow:
-        _follow(display, _following(data_dir, group, files, window))
+        lines = _following(data_dir, offsets_log, group, files, window)
+        _follow(display, lines, offsets_log)
         return
-    found = reports.within(_described(data_dir, group, files), window)
+    found = reports.within(_described(data_dir, offsets_log, group, files), window)
     rows = [_line_row(line) for line in reports.timeline(found.tables, window.to_ms)]
-    display.write(rows, _shown(display, rows, LINES))
+    display.write(rows, _shown(display, rows, _with_store(LINES, offsets_log)))
     _summary(found)
 
 
@@ -208,7 +223,8 @@ def show(
     files: ClientFiles,
     table: TableName,
     *,
-    data_dir: DataDirs,
+    data_dir: DataDirs = None,
+    offsets_log: OffsetsLogs = None,
     group: Groups = None,
     from_: From = None,
     to: To = None,
@@ -230,9 +246,15 @@ def show(
     columns = table_columns(table)
     window = _window(from_, to)
     if table == "transactions":
+        if not data_dir or offsets_log:
+            raise ConfigError(
+                "the table transactions contains the operations of ZooKeeper only",
+                where="--offsets-log",
+                remedy="give only --data-dir",
+            )
         _show_transactions(display, data_dir, window, columns)
         return
-    found = reports.within(_described(data_dir, group, files), window)
+    found = reports.within(_described(data_dir, offsets_log, group, files), window)
     display.write([_plain(as_dict(row)) for row in getattr(found.tables, table)], columns)
     _summary(found)
 
@@ -311,6 +333,32 @@ def _check_answers(answers: Sequence[ServerClients]) -> None:
         )
 
 
+def check_sources(data_dirs: Sequence[str] | None, offsets_logs: Sequence[str] | None) -> None:
+    """Raise ConfigError if no files are given."""
+    from zkconsumer.errors import ConfigError
+
+    if not data_dirs and not offsets_logs:
+        raise ConfigError(
+            "no files are given",
+            where="--data-dir, --offsets-log",
+            remedy="give ZooKeeper's dataDir (--data-dir), or a broker's log directory"
+            " (--offsets-log)",
+        )
+
+
+def replicas_of(offsets_logs: Sequence[str]) -> Callable[[], list[Replica]]:
+    """Return a function that finds the logs of --offsets-log.
+
+    Raises ConfigError if a package that reads them is missing.
+    """
+    from zkconsumer.errors import require
+
+    require("cramjam", "google_crc32c", extra="arrow", where="--offsets-log")
+    from zkconsumer.history.offset_logs import find_replicas
+
+    return partial(find_replicas, offsets_logs)
+
+
 def _window(from_: str | None, to: str | None) -> TimeSpan:
     from zkconsumer.admin.times import parse_instant
     from zkconsumer.history.report import TimeSpan
@@ -322,20 +370,41 @@ def _window(from_: str | None, to: str | None) -> TimeSpan:
 
 
 def _described(
-    data_dirs: Sequence[str], groups: Sequence[str] | None, files: ClientFiles
+    data_dirs: Sequence[str] | None,
+    offsets_logs: Sequence[str] | None,
+    groups: Sequence[str] | None,
+    files: ClientFiles,
 ) -> Described:
-    """Read everything; show progress on a terminal. Raises HistoryError."""
+    """Read everything; show progress on a terminal. Raises ConfigError, HistoryError."""
     from zkconsumer.history.clients import name_clients
-    from zkconsumer.history.describe import Description
-    from zkconsumer.history.inputs import find_servers
 
-    description = Description(find_servers(data_dirs), groups or ())
     with reading() as progress:
+        description = _description(data_dirs, offsets_logs, groups, progress)
         description.read(progress)
-    found = description.result()
+        found = description.result()
     if files.are_given:
         name_clients(found.tables, placed(files.read(), found.lifetimes))
     return found
+
+
+def _description(
+    data_dirs: Sequence[str] | None,
+    offsets_logs: Sequence[str] | None,
+    groups: Sequence[str] | None,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> Description:
+    from zkconsumer.history.describe import Description
+    from zkconsumer.history.inputs import find_servers
+
+    check_sources(data_dirs, offsets_logs)
+    servers = find_servers(data_dirs) if data_dirs else []
+    kafka = None
+    if offsets_logs:
+        find = replicas_of(offsets_logs)
+        from zkconsumer.history.kafka_offsets import KafkaLogs
+
+        kafka = KafkaLogs(find, groups or (), progress)
+    return Description(servers, groups or (), kafka)
 
 
 @contextmanager
@@ -358,7 +427,11 @@ def reading() -> Iterator[Callable[[int], None]]:
 
 
 def _following(
-    data_dirs: Sequence[str], groups: Sequence[str] | None, files: ClientFiles, window: TimeSpan
+    data_dirs: Sequence[str] | None,
+    offsets_logs: Sequence[str] | None,
+    groups: Sequence[str] | None,
+    files: ClientFiles,
+    window: TimeSpan,
 ) -> Iterator[Line]:
     """Yield the events in the files; then keep yielding the events that the servers write.
 
@@ -366,12 +439,11 @@ def _following(
     again, and the events that were not yielded before follow.
     """
     from zkconsumer.history.clients import name_clients
-    from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
     from zkconsumer.history.report import timeline as lines_of
     from zkconsumer.history.report import within
 
-    description = Description(find_servers(data_dirs), groups or ())
+    description = _description(data_dirs, offsets_logs, groups)
     seen: set[Line] = set()
     records, read_at = files.read(), time.monotonic()
     while True:
@@ -388,14 +460,14 @@ def _following(
                 seen.add(line)
                 yield line
         time.sleep(POLL_S)
-        servers = find_servers(data_dirs)
+        servers = find_servers(data_dirs) if data_dirs else []
         if late := description.look_again(servers):
             say(
                 f"{', '.join(late)} came late, with transactions before those that were shown: all"
                 " files are read again, and events that were not shown before follow, with their"
                 " times"
             )
-            description = Description(servers, groups or ())
+            description = _description(data_dirs, offsets_logs, groups)
 
 
 def _show_transactions(
@@ -430,12 +502,29 @@ def _summary(found: Described) -> None:
 
     span = f"{time_text(found.from_ms or None)} to {time_text(found.until_ms or None)}"
     say(f"{found.rows:,} operations read, {span}")
+    if found.kafka is not None:
+        _say_kafka(found.kafka)
     if found.skipped:
         say(
             f"{found.skipped:,} operations at the beginning of the logs are left out, because they "
             f"precede the oldest snapshot ({found.snapshot}), and the state before them is unknown"
         )
     _exit_on(found.problems)
+
+
+def _say_kafka(kafka: KafkaCommits) -> None:
+    """Report what was read of the brokers' logs, and where compaction has removed commits."""
+    from zkconsumer.history.report import time_text
+
+    span = f"{time_text(kafka.from_ms or None)} to {time_text(kafka.until_ms or None)}"
+    say(f"{kafka.records:,} records of __consumer_offsets read, {span}")
+    if kafka.compacted:
+        until = time_text(max(kafka.compacted.values()) or None)
+        say(
+            f"compaction has removed commits from {len(kafka.compacted)} partitions of"
+            f" __consumer_offsets, up to {until}: an offset's history begins with its first commit"
+            " that is left"
+        )
 
 
 def _exit_on(problems: Sequence[Problem]) -> None:
@@ -460,6 +549,7 @@ LINES = (
     Column("group", drop_order=1),
     Column("kind"),
     Column("what"),
+    Column("store", wide_only=True),
     *CLIENT,
     Column("zxid", wide_only=True),
 )
@@ -477,6 +567,7 @@ REPORT = {
         Column("unowned_s", align=Align.RIGHT, type="number"),
         Column("refused", align=Align.RIGHT, type="integer"),
         Column("commits", align=Align.RIGHT, type="integer"),
+        Column("in_kafka", align=Align.RIGHT, type="integer", wide_only=True),
         Column("moved_back", align=Align.RIGHT, type="integer"),
         Column("incidents", align=Align.RIGHT, type="integer"),
     ),
@@ -486,6 +577,7 @@ REPORT = {
         Column("kind"),
         Column("lasted"),
         Column("what"),
+        Column("store", wide_only=True),
         *CLIENT,
         Column("zxid", wide_only=True),
         Column("file", wide_only=True),
@@ -503,6 +595,13 @@ REPORT = {
     ),
 }
 """The columns of each section of the report."""
+
+
+def _with_store(columns: Sequence[Column], offsets_logs: Sequence[str] | None) -> list[Column]:
+    """Return the columns; those about the store are in each table if both stores are read."""
+    shown = ("store", "in_kafka") if offsets_logs else ()
+    return [replace(one, wide_only=one.wide_only and one.name not in shown) for one in columns]
+
 
 _IN_HEX = ("zxid", "session", "czxid", "ended_zxid", "last_zxid")
 _TYPES: dict[object, str] = {
@@ -530,14 +629,16 @@ def table_columns(table: str) -> list[Column]:
 
 def _line_row(line: Line) -> dict[str, object]:
     from zkconsumer.history.report import time_text
+    from zkconsumer.history.tables import KAFKA
 
     return {
         "time": time_text(line.time_ms),
         "group": line.group,
         "kind": line.kind,
         "what": line.what,
+        "store": line.store,
         **line.client._asdict(),
-        "zxid": f"0x{line.zxid:x}",
+        "zxid": None if line.store == KAFKA else f"0x{line.zxid:x}",
     }
 
 
@@ -553,7 +654,7 @@ def _shown(
     ]
 
 
-def _follow(display: Display, lines: Iterator[Line]) -> None:
+def _follow(display: Display, lines: Iterator[Line], offsets_logs: Sequence[str] | None) -> None:
     """Print each event as it is found: JSON as JSON Lines, CSV with its titles once.
 
     Raises ConfigError for --sort, since the events never end.
@@ -567,10 +668,11 @@ def _follow(display: Display, lines: Iterator[Line]) -> None:
         if display.is_for_people:
             at = time_text(line.time_ms)
             client = f" (from {line.client})" if str(line.client) else ""
-            text = f"{at}  {line.group or '-'}  {line.kind:<9}  {line.what}{client}"
+            store = f"  {line.store}" if offsets_logs else ""
+            text = f"{at}  {line.group or '-'}  {line.kind:<9}  {line.what}{client}{store}"
             print(safe(text), flush=True)
             continue
-        table = display.selected(Table([_line_row(line)], LINES))
+        table = display.selected(Table([_line_row(line)], _with_store(LINES, offsets_logs)))
         output = Output.JSONL if display.output is Output.JSON else display.output
         headers = is_first and not display.no_headers
         write(table.rows, table.columns, output, to=replace(display.screen, headers=headers))

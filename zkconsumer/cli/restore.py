@@ -1,8 +1,9 @@
-"""`zkconsumer offsets restore`: set offsets back to what ZooKeeper's own logs say."""
+"""`zkconsumer offsets restore`: set offsets back to what the servers' own logs say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,19 +15,28 @@ from zkconsumer.cli.history import (
     AuditLogs,
     ClientFiles,
     Connections,
+    OffsetsLogs,
     ServerLogs,
     placed,
     reading,
+    replicas_of,
 )
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import AllGroups, Common, Groups, Topics, topics_of
-from zkconsumer.cli.output import Align, Color, Column, Unknown
+from zkconsumer.cli.output import Align, Color, Column, Unknown, say
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
     from zkconsumer.admin.restore import Restored
-    from zkconsumer.history.offsets import Point, Source
+    from zkconsumer.history.offsets import (
+        Committed,
+        PastKafkaOffsets,
+        PastOffsets,
+        Point,
+        Source,
+        Written,
+    )
 
 _COLORS = {"left": Color.BAD, "same": Color.FAINT}
 
@@ -34,6 +44,7 @@ COLUMNS = (
     Column("group", drop_order=4),
     Column("topic"),
     Column("partition", align=Align.RIGHT),
+    Column("store", wide_only=True),
     Column("now", align=Align.RIGHT),
     Column("then", align=Align.RIGHT),
     Column("action", color=_COLORS.get),
@@ -98,6 +109,7 @@ def restore(
     how: Changing,
     *,
     data_dir: Annotated[list[str] | None, DATA_DIR] = None,
+    offsets_log: OffsetsLogs = None,
     tables: Tables = None,
     server_log: ServerLogs = None,
     audit_log: AuditLogs = None,
@@ -111,62 +123,117 @@ def restore(
     undo_tool: UndoTool = False,
     log_chroot: LogChroot = None,
 ) -> None:
-    """Restore offsets in ZooKeeper from ZooKeeper's own logs. A dry run without --execute.
+    """Restore offsets from the servers' own logs. A dry run without --execute.
 
-    The logs contain every offset that was committed since the oldest log that was kept. The command
-    also restores groups that were deleted, with their access control lists, and it can restore into
-    another ensemble (--zookeeper). --tables reads tables that Spark has made of the logs; they lack
-    the access control lists. AGAIN and SKIPPED are the messages that members read again or skip
-    because of the move. Exit code 1: the files do not show the offsets of some partitions, which
-    are not restored.
+    ZooKeeper's logs (--data-dir) contain every offset that was committed since the oldest log that
+    was kept; --tables reads tables that Spark has made of them, without access control lists.
+    Brokers keep the offsets in Kafka in the topic __consumer_offsets (--offsets-log), and remove
+    old commits by compaction, so an offset may be unknown. Each store gets back its own offsets.
+    The command also restores groups that were deleted, with their access control lists, and it can
+    restore into another ensemble (--zookeeper). AGAIN and SKIPPED are the messages that members
+    read again or skip because of the move. Exit code 1: the files do not show the offsets of some
+    partitions, which are not restored.
 
     Example: zkconsumer offsets restore -g billing --data-dir /var/lib/zookeeper --at 03:00
     """
     from zkconsumer.admin.restore import plan_restore
-    from zkconsumer.history.offsets import name_writers, read_past
+    from zkconsumer.history.offsets import name_writers
 
     point = _point(at, before_zxid, undo_session, undo_tool or None)
-    source = _source(data_dir, tables)
+    source = _source(data_dir, tables, offsets_log)
     files = ClientFiles(server_log=server_log, audit_log=audit_log, connections=connections)
+    if offsets_log and at is None:
+        raise ConfigError(
+            "the logs of brokers contain neither transactions nor sessions of ZooKeeper",
+            where="--offsets-log",
+            remedy="choose the moment with --at, or leave out --offsets-log",
+        )
     is_moment = at is not None or before_zxid is not None
     choose = common.groups_to_change if is_moment else common.groups
     names, topics = choose(group, all_groups=all_groups), topics_of(topic)
     with common.connect(names[0] if names else None) as connection:
         chroot = connection.config.zookeeper_chroot if log_chroot is None else log_chroot
-        with reading() as progress:
-            past = read_past(
-                source,
-                point,
-                chroot=chroot.rstrip("/"),
-                groups=names or (),
-                on_progress=progress,
-            )
-        if files.are_given:
+        kafka = _in_kafka(offsets_log or (), point, names or ())
+        past = None
+        if source is not None:
+            past = _in_zookeeper(source, point, chroot.rstrip("/"), names or (), kafka)
+        if past is not None and files.are_given:
             past = name_writers(past, placed(files.read(), past.lifetimes))
-        watch = how.watch(connection, *past.offsets)
+        groups = {*(past.offsets if past else ()), *(kafka.offsets if kafka else ())}
+        watch = how.watch(connection, *sorted(groups))
         limit_s = connection.config.zookeeper_connection_timeout_s
-        found = plan_restore(connection, past, topics=topics, limit_s=limit_s)
-        common.write(map(_row, found.partitions), COLUMNS)
-        plan = with_kafka_notes(connection, found.plan, *found.plan.groups)
+        found = plan_restore(connection, past, kafka=kafka, topics=topics, limit_s=limit_s)
+        common.write(map(_row, found.partitions), _columns(kafka))
+        plan = found.plan
+        if kafka is None:
+            plan = with_kafka_notes(connection, plan, *plan.groups)
         proceed(connection, plan, how, watch)
     if any(one.is_unknown for one in found.partitions):
         raise typer.Exit(Exit.FAILED)
 
 
-def _source(data_dir: Sequence[str] | None, tables: str | None) -> Source:
-    """Return where the transactions are. Raises ConfigError unless exactly one place is given."""
+def _source(
+    data_dir: Sequence[str] | None, tables: str | None, offsets_log: Sequence[str] | None
+) -> Source | None:
+    """Return where ZooKeeper's transactions are; None if only brokers' logs are given.
+
+    Raises ConfigError unless one place is given, or two places of ZooKeeper's transactions are.
+    """
     from zkconsumer.history.inputs import find_servers
     from zkconsumer.history.saved_tables import SavedTransactions
 
+    if not data_dir and tables is None and offsets_log:
+        return None
     if bool(data_dir) == (tables is not None):
         raise ConfigError(
             "both --data-dir and --tables are given"
             if data_dir
             else "neither --data-dir nor --tables is given",
             where="--data-dir, --tables",
-            remedy="give ZooKeeper's dataDir, or the tables that Spark has made of its logs",
+            remedy="give ZooKeeper's dataDir, or the tables that Spark has made of its logs; or a"
+            " broker's log directory (--offsets-log)",
         )
     return SavedTransactions(tables) if tables is not None else find_servers(data_dir or ())
+
+
+def _in_zookeeper(
+    source: Source,
+    point: Point,
+    chroot: str,
+    groups: Collection[str],
+    kafka: PastKafkaOffsets | None,
+) -> PastOffsets | None:
+    """Return the offsets in ZooKeeper; None if there was none, and Kafka had some."""
+    from zkconsumer.history.offsets import read_past
+
+    with reading() as progress:
+        try:
+            return read_past(source, point, chroot=chroot, groups=groups, on_progress=progress)
+        except ConfigError as error:
+            if kafka is None or not kafka.offsets:
+                raise
+            say(f"ZooKeeper: {error.what} ({error.where})")
+            return None
+
+
+def _in_kafka(
+    paths: Sequence[str], point: Point, groups: Collection[str]
+) -> PastKafkaOffsets | None:
+    """Return the offsets in Kafka; None if no log of a broker is given."""
+    if not paths:
+        return None
+    from zkconsumer.history.kafka_offsets import read_past_in_kafka
+
+    replicas = replicas_of(paths)()
+    with reading() as progress:
+        return read_past_in_kafka(replicas, point.value, groups=groups, on_progress=progress)
+
+
+def _columns(kafka: PastKafkaOffsets | None) -> tuple[Column, ...]:
+    """Return the columns; a table names the store only if both stores may be concerned."""
+    if kafka is None:
+        return COLUMNS
+    return tuple(replace(one, wide_only=one.wide_only and one.name != "store") for one in COLUMNS)
 
 
 def _point(
@@ -213,23 +280,36 @@ def _hexadecimal(text: str, *, where: str) -> int:
 
 
 def _row(one: Restored) -> Mapping[str, object]:
-    written = one.written
     return {
         "group": one.group,
         "topic": one.partition.topic,
         "partition": one.partition.partition,
+        "store": one.store.value,
         "now": Unknown(one.now) if isinstance(one.now, str) else one.now,
         "then": Unknown(one.reason) if one.is_unknown else one.then,
         "action": one.action.value,
         "new": one.new,
         "again": one.again,
         "skipped": one.skipped,
-        "written": of_time(written.time_ms) if written and written.time_ms else None,
-        "by": written and (written.consumer or (written.plan and f"plan {written.plan}") or None),
+        **_written(one.written),
         "host": one.host or None,
-        "port": written and written.client.port,
-        "user": written and written.client.user,
-        "session": session_text(written.session) if written and written.session else None,
-        "zxid": f"0x{written.zxid:x}" if written else None,
         "reason": one.reason or None,
     }
+
+
+def _written(written: Written | Committed | None) -> dict[str, object]:
+    """Return the cells that say who wrote the offset of the moment."""
+    from zkconsumer.history.offsets import Written
+
+    time_ms = None if written is None else written.time_ms
+    found = dict.fromkeys(("by", "port", "user", "session", "zxid"))
+    cells: dict[str, object] = {**found, "written": of_time(time_ms) if time_ms else None}
+    if isinstance(written, Written):
+        plan = written.plan and f"plan {written.plan}"
+        cells["by"] = written.consumer or plan or None
+        cells["port"], cells["user"] = written.client.port, written.client.user
+        cells["session"] = session_text(written.session) if written.session else None
+        cells["zxid"] = f"0x{written.zxid:x}"
+    elif written is not None:
+        cells["by"] = written.member or None
+    return cells

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from zkconsumer.errors import HistoryError
 from zkconsumer.history.group_replay import GroupHistory
@@ -13,13 +13,44 @@ from zkconsumer.history.incidents import incidents
 from zkconsumer.history.inputs import History, Problem, Server, zxid_of
 from zkconsumer.history.logs import RowBatch
 from zkconsumer.history.snapshots import read_snapshot
-from zkconsumer.history.tables import Tables
+from zkconsumer.history.tables import Commits, Incident, Ownership, Tables, in_order
 
 STATE_FORMAT: Final = 5
 """The format of `Description.state`; raise it when a class that a state contains changes."""
 
 Progress = Callable[[int], None]
 """Receives the number of rows read so far."""
+
+
+@dataclass
+class KafkaCommits:
+    """The commits in Kafka, as rows of the tables.
+
+    Attributes:
+        commits, incidents: the rows.
+        groups: the groups with a commit.
+        records: the number of records that were read.
+        from_ms, until_ms: the times of the first and of the last record; 0 if there is none.
+        compacted: partition of `__consumer_offsets` -> the time of the last record before which
+            commits are missing.
+        problems: losses and damage of the files.
+    """
+
+    commits: list[Commits] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+    groups: set[str] = field(default_factory=set)
+    records: int = 0
+    from_ms: int = 0
+    until_ms: int = 0
+    compacted: dict[int, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+class KafkaSource(Protocol):
+    """Where commits in Kafka come from; `kafka_offsets.KafkaLogs` reads brokers' logs."""
+
+    def read(self, owners: Iterable[Ownership] = ()) -> KafkaCommits:
+        """Return the commits; `owners` are the owners of partitions in ZooKeeper."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +61,7 @@ class Described:
         snapshot: the file with the state at the beginning; "" if the state was unknown.
         skipped: the number of operations that precede this state and are left out.
         lifetimes: session -> when it began and ended; see `GroupHistory.lifetimes`.
+        kafka: what the brokers' logs contain; None if none are read.
     """
 
     tables: Tables
@@ -41,15 +73,22 @@ class Described:
     snapshot: str = ""
     skipped: int = 0
     lifetimes: Mapping[int, tuple[int | None, int | None]] = field(default_factory=dict)
+    kafka: KafkaCommits | None = None
 
 
 class Description:
     """Reads the files of servers into tables. Call `read` again to continue with the data that the
     servers have appended."""
 
-    def __init__(self, servers: Sequence[Server], groups: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        groups: Collection[str] = (),
+        kafka: KafkaSource | None = None,
+    ) -> None:
         """Create a description of these groups from the files of these servers; an empty list of
-        groups means all groups."""
+        groups means all groups. `kafka` are the logs of brokers, with commits of the groups."""
+        self._kafka = kafka
         self._fold = GroupHistory(groups)
         self._problems: list[Problem] = []
         self._rows = 0
@@ -64,7 +103,7 @@ class Description:
         The state contains pickled objects, so it must come from a place that only you can write.
         """
         description = cls.__new__(cls)
-        description._snapshot = ""
+        description._snapshot, description._kafka = "", None
         fold, problems, rows, zxid, found, overlapping = pickle.loads(state)
         description._fold, description._problems = fold, problems
         description._rows = rows
@@ -102,7 +141,7 @@ class Description:
             self._fold.begin(tree, source.name)
             self._snapshot = source.name
             return tree.zxid
-        if first > 1:
+        if first > 1 and servers:
             what = "no snapshot precedes the first log: the state at its beginning is unknown"
             self._problems.append(Problem("missing", servers[0].name, first, what))
         return 0
@@ -139,8 +178,14 @@ class Description:
         # If a damaged log has grown and is read again, it reports the same damage again.
         problems = list(dict.fromkeys([*self._problems, *self._history.problems]))
         from_ms, until_ms = self._fold.from_ms, self._fold.until_ms
-        found = incidents(tables, until_ms=until_ms, problems=problems)
         groups = sorted(self._fold.groups())
+        kafka = None if self._kafka is None else self._kafka.read(tables.ownership)
+        if kafka is not None:
+            tables, groups = _with_kafka(tables, groups, kafka)
+            problems += kafka.problems
+            from_ms = min(filter(None, (from_ms, kafka.from_ms)), default=0)
+            until_ms = max(until_ms, kafka.until_ms)
+        found = incidents(tables, until_ms=until_ms, problems=problems)
         tables = replace(tables, incidents=found)
         skipped = self._history.skipped if self._snapshot else 0
         return Described(
@@ -153,4 +198,29 @@ class Description:
             self._snapshot,
             skipped,
             self._fold.lifetimes(),
+            kafka,
         )
+
+
+def _with_kafka(
+    tables: Tables, groups: Sequence[tuple[str, str]], kafka: KafkaCommits
+) -> tuple[Tables, list[tuple[str, str]]]:
+    """Return the tables and the groups of both stores.
+
+    A group in Kafka has no chroot: it is the group of the same name in ZooKeeper, if only one
+    chroot has such a group.
+    """
+    chroots: dict[str, list[str]] = {}
+    for chroot, group in groups:
+        chroots.setdefault(group, []).append(chroot)
+    only = {group: some[0] for group, some in chroots.items() if len(some) == 1}
+    for row in kafka.commits:
+        row.chroot = only.get(row.group, "")
+    for incident in kafka.incidents:
+        incident.chroot = only.get(incident.group, "")
+    every = {*groups, *((only.get(group, ""), group) for group in kafka.groups)}
+    commits = in_order([*tables.commits, *kafka.commits])
+    return (
+        replace(tables, commits=commits, incidents=[*tables.incidents, *kafka.incidents]),
+        sorted(every),
+    )

@@ -13,7 +13,17 @@ from operator import itemgetter
 from typing import Final
 
 from zkconsumer.history.inputs import Problem
-from zkconsumer.history.tables import Commits, Event, Incident, Member, Ownership, Tables
+from zkconsumer.history.tables import (
+    KAFKA,
+    ZOOKEEPER,
+    Commits,
+    Event,
+    Incident,
+    Member,
+    Ownership,
+    Tables,
+    in_order,
+)
 from zkconsumer.protocol.model import session_text
 
 REBALANCE_STORM: Final = (5, 300_000)
@@ -50,7 +60,7 @@ KINDS: Final = {
     "blocked partition": "a partition is not held by the member that should own it",
     "late commit": "a former owner commits after another session has claimed the partition",
     "offset moved back": "a commit is lower than the one before it",
-    "offset deleted": "a session deleted an offset znode",
+    "offset deleted": "a session deleted an offset znode, or an offset in Kafka was deleted",
     "commits stopped": f"an owner commits nothing for {STOPPED_AFTER_MS // 1000} s while others do",
     "owner without a registration": (
         f"an owner is not registered as a member for more than {ORPHAN_MS // 1000} s"
@@ -72,6 +82,18 @@ MOMENTARY: Final = frozenset({"offset moved back", "offset deleted"})
 """Incidents without a duration. If an incident of another kind has no end, it still continues."""
 
 
+def writer(run: Commits) -> str:
+    """Return who wrote commits, as text."""
+    if run.by or run.session is not None:
+        return run.by or f"session {session_text(run.session or 0)}"
+    return "a client"
+
+
+def in_kafka(run: Commits) -> str:
+    """Return the words that name the store, if it is Kafka."""
+    return " in Kafka" if run.store == KAFKA else ""
+
+
 def incidents(tables: Tables, *, until_ms: int, problems: list[Problem]) -> list[Incident]:
     """Return all incidents of the tables and of the files, in the order of their times."""
     found = [
@@ -84,7 +106,7 @@ def incidents(tables: Tables, *, until_ms: int, problems: list[Problem]) -> list
         *_unreadable(tables, until_ms),
         *(_of_problem(one, tables) for one in problems),
     ]
-    return sorted(found, key=lambda one: (one.zxid, one.time_ms, one.kind))
+    return in_order(sorted(found, key=lambda one: (one.zxid, one.time_ms, one.kind)))
 
 
 def _incident(
@@ -107,12 +129,13 @@ def _incident(
         ended_ms=ended_ms,
         evidence=list(evidence),
         session=None if kind == "rebalance storm" else row.session,
+        store=row.store if isinstance(row, Commits) else ZOOKEEPER,
     )
 
 
 def _of_problem(problem: Problem, tables: Tables) -> Incident:
     rows: list[Event] = [*tables.members, *tables.ownership, *tables.commits]
-    before = [row.time_ms for row in rows if row.zxid <= problem.zxid]
+    before = [row.time_ms for row in rows if 0 < row.zxid <= problem.zxid]
     return Incident(
         zxid=problem.zxid,
         time_ms=max(before, default=0),
@@ -121,6 +144,7 @@ def _of_problem(problem: Problem, tables: Tables) -> Incident:
         group="",
         kind=problem.kind,
         what=problem.what,
+        store=problem.store,
     )
 
 
@@ -180,8 +204,8 @@ def _flapping(tables: Tables) -> Iterator[Incident]:
 
 def _commits(tables: Tables) -> Iterator[Incident]:
     for run in tables.commits:
-        where = f"{run.topic}-{run.partition}"
-        who = run.by or f"session {session_text(run.session)}"
+        where = f"{run.topic}-{run.partition}{in_kafka(run)}"
+        who = writer(run)
         if run.late:
             yield _incident(
                 run,
@@ -201,6 +225,8 @@ def _stopped(tables: Tables, until_ms: int) -> Iterator[Incident]:
     """Find owners that committed regularly and then stopped, while other members continued."""
     last: dict[tuple[str, str, int], tuple[int, int, int]] = {}
     for run in tables.commits:
+        if run.session is None:
+            continue
         key = (run.chroot, run.group, run.session)
         count, time_ms, pause = last.get(key, (0, 0, 0))
         last[key] = (

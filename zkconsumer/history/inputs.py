@@ -36,6 +36,7 @@ from zkconsumer.history.logs import (
     first_zxid,
     unreadable,
 )
+from zkconsumer.history.tables import ZOOKEEPER
 from zkconsumer.history.transactions import Row
 
 if TYPE_CHECKING:
@@ -77,18 +78,24 @@ class Problem:
         zxid: the transaction at which the problem begins, or the last transaction read before the
             problem.
         what: one sentence that describes the problem.
+        store: `zookeeper` or `kafka`, whose logs have no zxid.
     """
 
     kind: str
     where: str
     zxid: int
     what: str
+    store: str = ZOOKEEPER
 
 
 def zxid_of(source: LogSource) -> int:
     """Return the zxid in the name of a log or a snapshot; -1 for another name."""
     match = _LOG.fullmatch(source.base) or _SNAPSHOT.fullmatch(source.base)
     return int(match[1], 16) if match else -1
+
+
+Wanted: TypeAlias = Callable[[str], bool]
+"""Whether the name of a file, without its directories, is that of a file to read."""
 
 
 # ---- finding files ------------------------------------------------------------------------------
@@ -110,7 +117,7 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
     found: dict[str, Server] = {}
     given = [os.fspath(path) for path in paths]
     for path in given:
-        for source in _sources(path):
+        for source in sources_at(path, _is_of_server, _NAMES):
             _add(found, source)
     servers = [found[name] for name in sorted(found)]
     if not servers:
@@ -138,20 +145,32 @@ def _add(servers: dict[str, Server], source: LogSource) -> None:
         files.append(source)
 
 
-def _sources(given: str) -> Iterator[LogSource]:
-    """Yield the logs and snapshots at a path or a URL."""
-    for source in _at_url(given) if "://" in given else _at_path(Path(given)):
-        if _is_of_server(source.base):
+_NAMES: Final = (
+    "the name of the file is neither that of a log nor that of a snapshot",
+    "log.100000001 and snapshot.100000000",
+)
+
+
+def sources_at(given: str, wanted: Wanted, names: tuple[str, str]) -> Iterator[LogSource]:
+    """Yield the files with a wanted name at a path or a URL: the file itself, the files of a
+    directory and of the directories in it, or the files of an archive.
+
+    `names` are what the error says of a file with another name, and examples of wanted names.
+    Raises what `find_servers` raises.
+    """
+    for source in _at_url(given, wanted) if "://" in given else _at_path(Path(given), wanted):
+        if wanted(source.base):
             yield source
         elif _TAR.fullmatch(source.base):
-            yield from _in_archive(source, _tar_members)
+            yield from _in_archive(source, _tar_members, wanted)
         elif _ZIP.fullmatch(source.base):
-            yield from _in_archive(source, _zip_members)
+            yield from _in_archive(source, _zip_members, wanted)
         else:
+            what, examples = names
             raise BadFileError(
-                "the name of the file is neither that of a log nor that of a snapshot",
+                what,
                 where=given,
-                remedy="keep the server's names, such as log.100000001 and snapshot.100000000; "
+                remedy=f"keep the server's names, such as {examples}; "
                 "archives are tar files, also compressed, and zip files",
             )
 
@@ -161,15 +180,15 @@ def _is_of_server(name: str) -> bool:
     return bool(_LOG.fullmatch(name) or _SNAPSHOT.fullmatch(name))
 
 
-def _at_path(path: Path) -> Iterator[LogSource]:
-    """Yield the file at a path, or the logs and snapshots below it."""
+def _at_path(path: Path, wanted: Wanted) -> Iterator[LogSource]:
+    """Yield the file at a path, or the wanted files below it."""
     if path.is_dir():
         depth = len(path.parts) + MAX_DEPTH
         for folder, folders, names in os.walk(path, onerror=_raise):
             if len(Path(folder).parts) >= depth:
                 folders.clear()
             for name in names:
-                if _is_of_server(name):
+                if wanted(name):
                     yield LogSource.of_path(Path(folder, name))
     elif path.exists():
         yield LogSource.of_path(path)
@@ -185,8 +204,8 @@ def _raise(error: OSError) -> None:
     raise unreadable(str(error.filename), error)
 
 
-def _at_url(url: str) -> Iterator[LogSource]:
-    """Yield the file at a URL, or the logs and snapshots below it, on any filesystem of fsspec."""
+def _at_url(url: str, wanted: Wanted) -> Iterator[LogSource]:
+    """Yield the file at a URL, or the wanted files below it, on any filesystem of fsspec."""
     try:
         from fsspec.core import url_to_fs
 
@@ -199,7 +218,7 @@ def _at_url(url: str) -> Iterator[LogSource]:
         ) from None
     try:
         files.invalidate_cache()  # a stream lists its files again
-        for info in _below(files, files.info(root), MAX_DEPTH):
+        for info in _below(files, files.info(root), MAX_DEPTH, wanted):
             name = str(info["name"])
             path = url.rstrip("/") + name[len(root.rstrip("/")) :]
             # A read changes the time of the last access.
@@ -211,8 +230,12 @@ def _at_url(url: str) -> Iterator[LogSource]:
         raise unreadable(url, error) from None
 
 
-def _below(files: Any, info: Any, levels: int) -> Iterator[Any]:  # Any: types of fsspec
-    """Yield a file, or the logs and snapshots of a directory and of `levels` levels below it.
+Remote: TypeAlias = Any
+"""A filesystem of fsspec, or its description of a file; fsspec has no types."""
+
+
+def _below(files: Remote, info: Remote, levels: int, wanted: Wanted) -> Iterator[Remote]:
+    """Yield a file, or the wanted files of a directory and of `levels` levels below it.
 
     fsspec's own `walk` omits directories that the user may not read.
     """
@@ -221,11 +244,11 @@ def _below(files: Any, info: Any, levels: int) -> Iterator[Any]:  # Any: types o
         return
     for one in files.ls(info["name"], detail=True):
         if one["type"] != "directory":
-            if _is_of_server(one["name"].rpartition("/")[2]):
+            if wanted(one["name"].rpartition("/")[2]):
                 yield one
         # An object store may list a directory as a part of itself.
         elif levels and one["name"].rstrip("/") != info["name"].rstrip("/"):
-            yield from _below(files, one, levels - 1)
+            yield from _below(files, one, levels - 1, wanted)
 
 
 Members: TypeAlias = Iterator[tuple[str, IO[bytes]]]
@@ -247,7 +270,7 @@ def _zip_members(file: IO[bytes]) -> Members:
 
 
 def _in_archive(
-    archived: LogSource, members: Callable[[IO[bytes]], Members]
+    archived: LogSource, members: Callable[[IO[bytes]], Members], wanted: Wanted
 ) -> Iterator[LogSource]:
     """Yield the files of an archive, which are copied into a temporary directory.
 
@@ -259,7 +282,7 @@ def _in_archive(
         with archived.open_raw() as file:
             for name, content in members(file):
                 base = name.rpartition("/")[2]
-                if _is_of_server(base):
+                if wanted(base):
                     # The ending of a name tells how its content is compressed.
                     copy = folder / f"{next(_numbers)}{Path(base).suffix}"
                     with copy.open("wb") as target:

@@ -106,7 +106,7 @@ def unreadable(name: str, error: Exception) -> HistoryError:
     reason = reason.partition("\n")[0].partition("\\n")[0]
     server = ", and whether its server runs" if "://" in name else ""
     return HistoryError(
-        f"a file of ZooKeeper cannot be read: {reason}",
+        f"a file of a server cannot be read: {reason}",
         where=name,
         remedy=f"check the path and its permissions{server}",
     )

@@ -121,6 +121,47 @@ class PastOffsets:
         return self.session is not None
 
 
+class Committed(NamedTuple):
+    """A commit in Kafka.
+
+    Attributes:
+        time_ms: when it took effect, by the broker's clock.
+        member, host: the member that the partition was assigned to then; "" if it is unknown, or if
+            the group has no members of Kafka's own protocol.
+        place: the offset of its record in its partition of `__consumer_offsets`.
+    """
+
+    offset: int
+    metadata: str
+    time_ms: int
+    member: str
+    host: str
+    place: int
+    file: str
+
+
+@dataclass(frozen=True)
+class PastKafkaOffsets:
+    """The offsets of groups in Kafka as they were.
+
+    Attributes:
+        at_ms: the moment.
+        offsets: group -> partition -> the offset in effect; partitions without one are left out.
+        ended: group -> the partitions whose log ends before the moment, so that later commits may
+            be missing.
+        from_ms, until_ms: the times of the first and of the last record that was read; 0 if there
+            is none.
+        problems: losses and damage of the files.
+    """
+
+    at_ms: int
+    offsets: Mapping[str, Mapping[TopicPartition, Committed | str]]
+    ended: Mapping[str, frozenset[TopicPartition]]
+    from_ms: int
+    until_ms: int
+    problems: tuple[Problem, ...]
+
+
 def name_writers(past: PastOffsets, clients: Clients) -> PastOffsets:
     """Return the offsets with the client of each write."""
 

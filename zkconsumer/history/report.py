@@ -15,8 +15,10 @@ from typing import Final, TypeVar
 from zkconsumer.errors import escaped_and_cut
 from zkconsumer.history.clients import UNKNOWN, Client
 from zkconsumer.history.describe import Described
-from zkconsumer.history.incidents import MOMENTARY
+from zkconsumer.history.incidents import MOMENTARY, in_kafka, writer
 from zkconsumer.history.tables import (
+    KAFKA,
+    ZOOKEEPER,
     Commits,
     Event,
     Incident,
@@ -25,6 +27,7 @@ from zkconsumer.history.tables import (
     Rebalance,
     Session,
     Tables,
+    in_order,
 )
 from zkconsumer.protocol.model import session_text
 
@@ -102,8 +105,9 @@ def report(found: Described) -> dict[str, list[dict[str, object]]]:
                 if one.ended_ms is None
                 else seconds_text(one.ended_ms - one.time_ms),
                 "what": one.what,
+                "store": one.store,
                 **_client(one)._asdict(),
-                "zxid": f"0x{one.zxid:x}",
+                "zxid": None if one.store == KAFKA else f"0x{one.zxid:x}",
                 "file": one.file,
             }
             for one in incidents[:MAX_LINES]
@@ -156,6 +160,7 @@ def _group_row(found: Described, chroot: str, group: str) -> dict[str, object]:
         "unowned_s": round(sum(one.unowned_s for one in rebalances), 1),
         "refused": sum(sum(one.refused.values()) for one in rebalances),
         "commits": sum(run.count for run in runs),
+        "in_kafka": sum(run.count for run in runs if run.store == KAFKA),
         "moved_back": sum(run.before is not None and run.first < run.before for run in runs),
         "incidents": len(of(tables.incidents)),
     }
@@ -174,6 +179,7 @@ class Line:
     kind: str
     what: str
     client: Client = field(default=UNKNOWN, compare=False)
+    store: str = ZOOKEEPER
 
 
 def _client(row: Session | Member | Ownership | Commits | Incident) -> Client:
@@ -181,9 +187,12 @@ def _client(row: Session | Member | Ownership | Commits | Incident) -> Client:
 
 
 def timeline(tables: Tables, to_ms: int | None = None) -> list[Line]:
-    """Return the events up to `to_ms` by zxid; commits are summarised as runs."""
+    """Return the events up to `to_ms` by zxid; commits are summarised as runs.
+
+    Events in Kafka have no zxid, and come in by their times.
+    """
     lines = [*_member_lines(tables), *_owner_lines(tables), *_other_lines(tables)]
-    return sorted(one for one in lines if to_ms is None or one.time_ms <= to_ms)
+    return in_order(sorted(one for one in lines if to_ms is None or one.time_ms <= to_ms))
 
 
 def _member_lines(tables: Tables) -> Iterator[Line]:
@@ -208,16 +217,16 @@ def _other_lines(tables: Tables) -> Iterator[Line]:
         what = f"a rebalance began: {_triggers(row.triggers)}"
         yield Line(row.zxid, row.time_ms, row.group, "rebalance", what)
     for run in tables.commits:
-        who = run.by or f"session {session_text(run.session)}"
-        at = f"{run.topic}-{run.partition}"
+        who = writer(run)
+        at = f"{run.topic}-{run.partition}{in_kafka(run)}"
         if run.begins in ("moved back", "edit"):
             what = f"{who} set {at} from {run.before} to {run.first} ({run.begins})"
         else:
             what = f"{who} began to commit {at} at {run.first}"
-        yield Line(run.zxid, run.time_ms, run.group, "commit", what, _client(run))
+        yield Line(run.zxid, run.time_ms, run.group, "commit", what, _client(run), run.store)
     for one in tables.incidents:
         what = f"{one.kind}: {one.what}"
-        yield Line(one.zxid, one.time_ms, one.group, "incident", what, _client(one))
+        yield Line(one.zxid, one.time_ms, one.group, "incident", what, _client(one), one.store)
 
 
 # ---- HTML ---------------------------------------------------------------------------------------

@@ -4,19 +4,29 @@ Times are milliseconds since the epoch by the leader's wall clock. Each row has 
 time at which its event begins, and the file that contains it. `ended_ms` is None for an event that
 has not ended. `host`, `port` and `user` are those of the session's client at that time, or of its
 last connection in the table of sessions; None if they are unknown (`history.clients`).
+has not ended. Commits and incidents name their store: those in Kafka have no zxid, and the time is
+that of the broker.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import get_type_hints
+from typing import Final, Protocol, TypeVar, get_type_hints
 
 from zkconsumer.history.transactions import KINDS, VERSIONED, Row
+
+ZOOKEEPER: Final = "zookeeper"
+KAFKA: Final = "kafka"
 
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """The fields of every row: the time, the transaction and the file in which its event begins."""
+    """The fields of every row: the time, the transaction and the file in which its event begins.
+
+    `zxid` is 0 for an event in Kafka.
+    """
 
     zxid: int
     time_ms: int
@@ -159,17 +169,23 @@ class Commits(Event):
     back.
 
     Attributes:
-        begins: `first` seen, `session` changed, `moved back`, or `edit` by an operator's tool.
-        by: the consumer id of the session; empty for a tool.
+        session: the session that wrote; for a commit in Kafka, the session that owned the partition
+            in ZooKeeper then, or None.
+        begins: `first` seen, `session` changed, `moved back`, or `edit` by an operator's tool. In
+            Kafka `member` instead of `session`.
+        by: the consumer id of the session; empty for a tool. In Kafka the member to which the
+            partition was assigned, or the consumer that owned it in ZooKeeper.
         late: another session owned the partition when this session committed.
         longest_pause_ms: the longest time between two commits of the run.
+        store: `zookeeper` or `kafka`.
+        place: in Kafka, the offset of the first commit in its partition of `__consumer_offsets`.
     """
 
     chroot: str
     group: str
     topic: str
     partition: int
-    session: int
+    session: int | None
     by: str
     begins: str
     late: bool
@@ -183,6 +199,8 @@ class Commits(Event):
     host: str | None = None
     port: int | None = None
     user: str | None = None
+    store: str = ZOOKEEPER
+    place: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,6 +212,7 @@ class Incident(Event):
         what: one sentence.
         evidence: further facts, one text each.
         session: the session that the incident is about; None if there is not exactly one.
+        store: `zookeeper` or `kafka`.
     """
 
     chroot: str
@@ -206,6 +225,7 @@ class Incident(Event):
     host: str | None = None
     port: int | None = None
     user: str | None = None
+    store: str = ZOOKEEPER
 
 
 TABLES: dict[str, type[Event]] = {
@@ -245,7 +265,34 @@ def columns_of(table: type[Event]) -> dict[str, object]:
 def as_dict(row: Event) -> dict[str, object]:
     """Return a row as a dictionary. A time before the logs is unknown, and not the year 1970."""
     found = {name: getattr(row, name) for name in _NAMES[type(row)]}
-    return found if found["time_ms"] else {**found, "time_ms": None}
+    unknown = [] if found["time_ms"] else ["time_ms"]
+    if found.get("store") == KAFKA:
+        unknown += [name for name in ("zxid", "last_zxid") if name in found]
+    return {**found, **dict.fromkeys(unknown)} if unknown else found
+
+
+class Placed(Protocol):
+    """A row or a line with a time and a store."""
+
+    @property
+    def time_ms(self) -> int: ...
+    @property
+    def store(self) -> str: ...
+
+
+P = TypeVar("P", bound=Placed)
+
+
+def in_order(rows: Sequence[P]) -> list[P]:
+    """Return rows of both stores in one order: those of ZooKeeper stay in their order, and those of
+    Kafka come in by their times."""
+    zookeeper = [row for row in rows if row.store != KAFKA]
+    kafka = sorted((row for row in rows if row.store == KAFKA), key=_time_ms)
+    return list(heapq.merge(zookeeper, kafka, key=_time_ms)) if kafka else zookeeper
+
+
+def _time_ms(row: Placed) -> int:
+    return row.time_ms
 
 
 def transaction(row: Row, file: str) -> Transaction:

@@ -78,6 +78,14 @@ class GroupOffsets:
             for tp, one in found.items()
         }
 
+    def members(self, group: str, *, limit_s: float) -> list[str]:
+        """Return the group's members of Kafka's own protocol, each as "CLIENT at HOST".
+
+        Only zkconsumer's own connections ask for them: without these, the list is empty. Raises
+        FetchError if the brokers do not answer.
+        """
+        return [] if self._lookup is None else self._lookup.members(group, limit_s)
+
     def close(self) -> None:
         if self._lookup is not None:
             self._lookup.close()

@@ -146,6 +146,14 @@ def _stored(found: requests.FetchedOffset | None) -> OffsetAndMetadata | str | N
     return OffsetAndMetadata(found.offset, found.metadata.removesuffix("\0"))
 
 
+def _no_coordinator(address: tuple[str, int], lost: OSError | MalformedError) -> FetchError:
+    return FetchError(
+        f"the group's coordinator does not answer: {why(lost)}",
+        where=f"{address[0]}:{address[1]}",
+        remedy="check that the broker runs; another broker may take its place",
+    )
+
+
 def _fetch_request(limits: FetchLimits, request: SessionRequest, version: int) -> bytes:
     return requests.fetch_request(version, limits, request)
 
@@ -342,12 +350,7 @@ class Lookup:
             return dict(zip(wanted, answers, strict=True))
         except LOST as lost:
             self._coordinators.clear()
-            error = FetchError(
-                f"the group's coordinator does not answer: {why(lost)}",
-                where=f"{address[0]}:{address[1]}",
-                remedy="check that the broker runs; another broker may take its place",
-            )
-            return dict.fromkeys(wanted, error)
+            return dict.fromkeys(wanted, _no_coordinator(address, lost))
 
     def _find_coordinators(self, groups: Iterable[str], timeout_s: float) -> dict[str | int, int]:
         """Look up the coordinators that are not known; return the error of each that stays
@@ -372,6 +375,48 @@ class Lookup:
             else:
                 self._coordinators[key] = address
         return errors
+
+    def members(self, group: str, timeout_s: float) -> list[str]:
+        """Return the group's members of Kafka's own protocol; brokers before 0.9 have none.
+
+        `timeout_s` is the time limit in seconds. Raises FetchError if the brokers do not answer, or
+        if they refuse to.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            if not self._finds_offsets_topic(timeout_s):
+                return []  # the request for the group's coordinator would create it
+            while True:
+                error, members = self._members_once(group, max(0.001, deadline - time.monotonic()))
+                if error not in _PASSING or time.monotonic() + _PAUSE_S > deadline:
+                    break
+                self._coordinators.clear()
+                time.sleep(_PAUSE_S)
+        except AuthenticationError as refusal:
+            raise refusal.error from refusal
+        if error:
+            raise FetchError(f"Kafka: {name_of(error)}", where=group, remedy="try again")
+        return members
+
+    def _members_once(self, group: str, timeout_s: float) -> tuple[int, list[str]]:
+        """Ask the group's coordinator once; return the error, and the members."""
+        for error in self._find_coordinators([group], timeout_s).values():
+            return error, []
+        address = self._coordinators[self._coordinator_key(group)]
+        try:
+            if address not in self._connections:
+                self._connections[address] = connect(address, self._settings, timeout_s)
+            if requests.DESCRIBE_GROUPS not in self._connections[address].versions:
+                return 0, []
+            return self._ask(
+                address,
+                requests.DESCRIBE_GROUPS,
+                lambda version: requests.members_request(group),
+                requests.members,
+                timeout_s,
+            )
+        except LOST as lost:
+            raise _no_coordinator(address, lost) from lost
 
     def ends(
         self,

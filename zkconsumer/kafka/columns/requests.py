@@ -27,6 +27,7 @@ LIST_OFFSETS: Final = 2
 METADATA: Final = 3
 OFFSET_FETCH: Final = 9
 FIND_COORDINATOR: Final = 10
+DESCRIBE_GROUPS: Final = 15
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
@@ -38,7 +39,13 @@ Versions = Mapping[int, int]
 # receive an ApiVersions request.
 _OFFSETS_OF_GROUPS: Final = {OFFSET_FETCH: 1, FIND_COORDINATOR: 0}
 OF_0_8: Final[Versions] = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, **_OFFSETS_OF_GROUPS}
-OF_0_9: Final[Versions] = {FETCH: 1, LIST_OFFSETS: 0, METADATA: 0, **_OFFSETS_OF_GROUPS}
+OF_0_9: Final[Versions] = {
+    FETCH: 1,
+    LIST_OFFSETS: 0,
+    METADATA: 0,
+    **_OFFSETS_OF_GROUPS,
+    DESCRIBE_GROUPS: 0,
+}
 
 # The versions that this module supports, the preferred one first.
 _KNOWN: Final[Mapping[int, Sequence[int]]] = {
@@ -48,6 +55,7 @@ _KNOWN: Final[Mapping[int, Sequence[int]]] = {
     # Version 0 reads the offsets in ZooKeeper.
     OFFSET_FETCH: (1,),
     FIND_COORDINATOR: (0,),
+    DESCRIBE_GROUPS: (0,),
     SASL_HANDSHAKE: (1, 0),
     SASL_AUTHENTICATE: (0,),
 }
@@ -320,6 +328,30 @@ def committed(version: int, response: FieldReader) -> dict[TopicPartition, Fetch
         return [(TopicPartition(name, one), rest) for one, rest in response.each(partition)]
 
     return dict(one for part in response.each(topic) for one in part)
+
+
+def members_request(group: str) -> bytes:
+    return array([text(group)])
+
+
+def members(version: int, response: FieldReader) -> tuple[int, list[str]]:
+    """Return the error, and the members of Kafka's own protocol: "CLIENT at HOST"."""
+
+    def member() -> str:
+        response.text()  # the member's id
+        client, host = response.text(), response.text().removeprefix("/")
+        response.octets()  # the subscription
+        response.octets()  # the assignment
+        return f"{client} at {host}"
+
+    def group() -> tuple[int, list[str]]:
+        error = response.int16()
+        for _ in ("group", "state", "type of the protocol", "protocol"):
+            response.text()
+        return error, response.each(member)
+
+    (found,) = response.each(group)
+    return found
 
 
 # ---- Fetch ---------------------------------------------------------------------------------------

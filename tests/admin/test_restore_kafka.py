@@ -1,0 +1,141 @@
+"""On real servers, offsets of both stores are restored from ZooKeeper's and the broker's logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.kafka.offsets import foreign, new_style_member
+from support.members.group import Group, group_on
+
+from zkconsumer import ConsumerConfig
+from zkconsumer.admin.apply import Live, apply
+from zkconsumer.admin.broker_offsets import BrokerOffsets
+from zkconsumer.admin.group_changes import plan_undo
+from zkconsumer.admin.lag import Source
+from zkconsumer.admin.plan import load_plan
+from zkconsumer.admin.restore import Restoration, RestoreAction, plan_restore
+from zkconsumer.errors import RefusedError
+from zkconsumer.history.inputs import find_servers
+from zkconsumer.history.kafka_offsets import read_past_in_kafka
+from zkconsumer.history.offset_logs import find_replicas
+from zkconsumer.history.offsets import Choice, Point, read_past
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.zk.client import ZooKeeperClient
+
+pytestmark = pytest.mark.server
+LIMIT_S = 60.0
+
+Stored = tuple[str | None, dict[int, int]]
+"""A group's offset of partition 0 in ZooKeeper, and its offsets in Kafka."""
+
+
+@dataclass
+class Stage:
+    """A group, and the tools' connection."""
+
+    group: Group
+    tools: ZooKeeperClient
+    backups: Path
+
+    def commit(self, zookeeper: int | None, kafka: Mapping[int, int]) -> int:
+        """Commit to ZooKeeper and to Kafka; return a time after that, in ms."""
+        if zookeeper is not None:
+            self.group.write(0, str(zookeeper).encode())
+        if kafka:
+            with foreign(*self._place) as one:
+                one.commit(kafka)
+        at_ms = time.time_ns() // 1_000_000
+        while time.time_ns() // 1_000_000 <= at_ms:
+            pass
+        return at_ms
+
+    @property
+    def _place(self) -> tuple[str, str, str]:
+        return self.group.sandbox.zookeeper_connect, self.group.name, self.group.topic
+
+    @property
+    def stored(self) -> Stored:
+        with foreign(*self._place) as one:
+            return self.group.stored(0), one.offsets(0, 1)
+
+    def plan(self, at_ms: int, *, zookeeper: bool = True) -> Restoration:
+        servers = self.group.sandbox.zookeeper.directory / "data"
+        brokers = self.group.sandbox.broker.directory / "data"
+        names = [self.group.name]
+        past = None
+        if zookeeper:
+            past = read_past(find_servers([servers]), Point(Choice.TIME, at_ms), groups=names)
+        kafka = read_past_in_kafka(find_replicas([brokers]), at_ms, groups=names)
+        return plan_restore(self.tools, past, kafka=kafka, limit_s=LIMIT_S)
+
+    def carry_out(self, found: Restoration, live: Live = Live.REFUSE) -> Path:
+        store = BrokerOffsets.of(self.tools)
+        report = apply(self.tools, found.plan, backup_dir=self.backups, kafka=store, live=live)
+        assert report.backup is not None
+        return report.backup
+
+
+@pytest.fixture
+def stage(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Stage]:
+    with group_on(sandbox, unique, partitions=2, messages=30) as group:
+        config = ConsumerConfig(group_id=group.name, zookeeper_connect=sandbox.zookeeper_connect)
+        with ZooKeeperClient(config) as tools:
+            yield Stage(group, tools, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "kafka"), [(3, {0: 3, 1: 4}), (None, {0: 3, 1: 4})], ids=["dual", "kafka"]
+)
+def test_each_store_is_restored(stage: Stage, zookeeper: int | None, kafka: dict[int, int]) -> None:
+    """A group with offsets in both stores gets both back, one with offsets in Kafka only those in
+    Kafka; the backup undoes that."""
+    at_ms = stage.commit(zookeeper, kafka)
+    stage.commit(zookeeper and 9, {0: 9, 1: 2})
+    before = stage.stored
+    found = stage.plan(at_ms, zookeeper=zookeeper is not None)
+    assert {
+        (row.store, row.partition.partition, row.now, row.then) for row in found.partitions
+    } == {
+        *([(Source.ZOOKEEPER, 0, 9, 3)] if zookeeper else []),
+        (Source.KAFKA, 0, 9, 3),
+        (Source.KAFKA, 1, 2, 4),
+    }
+    backup = stage.carry_out(found)
+    assert stage.stored == (zookeeper and str(zookeeper), kafka)
+    undo = plan_undo(stage.tools, load_plan(backup), kafka=BrokerOffsets.of(stage.tools))
+    apply(stage.tools, undo, backup_dir=stage.backups, kafka=BrokerOffsets.of(stage.tools))
+    assert stage.stored == before
+
+
+def test_members_of_the_brokers_group(stage: Stage) -> None:
+    """While a consumer of Kafka's own protocol is in the group, nothing is written to either store,
+    even with --force-live."""
+    at_ms = stage.commit(3, {0: 3})
+    stage.commit(9, {0: 9})
+    before, found = stage.stored, stage.plan(at_ms)
+    with new_style_member(
+        stage.group.sandbox.zookeeper_connect, stage.group.name, stage.group.topic
+    ):
+        for live in Live:
+            with pytest.raises(RefusedError, match="only from the members of a group"):
+                stage.carry_out(found, live)
+        assert stage.group.stored(0) == "9"
+    assert stage.stored == before
+    stage.carry_out(found)
+    assert stage.stored == ("3", {0: 3})
+
+
+def test_later_commits(stage: Stage) -> None:
+    """If the moment is after the end of the log, and the offset has changed since, the offset is
+    unknown, and is not changed."""
+    at_ms = stage.commit(None, {0: 3})
+    brokers = [stage.group.sandbox.broker.directory / "data"]
+    kafka = read_past_in_kafka(find_replicas(brokers), at_ms + 3_600_000, groups=[stage.group.name])
+    stage.commit(None, {0: 5})
+    (row,) = plan_restore(stage.tools, None, kafka=kafka, limit_s=LIMIT_S).partitions
+    assert (row.is_unknown, row.action, row.now) == (True, RestoreAction.LEFT, 5)
+    assert "has changed since" in row.reason
