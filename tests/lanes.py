@@ -569,6 +569,11 @@ SINGLE_TESTS = (
         "tests/cli/test_offsets.py::test_by_time_on_old_brokers",
     ),
     *_later(
+        "Starts brokers of each release, which takes half a minute each. "
+        "tests/golden/test_offsets.py reads their recorded segments.",
+        "tests/history/test_offsets_on_brokers.py",
+    ),
+    *_later(
         "Takes 40 s, because it starts three servers and kills leaders. The normal lane restores "
         "the moments of one server.",
         "tests/admin/test_restore.py::test_faults_of_an_ensemble",

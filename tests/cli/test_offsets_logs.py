@@ -42,7 +42,7 @@ def test_one_timeline(call: Run) -> None:
     assert {line["store"] for line in lines} == {"kafka", "zookeeper"}
     assert all((line["zxid"] is None) == (line["store"] == "kafka") for line in lines)
     table = call("history", "timeline", *both)[1]
-    assert table.splitlines()[0].split() == ["TIME", "GROUP", "KIND", "WHAT", "STORE"]
+    assert table.splitlines()[0].split()[:5] == ["TIME", "GROUP", "KIND", "WHAT", "STORE"]
     assert "began to commit orders-0 in Kafka at" in table
 
 

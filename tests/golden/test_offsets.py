@@ -33,19 +33,6 @@ def known(path: Path, at_ms: int) -> tuple[Offsets, set[tuple[str, int]]]:
     return found, unknown
 
 
-def test_each_release_is_recorded() -> None:
-    """There is a recording of each format, and compacted ones of the oldest and newest release."""
-    assert [name(one) for one in RECORDINGS] == [
-        "0.10.2.2",
-        "0.11.0.3",
-        "0.8.2.2",
-        "0.8.2.2-compacted",
-        "1.1.1",
-        "3.9.1",
-        "3.9.1-compacted",
-    ]
-
-
 @pytest.mark.parametrize("path", COMPLETE, ids=name)
 def test_every_moment(path: Path) -> None:
     """The offsets and metadata of each moment are those that OffsetFetch returned, also within

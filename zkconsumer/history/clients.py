@@ -480,4 +480,5 @@ def name_clients(tables: Tables, clients: Clients) -> None:
     rows: tuple[Member | Ownership | Commits | Incident, ...]
     rows = (*tables.members, *tables.ownership, *tables.commits, *tables.incidents)
     for row in rows:
-        row.host, row.port, row.user = clients.at(row.session, row.time_ms)
+        if row.session is not None:
+            row.host, row.port, row.user = clients.at(row.session, row.time_ms)

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RawPartition
 
+from support.jvm.member import JvmMember
 from support.kafka.logs import producer
 from support.kafka.offsets import LIMIT_S, foreign
 from support.members.group import Group
@@ -31,7 +32,8 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings
 
 TOPIC = "orders"
-TOOL, DUAL, KAFKA, BATCH, NEW, IDLE = "tool", "dual", "kafka", "batch", "new", "idle"
+TOOL, DUAL, KAFKA, BATCH = "tool", "dual", "kafka", "batch"
+NEW, IDLE, JVM = "new", "idle", "jvm"
 
 WITH_MEMBERS = ("0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1", "3.9.1")
 """The releases whose brokers have groups of their own."""
@@ -98,7 +100,7 @@ def recorded(release: str, directory: Path, **overrides: object) -> Iterator[Rec
     with Sandbox(directory, release=release, tick_time_s=0.1, overrides=settings) as sandbox:
         sandbox.create_topic(TOPIC, partitions=2)
         sandbox.produce(TOPIC, 60)
-        yield Recording(sandbox, (TOOL, DUAL, KAFKA, BATCH, NEW, IDLE))
+        yield Recording(sandbox, (TOOL, DUAL, KAFKA, BATCH, NEW, IDLE, JVM))
 
 
 def everyone_commits(one: Recording, release: str) -> None:
@@ -152,6 +154,25 @@ def members_commit(one: Recording) -> None:
             member.read(60)
             member.connector.commit_offsets()
             one.record()
+
+
+def jvm_member_commits(one: Recording, directory: Path) -> None:
+    """A JVM member of 0.8.2.2 commits to both stores."""
+    member = JvmMember(
+        "0.8.2.2",
+        one.sandbox.zookeeper_connect,
+        JVM,
+        name="jvm",
+        directory=directory,
+        topics=[TOPIC],
+        properties={"offsets.storage": "kafka", "auto.commit.enable": "true"},
+        consume=60,
+    )
+    try:
+        eventually(lambda: sum(at for at, _ in one.offsets()[JVM].values()) >= 60)
+        one.record()
+    finally:
+        member.end()
 
 
 def new_members_commit(one: Recording) -> None:
@@ -235,12 +256,12 @@ def moments_of(path: Path) -> list[tuple[int, Offsets]]:
 
 
 def main(target: Path) -> None:
-    """Record each release, and the compaction of the oldest and the newest one."""
+    """Record each release, and the compaction of an old and of the newest one."""
     for release in ("0.8.2.2", "0.10.2.2", "0.11.0.3", "1.1.1", "3.9.1"):
         with TemporaryDirectory() as folder, recorded(release, Path(folder)) as one:
             everyone_commits(one, release)
             archive(one, target / f"{release}.tar.gz")
-    for release in ("0.8.2.2", "3.9.1"):
+    for release in ("0.10.2.2", "3.9.1"):
         with TemporaryDirectory() as folder, recorded(release, Path(folder), **COMPACTING) as one:
             compaction(one)
             archive(one, target / f"{release}-compacted.tar.gz")

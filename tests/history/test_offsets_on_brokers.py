@@ -1,0 +1,78 @@
+"""Real brokers of each release: their segments say what they answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.history.offset_commits import (
+    COMPACTING,
+    IDLE,
+    TOOL,
+    Recording,
+    compaction,
+    everyone_commits,
+    jvm_member_commits,
+    recorded,
+)
+
+from zkconsumer.history.kafka_offsets import read_past_in_kafka
+from zkconsumer.history.offset_logs import find_replicas
+from zkconsumer.history.offsets import Committed
+
+pytestmark = pytest.mark.server
+
+
+def wrong(one: Recording) -> list[tuple[int, str, int]]:
+    """Return the moments, groups and partitions whose offset differs from what OffsetFetch
+    answered; an unknown offset does not differ."""
+    found = []
+    for at_ms, answered in one.moments:
+        past = read_past_in_kafka(find_replicas(one.log_dirs), at_ms).offsets
+        known = {
+            (group, tp.partition): (then.offset, then.metadata)
+            if isinstance(then, Committed)
+            else None
+            for group, some in past.items()
+            for tp, then in some.items()
+        }
+        wanted = {(group, n): then for group, some in answered.items() for n, then in some.items()}
+        found += [
+            (at_ms, *key)
+            for key in known.keys() | wanted.keys()
+            if known.get(key, ()) not in (None, wanted.get(key))
+        ]
+    return found
+
+
+@pytest.mark.parametrize(
+    "release", ["0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1", "3.9.1"]
+)
+def test_each_release(release: str, tmp_path: Path) -> None:
+    """Every commit by tools, members of both kinds of clients and transactions is found at each
+    moment; none is unknown."""
+    with recorded(release, tmp_path / "servers") as one:
+        everyone_commits(one, release)
+        jvm_member_commits(one, tmp_path)
+        assert len(one.moments) >= 8
+        assert wrong(one) == []
+        last_ms = one.moments[-1][0]
+        past = read_past_in_kafka(find_replicas(one.log_dirs), last_ms).offsets
+        assert not [
+            then for some in past.values() for then in some.values() if isinstance(then, str)
+        ]
+
+
+@pytest.mark.parametrize("release", ["0.10.2.2", "1.1.1", "3.9.1"])
+def test_compaction(release: str, tmp_path: Path) -> None:
+    """While the cleaner compacts the topic, no offset is wrong: early ones of a busy group are
+    unknown, and the offset of an idle group is known."""
+    with recorded(release, tmp_path, **COMPACTING) as one:
+        compaction(one)
+        assert wrong(one) == []
+        past = [
+            read_past_in_kafka(find_replicas(one.log_dirs), at_ms).offsets
+            for at_ms, _ in one.moments
+        ]
+        assert all(isinstance(then, Committed) for found in past for then in found[IDLE].values())
+        assert any(isinstance(then, str) for found in past for then in found.get(TOOL, {}).values())
