@@ -91,8 +91,7 @@ def stage(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> Ite
     ("zookeeper", "kafka"), [(3, {0: 3, 1: 4}), (None, {0: 3, 1: 4})], ids=["dual", "kafka"]
 )
 def test_each_store_is_restored(stage: Stage, zookeeper: int | None, kafka: dict[int, int]) -> None:
-    """A group with offsets in both stores gets both back, one with offsets in Kafka only those in
-    Kafka; the backup undoes that."""
+    """Each store gets back the offsets that it had, and the backup undoes that."""
     at_ms = stage.commit(zookeeper, kafka)
     stage.commit(zookeeper and 9, {0: 9, 1: 2})
     before = stage.stored
@@ -112,8 +111,7 @@ def test_each_store_is_restored(stage: Stage, zookeeper: int | None, kafka: dict
 
 
 def test_members_of_the_brokers_group(stage: Stage) -> None:
-    """While a consumer of Kafka's own protocol is in the group, nothing is written to either store,
-    even with --force-live."""
+    """Nothing is written while a consumer of Kafka's own protocol is in the group."""
     at_ms = stage.commit(3, {0: 3})
     stage.commit(9, {0: 9})
     before, found = stage.stored, stage.plan(at_ms)
@@ -130,8 +128,7 @@ def test_members_of_the_brokers_group(stage: Stage) -> None:
 
 
 def test_later_commits(stage: Stage) -> None:
-    """If the moment is after the end of the log, and the offset has changed since, the offset is
-    unknown, and is not changed."""
+    """An offset that has changed since the end of the log is unknown, and is kept."""
     at_ms = stage.commit(None, {0: 3})
     brokers = [stage.group.sandbox.broker.directory / "data"]
     kafka = read_past_in_kafka(find_replicas(brokers), at_ms + 3_600_000, groups=[stage.group.name])

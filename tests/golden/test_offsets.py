@@ -35,8 +35,7 @@ def known(path: Path, at_ms: int) -> tuple[Offsets, set[tuple[str, int]]]:
 
 @pytest.mark.parametrize("path", COMPLETE, ids=name)
 def test_every_moment(path: Path) -> None:
-    """The offsets and metadata of each moment are those that OffsetFetch returned, also within
-    transactions."""
+    """The offsets and metadata of each moment are those that OffsetFetch returned."""
     moments = moments_of(path)
     assert len(moments) >= 6
     for at_ms, answered in moments:
@@ -45,8 +44,7 @@ def test_every_moment(path: Path) -> None:
 
 @pytest.mark.parametrize("path", COMPACTED, ids=name)
 def test_compaction(path: Path) -> None:
-    """An offset is what OffsetFetch returned, or unknown. An idle group's offset is always known,
-    as is the last offset of a busy group; earlier ones were compacted away."""
+    """An offset is what OffsetFetch returned, or unknown; that of an idle group is known."""
     moments = moments_of(path)
     answers = [(known(path, at_ms), answered) for at_ms, answered in moments]
     for (found, unknown), answered in answers:

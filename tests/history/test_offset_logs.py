@@ -82,10 +82,7 @@ def test_a_deletion_without_a_time(tmp_path: Path) -> None:
 
 
 def test_compaction(tmp_path: Path) -> None:
-    """Before its first record that is left, an offset is unknown; from it on it is known.
-
-    An offset without a later record is left, so it is known although others are not.
-    """
+    """An offset is unknown before its first record that is left, and known from there on."""
     left = [commit(1, "idle", 1, 110), commit(6, "g", 8, 160), commit(7, "g", 9, 170)]
     segment(tmp_path, 0, batch(left))
     assert [offset(ms, tmp_path) for ms in (100, 159, 160, 170)] == ["unknown", "unknown", 8, 9]
@@ -105,8 +102,7 @@ def test_nothing_is_missing_before_the_moment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpoint", [None, 2])
 def test_a_lost_segment(tmp_path: Path, checkpoint: int | None) -> None:
-    """Where the cleaner has not been, missing offsets are a lost segment: the offset is unknown
-    from there to its next record, and the loss is a problem."""
+    """Where the cleaner has not been, an offset is unknown after missing records."""
     segment(tmp_path, 0, batch([commit(0, "g", 1, 100), commit(1, "g", 2, 110)]))
     segment(tmp_path, 5, batch([commit(5, "h", 7, 150), commit(6, "g", 6, 160)]))
     if checkpoint is not None:
@@ -122,8 +118,7 @@ def test_a_lost_segment(tmp_path: Path, checkpoint: int | None) -> None:
 
 
 def test_a_segment_that_was_cleaned(tmp_path: Path) -> None:
-    """A segment whose first record has a higher offset than its name was cleaned, and so were the
-    segments before it; without the checkpoint, this shows that no segment is lost."""
+    """A first record above the segment's name shows that the cleaner was there."""
     segment(tmp_path, 0, batch([commit(0, "idle", 1, 100)]))
     segment(tmp_path, 3, batch([commit(5, "g", 7, 150)]))
     assert (offset(120, tmp_path, group="idle"), offset(120, tmp_path)) == (1, "unknown")
@@ -140,8 +135,7 @@ def test_an_index_without_its_segment(tmp_path: Path) -> None:
 
 
 def test_gaps_above_the_checkpoint(tmp_path: Path) -> None:
-    """Above the cleaner's checkpoint a missing offset is a loss, also within a segment: a follower
-    may have copied it from a leader that was compacted meanwhile."""
+    """Above the cleaner's checkpoint, each missing record is a loss."""
     segment(tmp_path, 0, batch([commit(0, "g", 1, 100), commit(5, "h", 7, 150)]))
     assert offset(150, tmp_path) == 1
     (tmp_path / CHECKPOINT).write_text("0\n1\n__consumer_offsets 3 2\n")
@@ -150,8 +144,7 @@ def test_gaps_above_the_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [40, 70])
 def test_a_damaged_batch(tmp_path: Path, place: int) -> None:
-    """A damaged batch is named with its byte; the other batches are read, and offsets are unknown
-    until their next record."""
+    """A damaged batch is named with its byte, and the other batches are read."""
     batches = [batch([commit(n, "g", n, 100 + n)]) for n in range(4)]
     size = len(batches[0])
     data = bytearray(b"".join(batches))
@@ -178,8 +171,7 @@ def test_ends_of_segments(tmp_path: Path) -> None:
 
 
 def test_replicas(tmp_path: Path) -> None:
-    """What one broker has compacted, another one still knows; a copy that ends before the moment
-    counts only if no other one is longer."""
+    """One broker still knows what another one has compacted; an ended copy counts less."""
     first = [commit(0, "g", 1, 100), commit(1, "g", 2, 110)]
     segment(tmp_path / "a", 0, batch(first))
     segment(tmp_path / "b", 0, batch([commit(1, "g", 2, 110), commit(2, "g", 3, 120)]))
@@ -208,8 +200,7 @@ def test_unknown_versions(tmp_path: Path) -> None:
 
 
 def test_rows(tmp_path: Path) -> None:
-    """A run of commits is one row; a lower offset begins another one, and a deletion is an
-    incident."""
+    """A run of commits is one row; a lower offset or a deletion ends it."""
     records = [commit(n, "g", value, 100 + n) for n, value in enumerate((5, 6, 6, 2, None, 9))]
     segment(tmp_path, 0, batch(records))
     found = rows(tmp_path)
@@ -224,8 +215,7 @@ def test_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["data", "__consumer_offsets-3", "segment"])
 def test_paths(tmp_path: Path, given: str) -> None:
-    """A log directory, a directory of a partition, or a segment can be named; the checkpoint beside
-    them is found."""
+    """A log directory, a partition's directory or a segment can be named."""
     file = segment(tmp_path, 0, batch([commit(0, "g", 1, 100), commit(5, "h", 7, 150)]))
     (tmp_path / CHECKPOINT).write_text("0\n1\n__consumer_offsets 3 2\n")
     path = {"data": tmp_path, "segment": file}.get(given, file.parent)
