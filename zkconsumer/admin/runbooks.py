@@ -55,32 +55,47 @@ WAYS: Final[Mapping[Program, Way]] = {
         "Without a stop: restart the members one by one with `offsets.storage=kafka` and"
         " `dual.commit.enabled=true`; then Kafka has the offsets before step 3.",
     ),
+    # The fields of the input, by their labels: class KafkaTransport of graylog2-server 3.3 to 6.
     Program.GRAYLOG: Way(
         "Stop the Kafka input in Graylog (System / Inputs), on all nodes.",
-        "Edit the input: switch its legacy mode (ZooKeeper) off, name the bootstrap servers, and"
-        " give the same consumer group.",
-        "Edit the input: switch its legacy mode on again.",
-        _EMBEDDED,
+        "Use Graylog 3.3 or later, and edit the input: switch `Legacy mode` off, fill in `Bootstrap"
+        " Servers`, and keep `Consumer group id` (by default `graylog2`). `Custom Kafka properties`"
+        " for the old consumer have other names in the new one.",
+        "Edit the input: switch `Legacy mode` on again.",
+        f"{_EMBEDDED} By default, `Auto offset reset` is `largest`: without an offset in Kafka, the"
+        " input skips what is in the topic. Check step 3 before step 4.",
     ),
+    # Flume's User Guide: Kafka Source and Kafka Channel in 1.6, with the deprecated properties in
+    # 1.7 and 1.9.
     Program.FLUME: Way(
         "Stop the agents whose Kafka source or channel uses the group.",
-        "Use Flume 1.7 or later: set `kafka.bootstrap.servers` and `kafka.consumer.group.id`, and"
-        " remove `zookeeperConnect`. With the offsets of step 3 in Kafka, Flume's own migration"
-        " (`migrateZookeeperOffsets`) has nothing to do.",
+        "Use Flume 1.7 or later. For a source, set `kafka.bootstrap.servers` in place of"
+        " `zookeeperConnect`, `kafka.consumer.group.id` in place of `groupId`, and `kafka.topics`"
+        " in place of `topic`; for a channel, `kafka.topic` in place of `topic`. Set"
+        " `migrateZookeeperOffsets=false`: the offsets of step 3 are in Kafka.",
         _OLD,
         _EMBEDDED,
     ),
+    # The options of logstash-input-kafka 2.0 and 3.0 (lib/logstash/inputs/kafka.rb, CHANGELOG.md).
     Program.LOGSTASH: Way(
         "Stop the Logstash processes whose Kafka input uses the group.",
-        "Use a Kafka input that has `bootstrap_servers` (Logstash 5 or later): remove `zk_connect`,"
-        " and keep `group_id`.",
+        "Use version 3 or later of the Kafka input (Logstash 5 or later). Set `bootstrap_servers`"
+        " in place of `zk_connect`, and `topics` or `topics_pattern` in place of `topic_id` and"
+        " `white_list`. Keep `group_id` (by default `logstash`). Remove `black_list` and"
+        " `reset_beginning`; `auto_offset_reset` is `earliest` or `latest`. The default codec is"
+        " `plain` in place of `json`, so set `codec` if it was not set.",
         _OLD,
-        _EMBEDDED,
+        f"{_EMBEDDED} Do not set `reset_beginning` of the old input: it deletes the group's"
+        " offsets.",
     ),
+    # Druid's documentation: Supervisor API, and "Manage a supervisor".
     Program.DRUID: Way(
         "Stop the ingestion tasks that use the group.",
         "Use Druid's Kafka indexing service in place of the firehose. It keeps offsets in Druid's"
-        " metadata: start the supervisor, then reset it to the offsets of the file of step 2.",
+        " metadata, and reads neither ZooKeeper's offsets nor those of step 3. Submit the"
+        " supervisor, and at once set the offsets of the file of step 2: `POST"
+        " /druid/indexer/v1/supervisor/ID/resetOffsets`, or `Set offsets` in the web console. Until"
+        " then, its tasks read from the end of the log that `useEarliestOffset` selects.",
         _OLD,
         _EMBEDDED,
     ),
@@ -102,9 +117,14 @@ WAYS: Final[Mapping[Program, Way]] = {
         "A direct job commits without a registration. Stop it before step 3, because the plan is"
         " refused while it commits.",
     ),
+    # secor.common.properties and class SecorConfig of Secor's sources.
     Program.SECOR: Way(
         "Stop all Secor processes, after they have uploaded their files.",
-        "Configure Secor to keep its offsets in Kafka, and keep `secor.kafka.group`.",
+        "Use a release of Secor with Kafka's new consumer, and keep `secor.kafka.group`. Set"
+        " `kafka.message.iterator.className` to the new consumer's iterator, and"
+        " `kafka.new.consumer.topic.list` or `secor.kafka.topic_filter`."
+        " `kafka.offsets.storage=kafka` alone is not enough: the old consumer still needs ZooKeeper"
+        " for its members and owners.",
         _OLD,
         "If Secor ended during its first commit, an offset znode holds the address of a host:"
         " `zkconsumer doctor` names it, and it is not migrated. Secor's locks below `/secor` hold"
