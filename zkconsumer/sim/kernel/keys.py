@@ -48,23 +48,27 @@ class KeyRules:
     of_field: Mapping[str, Convert] = field(default_factory=dict)
 
     @cached_property
-    def special(self) -> dict[str, int | Convert]:
+    def _special(self) -> dict[str, int | Convert]:
         """For each field that is not taken as it is: the place in `kinds`, or the conversion."""
         kinds = {name: place for place, names in enumerate(self.kinds) for name in names}
         return {**kinds, **self.of_field}
 
     @cached_property
-    def names(self) -> dict[type[Value], tuple[str, ...]]:
-        """The fields of each class that belong to the key, as far as they have been looked up."""
+    def _fields(self) -> dict[type[Value], tuple[tuple[str, int | Convert | None], ...]]:
+        """The fields of each class that has been looked up."""
         return {}
 
-    def names_of(self, kind: type[Value]) -> tuple[str, ...]:
-        """Return the fields of a class that belong to the key."""
-        found = self.names.get(kind)
+    def fields_of(self, kind: type[Value]) -> tuple[tuple[str, int | Convert | None], ...]:
+        """Return the fields of a class that belong to the key.
+
+        Each field comes with the place in `kinds`, the conversion, or None if it is taken as it is.
+        """
+        found = self._fields.get(kind)
         if found is None:
             names = kind._fields if hasattr(kind, "_fields") else [it.name for it in fields(kind)]
-            found = tuple(name for name in names if name not in self.left_out)
-            self.names[kind] = found
+            kept = [name for name in names if name not in self.left_out]
+            found = tuple((name, self._special.get(name)) for name in kept)
+            self._fields[kind] = found
         return found
 
 
@@ -82,7 +86,6 @@ class KeyPart:
 
     def __init__(self, rules: KeyRules) -> None:
         self._rules = rules
-        self._special = rules.special
         self.numbers: tuple[list[Value], ...] = tuple([] for _ in rules.kinds)
 
     def of(self, value: Value) -> Hashable:
@@ -98,16 +101,18 @@ class KeyPart:
         if isinstance(value, frozenset | set):
             return tuple(sorted(value))
         if hasattr(kind, "_fields") or is_dataclass(value):
-            names = self._rules.names_of(kind)
-            return kind.__name__, *[self._field(name, getattr(value, name)) for name in names]
+            return kind.__name__, *[
+                self.of(getattr(value, name))
+                if special is None
+                else self._replaced(name, special, getattr(value, name))
+                for name, special in self._rules.fields_of(kind)
+            ]
         return tuple([self.of(one) for one in value])
 
-    def _field(self, name: str, value: Value) -> Hashable:
+    def _replaced(self, name: str, special: int | Convert, value: Value) -> Hashable:
+        """Return what the form contains instead of the value of a field."""
         if value is None:
             return None
-        special = self._special.get(name)
-        if special is None:
-            return self.of(value)
         if callable(special):
             return self.of(special(value))
         self.numbers[special].append(value)
