@@ -829,6 +829,11 @@ RULES: tuple[Rule, ...] = (
         "tests/judge/test_ladder.py::test_the_solution_passes_many_schedules",
         "tests/judge/test_ladder.py::test_the_naive_member_fails",
     ),
+    *_later(
+        "Go compiles its library, and Node.js starts. The normal lane runs the same member in "
+        "Python.",
+        "tests/judge/test_languages.py",
+    ),
     Rule(Lane.NORMAL, "tests/typing", STARTS_PROCESSES),
     Rule(
         Lane.ALL,

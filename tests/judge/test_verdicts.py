@@ -81,7 +81,7 @@ def test_the_naive_member_fails_and_is_told() -> None:
     """The naive member delivers what it has not claimed; a story tells it, a seed replays it."""
     verdict = play(process(EXAMPLES / "naive.py"), schedules=20)
     failure = verdict.failure
-    assert failure is not None
+    assert failure is not None and failure.seed is not None
     assert failure.violation.promise == "owner_delivers"
     assert any("delivers t-" in line for line in failure.story)
     again = play(process(EXAMPLES / "naive.py"), schedules=1, seed=failure.seed)

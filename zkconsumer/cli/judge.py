@@ -29,6 +29,7 @@ COLUMNS: Final = (
     Column("challenge"),
     Column("result"),
     Column("schedules", align=Align.RIGHT),
+    Column("states", align=Align.RIGHT),
     Column("seconds", align=Align.RIGHT, type="number"),
     Column("unowned_s", align=Align.RIGHT, type="number"),
     Column("moved", align=Align.RIGHT),
@@ -165,7 +166,7 @@ def _judge(format_: Format, words: Sequence[str], docket: _Docket) -> Failure | 
 
 
 def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> Verdict:
-    from zkconsumer.judge.judging import court
+    from zkconsumer.judge.judging import EXHAUSTIVE_S, court
     from zkconsumer.judge.program import ProcessProgram
 
     progress = Progress(f"schedules of {challenge.name}")
@@ -175,6 +176,7 @@ def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> V
             seed=docket.first,
             schedules=docket.schedules,
             limit_s=docket.seconds,
+            exhaustive_s=EXHAUSTIVE_S if docket.schedules > 1 else 0.0,
             progress=lambda done: progress.advanced(done, docket.schedules),
         )
 
@@ -186,6 +188,7 @@ def _row(verdict: Verdict) -> JsonObject:
         "challenge": verdict.challenge.name,
         "result": "passed" if verdict.passed else "failed",
         "schedules": verdict.schedules,
+        "states": verdict.states,
         "seconds": round(verdict.seconds, 1),
         **asdict(verdict.score),
         "promise": "" if failure is None else failure.violation.invariant,
@@ -201,11 +204,12 @@ def _print(verdict: Verdict, words: Sequence[str]) -> None:
     print(f"{challenge.name}: {result} ({challenge.title})")
     if failure is None:
         print(
-            f"  {verdict.schedules} schedules in {verdict.seconds:.1f} s; on average "
+            f"  schedules: {verdict.schedules}, in {verdict.seconds:.1f} s; on average "
             f"{score.unowned_s / verdict.schedules:.2f} partition-seconds without an owner, "
             f"{score.moved / verdict.schedules:.2f} partitions moved, "
             f"{score.requests / verdict.schedules:.1f} requests, "
-            f"{score.redelivered / verdict.schedules:.2f} messages redelivered"
+            f"{score.redelivered / verdict.schedules:.2f} messages redelivered; then the first "
+            f"actions in every order: {verdict.states} states"
         )
         return
     print(textwrap.fill(challenge.statement, _WIDTH, initial_indent="  ", subsequent_indent="  "))
@@ -216,7 +220,8 @@ def _print(verdict: Verdict, words: Sequence[str]) -> None:
     if sentence := _sentence(failure):
         print(f"The promise: {sentence}")
     print(textwrap.fill(f"The lesson: {challenge.lesson}", _WIDTH))
-    again = f"zkconsumer judge {' '.join(words)} --challenge {challenge.name} --seed {failure.seed}"
+    again = f"zkconsumer judge {' '.join(words)} --challenge {challenge.name}"
+    again += "" if failure.seed is None else f" --seed {failure.seed}"
     print(f"\nAgain: {again}")
     print(f"In the lab: {again} --trace run.jsonl; zkconsumer lab --trace run.jsonl")
 

@@ -10,8 +10,9 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from zkconsumer.judge import exhaustive
 from zkconsumer.judge.challenges import Challenge, Drawn, draw
 from zkconsumer.judge.program import Program
 from zkconsumer.judge.world import JudgedWorld, JudgeMonitor, Score, Scorer
@@ -26,6 +27,10 @@ from zkconsumer.sim.recorder import ROOT, Recorder
 from zkconsumer.sim.scenarios import names_of
 from zkconsumer.sim.world import Watchers, possible
 from zkconsumer.trace.story import story
+
+EXHAUSTIVE_S = 3.0
+"""Seconds of the wall clock for which the first actions are tried in every order, after the random
+schedules."""
 
 SHRINK_S = 6.0
 """Seconds of the wall clock for which a failing schedule is shrunk."""
@@ -42,7 +47,7 @@ class Failure:
     """A schedule that breaks a promise.
 
     Attributes:
-        seed: the schedule's number.
+        seed: the schedule's number; None if the exhaustive search has found it.
         violation: the promise that was broken.
         decisions: the shrunk schedule.
         actions: the number of its actions.
@@ -50,7 +55,7 @@ class Failure:
         entries: the same as the entries of a trace.
     """
 
-    seed: int
+    seed: int | None
     violation: InvariantViolation
     decisions: tuple[int, ...]
     actions: int
@@ -64,6 +69,7 @@ class Verdict:
 
     Attributes:
         schedules: how many schedules were run.
+        states: how many states the exhaustive search has visited afterwards.
         seconds: how long this took.
         score: the sum over all schedules.
         failure: the first schedule that breaks a promise; None if the program has passed.
@@ -74,6 +80,7 @@ class Verdict:
     seconds: float
     score: Score
     failure: Failure | None = None
+    states: int = 0
 
     @property
     def passed(self) -> bool:
@@ -172,9 +179,13 @@ class Court:
         schedules: int,
         limit_s: float,
         shrink_s: float = SHRINK_S,
+        exhaustive_s: float = 0.0,
         progress: Callable[[int], None] = lambda done: None,
     ) -> Verdict:
-        """Run schedules from this seed on, until one fails or the time is over."""
+        """Run schedules from this seed on, until one fails or the time is over.
+
+        Then try the first actions in every order for `exhaustive_s` seconds.
+        """
         started = time.monotonic()
         score = Score()
         done = 0
@@ -191,7 +202,19 @@ class Court:
             progress(done)
             if time.monotonic() - started > limit_s:
                 break
-        return self._verdict(started, done, score, None)
+        verdict = self._verdict(started, done, score, None)
+        return self._searched(verdict, exhaustive_s) if exhaustive_s else verdict
+
+    def _searched(self, verdict: Verdict, limit_s: float) -> Verdict:
+        """Search exhaustively after the random schedules, and return the whole verdict."""
+        challenge, programs = self._challenge, self._programs
+        found = exhaustive.explore(challenge, programs, max_s=limit_s)
+        failure = None
+        if found.violation is not None:
+            entries = exhaustive.entries_of(challenge, programs, found.path)
+            failure = self._failure(None, found.violation, (), len(found.path), entries)
+        seconds = verdict.seconds + found.seconds
+        return replace(verdict, seconds=seconds, failure=failure, states=found.states)
 
     def _verdict(self, started: float, done: int, score: Score, failure: Failure | None) -> Verdict:
         return Verdict(self._challenge, done, time.monotonic() - started, score, failure)
@@ -211,15 +234,20 @@ class Court:
         """Return the failure of a schedule with its story."""
         entries: list[JsonObject] = []
         result, _ = self.run(Decisions(decisions), entries.append)
+        broken = result.violation or violation
+        return self._failure(seed, broken, decisions, result.actions, entries)
+
+    def _failure(
+        self,
+        seed: int | None,
+        violation: InvariantViolation,
+        decisions: Sequence[int],
+        actions: int,
+        entries: list[JsonObject],
+    ) -> Failure:
         names = names_of(self._challenge.most + self._challenge.jvm + self._challenge.ours)
-        return Failure(
-            seed,
-            result.violation or violation,
-            tuple(decisions),
-            result.actions,
-            tuple(story(entries, names, root=ROOT)),
-            tuple(entries),
-        )
+        lines = tuple(story(entries, names, root=ROOT))
+        return Failure(seed, violation, tuple(decisions), actions, lines, tuple(entries))
 
 
 @contextmanager

@@ -81,6 +81,16 @@ class ProgramMember:
 
     is_at_rest = settled
 
+    def key(self) -> tuple[object, ...]:
+        """Return everything that affects what the member does next, as a value.
+
+        The number of the last exchange stands for the whole conversation.
+        """
+        number = 0 if self.at is None else self.at.number
+        polled, ends = self._refused_poll
+        rest = (self.closed, self.leaving, self.unfinished, polled is self.at, ends)
+        return (number, self.due, *rest, list(self.wire), list(self.inbox), list(self._waiting))
+
     # ---- the conversation ------------------------------------------------------------------------
 
     def _tell(self, now: float, message: JsonObject) -> list[JsonObject]:

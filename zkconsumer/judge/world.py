@@ -188,6 +188,11 @@ class JudgeMonitor(MixedMonitor):
         twin._also = tuple(rule.copy() for rule in self._also)
         return twin
 
+    def key(self) -> tuple[object, ...]:
+        """Return what the monitor and the challenge's rules remember, as a value."""
+        own = [vars(rule) for rule in self._also]
+        return ([getattr(self, one.name) for one in fields(self)], own)
+
     def converged(self, world: ObservedWorld) -> str:
         assert isinstance(world, JudgedWorld)
         return self._over(self, world) or ""

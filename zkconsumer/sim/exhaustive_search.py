@@ -241,30 +241,25 @@ class Scope:
     faults: int = 2
 
 
-class SmallWorld(World):
-    """A world in which actions take no time and few faults happen."""
+class TimelessWorld(World):
+    """A world in which actions take no time and few faults happen.
 
-    def __init__(self, scope: Scope, watcher: Watcher) -> None:
-        plan = Plan(
-            members=scope.members,
-            partitions=scope.partitions,
-            messages=scope.messages,
-            settings=_quiet,
-        )
-        super().__init__(plan, watcher)
-        self.step_s = 0.0
-        self.may_fail(scope.faults)
+    `kinds`: the faults that may happen, in any order.
+    """
+
+    kinds: Sequence[Do] = KINDS
 
     def may_fail(self, faults: int) -> None:
         """Allow this number of further faults, of any kinds."""
-        self.faults_left = dict.fromkeys(KINDS, faults)
+        self.step_s = 0.0
+        self.faults_left = dict.fromkeys(self.kinds, faults)
 
     def _wall_ms(self) -> int:
         return WALL_MS
 
     def act(self, action: Action) -> None:
         super().act(action)
-        if action.do in KINDS:
+        if action.do in self.kinds:
             self.may_fail(self.faults_left[action.do])
 
     def choices(self) -> list[Action]:
@@ -281,11 +276,25 @@ class SmallWorld(World):
         return actions + possible(self)
 
 
+class SmallWorld(TimelessWorld):
+    """A small world of production members."""
+
+    def __init__(self, scope: Scope, watcher: Watcher) -> None:
+        plan = Plan(
+            members=scope.members,
+            partitions=scope.partitions,
+            messages=scope.messages,
+            settings=_quiet,
+        )
+        super().__init__(plan, watcher)
+        self.may_fail(scope.faults)
+
+
 def _quiet(one: Settings) -> Settings:
     return replace(one, auto_commit_s=FAR_OFF_S)
 
 
-class SearchNode(search.StateNode[SmallWorld, Monitor, Action]):
+class SearchNode(search.StateNode[TimelessWorld, Monitor, Action]):
     """A small world and its monitor, as the exhaustive search visits them."""
 
     __slots__ = ()
