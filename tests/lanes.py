@@ -939,6 +939,12 @@ RULES: tuple[Rule, ...] = (
     ),
     *LONG_TESTS,
     *FAKE_BROKERS,
+    Rule(
+        Lane.ALL,
+        "tests/brokers/test_old_versions.py",
+        "Waits for each request that 0.9 does not answer. Clients of these releases run in the "
+        "other suites.",
+    ),
     Rule(Lane.NORMAL, "tests/docs/test_testing_examples.py", STARTS_PROCESSES),
     Rule(
         Lane.ALL,

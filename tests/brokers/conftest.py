@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "since(release): the first release whose brokers support the subject"
     )
+    config.addinivalue_line("markers", "until(release): the last release that the test is about")
     config.addinivalue_line("markers", "also(release): run the test on this release, too")
     config.addinivalue_line("markers", "real(reason): run the test on real brokers only")
 
@@ -51,7 +52,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     releases = {"some": some, "all": RELEASES}.get(word, (word,))
     since = metafunc.definition.get_closest_marker("since")
     first = _number(since.args[0]) if since else ()
-    known = [release for release in releases if _number(release) >= first]
+    until = metafunc.definition.get_closest_marker("until")
+    last = _number(until.args[0] if until else RELEASES[-1])
+    known = [release for release in releases if first <= _number(release) <= last]
     cases = [pytest.param(release, marks=pytest.mark.server) for release in known]
     # The evidence of a crew contains the transaction log of a real ZooKeeper.
     is_real = "crew" in metafunc.fixturenames or metafunc.definition.get_closest_marker("real")

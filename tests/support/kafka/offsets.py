@@ -87,9 +87,9 @@ def new_style_member(zookeeper: str, group: str, topic: str) -> Iterator[None]:
 class Wire:
     """A connection to a broker, for requests that are given as bytes."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, limit_s: float = LIMIT_S) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), LIMIT_S)
+        self._socket = socket.create_connection((host, int(port)), limit_s)
 
     def ask(self, request: bytes) -> bytes:
         """Return the response to a request, both without the length that precedes them."""
