@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from support.packages import LIMIT_S, ROOT, Built, pip
 
-FILES = ("totals.py", "test_totals.py", "test_totals_unittest.py")
+FILES = (
+    "totals.py",
+    "test_totals.py",
+    "test_totals_unittest.py",
+    "test_totals_faults.py",
+    "test_beside_jvm.py",
+)
 
 
 def run(directory: Path, *command: str | Path) -> str:
@@ -33,7 +39,7 @@ def test_the_examples_in_an_empty_environment(built: Built, tmp_path: Path) -> N
     for name in FILES:
         shutil.copy(ROOT / "docs" / "examples" / name, work)
     (work / "conftest.py").write_text('pytest_plugins = ["zkconsumer.testing.plugin"]\n')
-    assert "6 passed" in run(work, python, "-m", "pytest")
+    assert "9 passed" in run(work, python, "-m", "pytest")
     assert "OK" in run(work, python, "-m", "unittest", "test_totals_unittest.py")
     installed = run(work, python, "-c", "import zkconsumer; print(zkconsumer.__file__)")
     assert Path(installed.strip()).is_relative_to(tmp_path)
