@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from zkconsumer.protocol.model import OffsetAndMetadata
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.sim.logs import MemoryFetcher
 from zkconsumer.testing import RELEASES, Delay, FakeCluster, Fault, StoppedClock
+from zkconsumer.testing.errors import ErrorCode
 
 LAST = RELEASES[-1]
 
@@ -390,3 +392,15 @@ def test_brokers_register_again_after_a_loss_of_data() -> None:
         with member(cluster, "g") as connector:
             (stream,) = connector.create_message_streams({"kept": 1})["kept"]
             assert [next(stream).offset for _ in range(2)] == [0, 1]
+
+
+def test_no_coordinator_without_registered_brokers() -> None:
+    """While no broker is registered, a group has no coordinator, and the connection continues."""
+    with FakeCluster() as cluster:
+        cluster.zookeeper.delete("/brokers/ids/0")
+        wire = Wire(cluster.bootstrap)
+        question = header(10, 0) + struct.pack(">h", 1) + b"g"
+        for _ in range(2):
+            _, error = struct.unpack_from(">ih", wire.ask(question))
+            assert error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        wire.close()

@@ -40,7 +40,7 @@ from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.testing import messages as ms
 from zkconsumer.testing.broker_calls import BrokerCall, Handlers, Site
 from zkconsumer.testing.cluster_metadata import NO_LEADER
-from zkconsumer.testing.errors import ErrorCode
+from zkconsumer.testing.errors import ErrorCode, KafkaFault
 
 _TRANSACTION: Final = 1  # the type of a FindCoordinator key
 
@@ -179,9 +179,12 @@ class GroupRequests:
         metadata = controller.metadata
         leader = metadata.controller
         if kind != _TRANSACTION:
-            if OFFSETS_TOPIC not in metadata.topics:
-                controller.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS)
-            leader = metadata.partition(offsets_partition(key)).leader
+            try:
+                if OFFSETS_TOPIC not in metadata.topics:
+                    controller.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS)
+                leader = metadata.partition(offsets_partition(key)).leader
+            except KafkaFault:  # no broker is registered
+                leader = NO_LEADER
         node = metadata.nodes.get(leader)
         if leader == NO_LEADER or node is None:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE

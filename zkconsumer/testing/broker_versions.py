@@ -2,7 +2,8 @@
 
 The versions are those that the brokers of the sandbox report (ApiVersions), and for 0.8.2 and 0.9,
 which have no such request, those of `org.apache.kafka.common.protocol.Protocol`. Tests compare
-them with the real brokers: with their report, or by asking 0.8.2.2 and 0.9.0.1 each version. Every broker in ZooKeeper mode supports each request from version 0 on.
+them with the real brokers: with their report, or by asking 0.8.2.2 and 0.9.0.1 each version. Every
+broker in ZooKeeper mode supports each request from version 0 on.
 """
 
 from __future__ import annotations
