@@ -553,8 +553,9 @@ def test_a_broken_package_on_an_executor(
     sandbox: Sandbox, hundred: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If `fetch.engine=columns` lacks a package, one sentence names the package and the extra."""
-    monkeypatch.delitem(sys.modules, "zkconsumer.kafka.columns.fetcher", raising=False)
-    monkeypatch.delattr("zkconsumer.kafka.columns.fetcher", raising=False)
+    for module in ("fetcher", "column_fetcher"):
+        monkeypatch.delitem(sys.modules, f"zkconsumer.kafka.columns.{module}", raising=False)
+        monkeypatch.delattr(f"zkconsumer.kafka.columns.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "selectors", None)
     settings = ReadSettings(
         {**settings_of(sandbox).client, "client.id": "x"}, 1.0, engine="columns"
