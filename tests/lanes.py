@@ -578,6 +578,11 @@ SINGLE_TESTS = (
         "the moments of one server.",
         "tests/admin/test_restore.py::test_faults_of_an_ensemble",
     ),
+    *_later(
+        "Takes minutes, because members join and leave 40 times. tests/admin/test_restore.py "
+        "restores what other clients have recorded.",
+        "tests/mixed/test_restored_members.py::test_what_members_recorded",
+    ),
     Rule(
         Lane.ALL,
         "tests/admin/test_restore.py::test_each_moment_is_restored",
