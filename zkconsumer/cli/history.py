@@ -285,7 +285,7 @@ def record(
     ] = 64,
     admin_port: AdminPort = 8080,
 ) -> None:
-    """Record which clients are connected to ZooKeeper, for --connections of the other commands.
+    """Record the clients of ZooKeeper, for --connections.
 
     Each server that --zookeeper names is asked for its clients (`cons`, or its admin server). FILE
     gets a line for each connection that is new or gone, so it stays small. The command goes on if

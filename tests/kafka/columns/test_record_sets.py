@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import struct
+import tracemalloc
 from bisect import bisect_right
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.kafka.encoded_records import CODECS, Record, batch, message, message_set, varint
 
-from zkconsumer.kafka.columns import parsers
+from zkconsumer.kafka.columns import codecs, parsers
 from zkconsumer.kafka.columns.column_batches import SCHEMA, batches
 from zkconsumer.kafka.columns.record_sets import (
     ROWS,
@@ -264,6 +265,19 @@ def test_a_compressed_batch_that_does_not_decompress(engine: ParserEngine) -> No
     found, error = rows_of(good + bad, engine)
     assert found == [(0, None, b"a", 7, 0)]
     assert "before offset 6 cannot be decompressed" in error
+
+
+@pytest.mark.parametrize("codec", [codecs.GZIP, codecs.LZ4, codecs.ZSTD])
+def test_malformed_batches_cost_no_memory(codec: int) -> None:
+    """A batch that no memory is large enough for is refused, and fills no memory before."""
+    data = b"\x04\x22\x4d\x18\x60\x40\x82" + b"no frame" if codec == codecs.LZ4 else b"nothing"
+    tracemalloc.start()
+    try:
+        with pytest.raises(codecs.CodecError):
+            codecs.decompress(codec, memoryview(data))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_wrong_checksum(engine: ParserEngine) -> None:

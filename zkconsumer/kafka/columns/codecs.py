@@ -10,6 +10,7 @@ xerial's snappy-java.
 
 from __future__ import annotations
 
+import mmap
 from typing import Final
 
 import cramjam
@@ -54,8 +55,7 @@ def _stream(codec: int, data: memoryview | bytearray) -> memoryview:
     """Decompress a stream whose decompressed size is unknown."""
     size = max(_LEAST_MEMORY, _EXPECTED_GROWTH * len(data))
     while True:
-        # The system provides only those pages that are written.
-        memory = bytearray(min(size, MAX_BYTES))
+        memory = _memory(min(size, MAX_BYTES))
         try:
             used = _STREAMS[codec].decompress_into(data, memory)
             return memoryview(memory)[:used].toreadonly()
@@ -64,6 +64,20 @@ def _stream(codec: int, data: memoryview | bytearray) -> memoryview:
             if size >= MAX_BYTES:
                 raise CodecError(f"{error}; a batch has at most {MAX_BYTES} bytes") from error
             size *= _EXPECTED_GROWTH
+
+
+def _memory(size: int) -> bytearray | mmap.mmap:
+    """Return memory for a decompressed batch.
+
+    `bytearray` writes each byte. Of a mapping, the system provides only those pages that the codec
+    writes, so a malformed batch, which is tried up to the maximum size, costs no memory.
+    """
+    if size <= _LEAST_MEMORY:
+        return bytearray(size)
+    try:
+        return mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        raise CodecError(f"the system refuses {size} bytes for a batch: {error}") from error
 
 
 def _snappy(data: memoryview) -> bytes:
