@@ -141,7 +141,7 @@ def fault(item: pytest.Item, servers: Collection[str]) -> str | None:
 
 
 # How long each lane explores new seeds of the simulator, in seconds.
-FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 15.0, Lane.ALL: 120.0}
+FRESH_SEEDS_S = {Lane.QUICK: 3.0, Lane.NORMAL: 10.0, Lane.ALL: 120.0}
 
 STARTS_SERVERS = "Its tests start servers themselves."
 STARTS_PROCESSES = "Its tests start a process each, which takes a second."
@@ -245,7 +245,7 @@ SINGLE_TESTS = (
         "tests/protocol/test_java_regex.py::test_hostile_patterns_cost_little",
     ),
     *_later(
-        "Takes 5 s. The normal lane runs the same simulator with fresh seeds for 15 s.",
+        "Takes 5 s. The normal lane runs the same simulator with fresh seeds for 10 s.",
         "tests/sim/test_random_search.py::test_no_invariant_is_broken_by_drawn_decisions",
     ),
     *_later(
@@ -708,8 +708,10 @@ SINGLE_TESTS = (
         "tests/zk/test_operations_claims.py::test_claims_that_cannot_be_rolled_back_are_owned",
     ),
     *_later(
-        "Takes 8 s, because numba compiles. test_one_process_compiles compiles the same loops.",
+        "Takes 3 to 8 s, because numba compiles. The suite's set-up compiles the same loops, and "
+        "test_compilation.py tests which loops run meanwhile.",
         "tests/kafka/columns/test_loops.py::test_loops_of_the_cache_are_loaded",
+        "tests/kafka/columns/test_loops.py::test_one_process_compiles",
     ),
     *_later(
         "Takes 6 s each. test_a_server_of_an_unknown_authority_is_refused refuses a handshake in "
@@ -730,9 +732,11 @@ SINGLE_TESTS = (
         "tests/mixed/test_kafka_offsets.py::test_jvm_and_zkconsumer_members_in_turn[1.1.1-3.9.1-dual]",
     ),
     *_later(
-        "Takes 7 s, because JVMs start. test_zkconsumer_exports_what_the_jvm_imports moves offsets "
-        "between the two tools in the normal lane.",
+        "Takes 3 to 7 s, because JVMs start. test_zkconsumer_exports_what_the_jvm_imports moves "
+        "offsets between the two tools in the normal lane, and tests/cli/test_legacy.py compares "
+        "the figures with recorded ones.",
         "tests/cli/test_legacy_jvm.py::test_the_jvm_exports_what_we_imported",
+        "tests/mixed/test_tools.py::test_the_same_figures",
     ),
     *_later(
         "Takes 9 s. tests/integration adds partitions to a topic of the newest broker.",
@@ -809,8 +813,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(Lane.NORMAL, "tests/containers", "Its tests need a Docker engine."),
     *_later(
-        "Fifty tests take a minute. The normal lane runs a few of them on containers.",
-        "tests/containers/test_users_suite.py::test_all_fifty",
+        "Builds another image, and starts a broker and ZooKeeper from it: 20 s of CPU time. The "
+        "normal lane runs some of the fifty tests on the fakes, and starts the project's own "
+        "containers.",
+        "tests/containers/test_users_suite.py",
     ),
     Rule(Lane.NORMAL, "tests/faults", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/integration", STARTS_SERVERS),
@@ -982,7 +988,7 @@ RULES: tuple[Rule, ...] = (
         Lane.ALL,
         "tests/sim/test_random_search.py::test_no_invariant_is_broken[",
         "The quick lane runs the first forty seeds, and each run of the normal lane explores fresh "
-        "seeds for 15 s.",
+        "seeds for 10 s.",
         but=("[0]",),
     ),
     Rule(
@@ -1000,6 +1006,9 @@ RULES: tuple[Rule, ...] = (
             "[pause and release]",
             "[seek and release]",
             "[seek ahead]",
+            "[release while polling]",
+            "[first grant wakes the user]",
+            "[positions]",
             "[hand over before a marker]",
             "[release before a marker]",
             "[hand over and back, iterating]",
