@@ -7,7 +7,7 @@ pytest -p zkconsumer.testing.plugin test_totals.py --legacy-kafka sandbox
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Thread
 
@@ -21,7 +21,7 @@ LIMIT_S = 60.0
 
 
 @contextmanager
-def running(kafka: LegacyKafka, group: str) -> Iterator[Totals]:
+def running(kafka: LegacyKafka, group: str) -> Generator[Totals]:
     """Run the consumer in a thread while the block runs."""
     totals = Totals()
     thread = Thread(target=totals.run, args=(kafka.zookeeper_connect, group, "amounts"))

@@ -6,7 +6,7 @@ pytest test_totals_faults.py
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Thread
 
@@ -19,7 +19,7 @@ LIMIT_S = 60.0
 
 
 @contextmanager
-def running(kafka: FakeCluster) -> Iterator[Totals]:
+def running(kafka: FakeCluster) -> Generator[Totals]:
     """Run the consumer in a thread while the block runs."""
     totals = Totals()
     thread = Thread(target=totals.run, args=(kafka.zookeeper_connect, "billing", "amounts"))

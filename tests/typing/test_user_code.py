@@ -14,7 +14,7 @@ def test_pyright_in_strict_mode(tmp_path: Path) -> None:
     """basedpyright, which is pyright in a wheel, accepts the code in pyright's strict mode."""
     settings = {
         "include": [str(ROOT / "tests/typing/user_code.py"), str(ROOT / "docs/examples")],
-        "extraPaths": [str(ROOT)],
+        "extraPaths": [str(ROOT), str(ROOT / "docs/examples")],
         "typeCheckingMode": "strict",
         "pythonVersion": "3.11",
     }

@@ -112,7 +112,7 @@ class Member:
         self.session_s: float = reset["session_s"]
         self.wall_ms: int = reset["wall_ms"]
         self.now = 0.0
-        self.session = 0
+        self.session: int = 0
         self.is_connected = False
         self.positions: dict[int, int] = {}
         self.fired: set[str] = set()

@@ -135,9 +135,10 @@ class Naive:
 
 
 if __name__ == "__main__":
+    member: Naive | None = None
     for line in sys.stdin:
         message = json.loads(line)
-        if message["type"] == "reset":
+        if message["type"] == "reset" or member is None:
             member = Naive(message)
         for answer in member.answer(message):
             print(json.dumps(answer))

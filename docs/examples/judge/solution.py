@@ -21,7 +21,7 @@ class Solution(Member):
         super().__init__(reset)
         self.root = f"/consumers/{self.group}"
         self.me = f"{self.root}/ids/{self.name}"
-        self.of_session = 0  # the session for which the following fields hold
+        self.of_session: int = 0  # the session for which the following fields hold
         self.is_registered = False
         self.is_verified = False  # whether the owner znodes were read on this connection
         self.owned: dict[int, str] = {}  # partition -> our thread in its owner znode
