@@ -19,12 +19,12 @@ FAILS = {
     "watches": "I12",
     "lost-reply": "I12",
     "session": "I12",
-    "zombie": "I8",
+    "zombie": "I3",
     "fencing": "I3",
     "herd": "I3",
     "release": "C2",
     "recreated": "I12",
-    "mixed": "I8",
+    "mixed": "I3",
 }
 """The challenges that the naive member fails, with a promise that it breaks there."""
 
