@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.admin.connection_log import Change, ConnectionLog
+from zkconsumer.admin.connection_log import ConnectionChange, ConnectionLog
 from zkconsumer.errors import BadFileError, ConfigError, HistoryError
 from zkconsumer.history.clients import Client, Clients, parts_of, read_clients
 from zkconsumer.zk.clients import ConnectedClient, ServerClients
@@ -37,11 +37,13 @@ def test_changes_of_connections(tmp_path: Path) -> None:
     path = tmp_path / "recorded"
     with ConnectionLog(path) as log:
         assert log.add([listed("a", s1=100), listed("b", s2=None)], 500).connected == 2
-        assert log.add([listed("a", s1=100), listed("b", s2=None)], 600) == Change(0, 0, {}, [])
+        assert log.add([listed("a", s1=100), listed("b", s2=None)], 600) == ConnectionChange(
+            0, 0, {}, []
+        )
         silent = ServerClients("a", {}, "no quorum")
-        assert log.add([silent, listed("b")], 700) == Change(0, 1, {"a": "no quorum"}, [])
+        assert log.add([silent, listed("b")], 700) == ConnectionChange(0, 1, {"a": "no quorum"}, [])
         assert log.add([silent, listed("b")], 800).silent == {}
-        assert log.add([listed("a", s1=100), listed("b")], 900) == Change(0, 0, {}, ["a"])
+        assert log.add([listed("a", s1=100), listed("b")], 900) == ConnectionChange(0, 0, {}, ["a"])
         assert log.add([listed("a", s1=950), listed("b")], 1000)[:2] == (1, 1)
     assert lines_of(path) == [
         ("connected", "0x1"),

@@ -8,13 +8,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 from judge.examples import EXAMPLES, example
+from support.wait import wait_for
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -53,7 +53,7 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
     def write(body: str) -> Path:
         path = tmp_path / "program.py"
-        lines = ["import json, os, sys, time", "for line in sys.stdin:"]
+        lines = ["import json, os, signal, sys, time", "for line in sys.stdin:"]
         lines += ["    message = json.loads(line)", *(f"    {one}" for one in body.splitlines())]
         lines += ["    print(json.dumps({'type': 'done'}), flush=True)"]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -93,7 +93,7 @@ def test_the_naive_member_fails_and_is_told() -> None:
     ("body", "promise", "words"),
     [
         ("sys.exit('out of ideas')", "P1", "out of ideas"),
-        ("os.close(1); time.sleep(600)", "P1", "was ended by signal 9"),
+        ("os.close(1); signal.pause()", "P1", "was ended by signal 9"),
         ("print('hello')", "P2", "is not JSON: hello"),
         ("""print('{"type":"dance"}')""", "P2", "has no type of a program"),
         ("""print('{"type":"deliver","partition":0,"offset":0}')""", "P2", "`deliver` is allowed"),
@@ -118,7 +118,7 @@ def test_a_program_that_hangs(
 ) -> None:
     """A program that does not answer is ended after the time limit, and that is the verdict."""
     monkeypatch.setattr("zkconsumer.judge.program.START_S", 0.5)
-    found = broken(process(script("time.sleep(600)"), answer_s=0.5))
+    found = broken(process(script("signal.pause()"), answer_s=0.5))
     assert "has not answered for 0.5 s" in str(found)
 
 
@@ -134,12 +134,10 @@ def test_a_program_that_is_not_deterministic(script: Callable[[str], Path]) -> N
 def test_ctrl_c_ends_the_program(script: Callable[[str], Path], tmp_path: Path) -> None:
     """Ctrl-C ends the command with exit code 130, and the program with it."""
     pid = tmp_path / "pid"
-    path = script(f"open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    path = script(f"open({str(pid)!r}, 'w').write(str(os.getpid())); signal.pause()")
     command = [sys.executable, "-m", "zkconsumer", "judge", str(path), "--challenge", "claim"]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as judging:
-        deadline = time.monotonic() + 60
-        while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: pid.exists() and pid.read_text(), "the program's start")
         judging.send_signal(signal.SIGINT)
         assert judging.wait(60) == 130
     with pytest.raises(ProcessLookupError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple, Self
 
@@ -53,7 +53,7 @@ class _Connection(NamedTuple):
         }
 
 
-class Change(NamedTuple):
+class ConnectionChange(NamedTuple):
     """What a sample added to the file.
 
     Attributes:
@@ -94,7 +94,7 @@ class ConnectionLog:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add(self, answers: Iterable[ServerClients], now_ms: int) -> Change:
+    def add(self, answers: Iterable[ServerClients], now_ms: int) -> ConnectionChange:
         """Add what the servers have listed.
 
         A connection is gone if its server lists its clients without it. As long as a server is
@@ -102,7 +102,7 @@ class ConnectionLog:
         written.
         """
         lines: list[JsonObject] = []
-        change = Change(0, 0, {}, [])
+        change = ConnectionChange(0, 0, {}, [])
         for server, clients, why in answers:
             if bool(why) != (server in self._silent):
                 event = "silent" if why else "listed"
@@ -145,21 +145,19 @@ class ConnectionLog:
 
     def _opened(self) -> IO[bytes]:
         self._path.touch()
-        file = self._path.open("r+b")
-        try:
-            try_lock(file)
+        with ExitStack() as stack:
+            file = stack.enter_context(self._path.open("r+b"))
+            try:
+                try_lock(file)
+            except BlockingIOError:
+                raise ConfigError(
+                    "another process records into this file",
+                    where=str(self._path),
+                    remedy="end it, or choose another file (--file)",
+                ) from None
             self._cut(file)
-        except BlockingIOError:
-            file.close()
-            raise ConfigError(
-                "another process records into this file",
-                where=str(self._path),
-                remedy="end it, or choose another file (--file)",
-            ) from None
-        except BaseException:
-            file.close()
-            raise
-        return file
+            stack.pop_all()  # the caller closes the file
+            return file
 
     def _cut(self, file: IO[bytes]) -> None:
         """Check that the file is a recorded one, and cut off a part of a line at its end."""

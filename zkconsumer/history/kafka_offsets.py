@@ -36,7 +36,7 @@ from zkconsumer.history.offset_logs import Break, Marker, Record, Replica
 from zkconsumer.history.offset_records import (
     CommitKey,
     GroupKey,
-    GroupMember,
+    StoredMember,
     decode_commit,
     decode_key,
     decode_owners,
@@ -58,7 +58,7 @@ PastInKafka: TypeAlias = Committed | str | None
 """The offset in effect: the commit, None if there was no offset, or why it is unknown."""
 
 
-class Change(NamedTuple):
+class OffsetChange(NamedTuple):
     """A change of an offset.
 
     Attributes:
@@ -118,14 +118,15 @@ class LogReplay:
         self.gaps: list[Gap] = []
         self._base = 0  # the offset with which the present segment begins
         self._is_damaged = False
-        self._pending: dict[int, list[Change]] = {}  # producer -> the changes of its transaction
-        self._untimed: list[Change] = []  # until a time after them is known
+        # The changes of each producer's transaction.
+        self._pending: dict[int, list[OffsetChange]] = {}
+        self._untimed: list[OffsetChange] = []  # until a time after them is known
         self._applied: dict[Key, int] = {}
-        self._owners: dict[str, Mapping[TopicPartition, GroupMember]] = {}
+        self._owners: dict[str, Mapping[TopicPartition, StoredMember]] = {}
 
     # ---- reading -----------------------------------------------------------------------------
 
-    def changes(self) -> Iterator[Change]:
+    def changes(self) -> Iterator[OffsetChange]:
         """Yield the changes of offsets in the order in which they take effect.
 
         Raises HistoryError if a file cannot be read.
@@ -154,7 +155,7 @@ class LogReplay:
             self.end = offset + 1
             self.count += 1
 
-    def _timed(self, time_ms: int | None, found: Iterable[Change]) -> Iterator[Change]:
+    def _timed(self, time_ms: int | None, found: Iterable[OffsetChange]) -> Iterator[OffsetChange]:
         """Yield the changes of an entry, and those before it whose times are known now."""
         if time_ms is not None:
             yield from self._now_timed(time_ms)
@@ -167,7 +168,7 @@ class LogReplay:
             else:
                 yield one
 
-    def _now_timed(self, until_ms: int) -> Iterator[Change]:
+    def _now_timed(self, until_ms: int) -> Iterator[OffsetChange]:
         """Yield the changes without a time, which precede this time."""
         for one in self._untimed:
             yield one._replace(until_ms=max(until_ms, one.from_ms))
@@ -175,7 +176,7 @@ class LogReplay:
 
     # ---- entries -----------------------------------------------------------------------------
 
-    def _of_marker(self, marker: Marker) -> Iterator[Change]:
+    def _of_marker(self, marker: Marker) -> Iterator[OffsetChange]:
         """Yield the changes of a transaction that is committed.
 
         A commit that was written after them wins, although the transaction ends later.
@@ -188,7 +189,7 @@ class LogReplay:
                     after = after._replace(time_ms=time_ms)
                 yield one._replace(after=after, at=marker.offset, from_ms=time_ms, until_ms=time_ms)
 
-    def _of(self, record: Record) -> tuple[int | None, list[Change]]:
+    def _of(self, record: Record) -> tuple[int | None, list[OffsetChange]]:
         """Return the time of a record, and the change that it makes, unless this change waits for
         the end of a transaction."""
         try:
@@ -207,7 +208,7 @@ class LogReplay:
             self._pending.setdefault(record.producer, []).append(change)
         return time_ms, [change] if record.producer < 0 and is_wanted else []
 
-    def _change(self, key: CommitKey, record: Record) -> tuple[int | None, Change]:
+    def _change(self, key: CommitKey, record: Record) -> tuple[int | None, OffsetChange]:
         """Return the time of a commit's record, and the change that it makes.
 
         Before format v1, only the commit itself has a time; a deletion has none.
@@ -228,7 +229,7 @@ class LogReplay:
                 )
         known = self.until_ms if time_ms is None else time_ms
         places = record.offset, record.offset
-        change = Change((key.group, key.tp), after, *places, known, known, record.file)
+        change = OffsetChange((key.group, key.tp), after, *places, known, known, record.file)
         return time_ms, change
 
     # ---- what is missing ---------------------------------------------------------------------
@@ -256,10 +257,10 @@ class LogReplay:
                 yield Problem("missing", self.replica.name, 0, what, KAFKA)
 
 
-_NOBODY: Final = GroupMember("", "", "")
+_NOBODY: Final = StoredMember("", "", "")
 
 
-def _owners(value: bytes | None) -> Mapping[TopicPartition, GroupMember]:
+def _owners(value: bytes | None) -> Mapping[TopicPartition, StoredMember]:
     """Return a group's members by their partitions; none if they cannot be read."""
     try:
         return {} if value is None else decode_owners(value)
@@ -326,8 +327,8 @@ class _Moment:
 
     replay: LogReplay
     at_ms: int
-    last: dict[Key, Change] = field(default_factory=dict)
-    later: dict[Key, Change] = field(default_factory=dict)
+    last: dict[Key, OffsetChange] = field(default_factory=dict)
+    later: dict[Key, OffsetChange] = field(default_factory=dict)
     unsure: set[Key] = field(default_factory=set)
 
     def read(self) -> Iterator[int]:
@@ -409,7 +410,7 @@ class KafkaLogs:
     ) -> None:
         self._find, self._groups, self._on_progress = find, groups, on_progress
         self._sizes: list[tuple[str, int]] = []
-        self._changes: list[list[Change]] = []
+        self._changes: list[list[OffsetChange]] = []
         self._replays: list[LogReplay] = []
 
     def read(self, owners: Iterable[Ownership] = ()) -> KafkaCommits:
@@ -450,7 +451,7 @@ class KafkaLogs:
             self._on_progress(sum(one.count for one in self._replays))
 
 
-def _merged(streams: Sequence[Iterator[Change]]) -> Iterator[Change]:
+def _merged(streams: Sequence[Iterator[OffsetChange]]) -> Iterator[OffsetChange]:
     """Yield the changes of the replicas of one partition, each once.
 
     A change that the cleaner of one broker has removed may be left on another one.
@@ -491,7 +492,7 @@ class _Runs:
         self._found, self._owners = found, owners
         self._last: dict[Key, Commits] = {}
 
-    def add(self, change: Change) -> None:
+    def add(self, change: OffsetChange) -> None:
         """Add the next change of an offset."""
         group, tp = change.key
         if not isinstance(change.after, Committed):
@@ -524,7 +525,7 @@ class _Runs:
         )
         self._found.commits.append(self._last[change.key])
 
-    def _end(self, change: Change) -> None:
+    def _end(self, change: OffsetChange) -> None:
         """End the run of an offset that is deleted, or whose next record cannot be read."""
         group, tp = change.key
         row = self._last.pop(change.key, None)
@@ -540,7 +541,7 @@ class _Runs:
             self._found.incidents.append(Incident(**event, kind="offset deleted", what=what))
 
 
-def _event(change: Change, time_ms: int) -> dict[str, Any]:  # Any: the fields of a row
+def _event(change: OffsetChange, time_ms: int) -> dict[str, Any]:  # Any: the fields of a row
     return {
         "zxid": 0,
         "time_ms": time_ms,

@@ -45,7 +45,7 @@ class CommitValue(NamedTuple):
     time_ms: int
 
 
-class GroupMember(NamedTuple):
+class StoredMember(NamedTuple):
     """A member of Kafka's own protocol, and the host that the broker saw."""
 
     member: str
@@ -79,7 +79,7 @@ def decode_commit(data: bytes) -> CommitValue:
     return CommitValue(offset, metadata.removesuffix("\0"), time_ms)
 
 
-def decode_owners(data: bytes) -> Mapping[TopicPartition, GroupMember]:
+def decode_owners(data: bytes) -> Mapping[TopicPartition, StoredMember]:
     """Return the members of a classic group by their partitions, from the value of its metadata.
 
     Members of other protocols, such as Connect's workers, have no partitions. Raises
@@ -96,7 +96,7 @@ def decode_owners(data: bytes) -> Mapping[TopicPartition, GroupMember]:
     if version >= 2:
         reader.int64()  # the time of the last change of the group's state
 
-    def member() -> tuple[GroupMember, bytes]:
+    def member() -> tuple[StoredMember, bytes]:
         name = reader.text()
         if version >= 3:
             reader.text()  # the id of a static member
@@ -105,7 +105,7 @@ def decode_owners(data: bytes) -> Mapping[TopicPartition, GroupMember]:
             reader.int32()  # the rebalance timeout
         reader.int32()  # the session timeout
         reader.octets()  # the subscription
-        return GroupMember(name, client, host), reader.octets()
+        return StoredMember(name, client, host), reader.octets()
 
     members = reader.each(member)
     if protocol_type != "consumer":

@@ -91,7 +91,7 @@ def _nowhere(entry: JsonObject) -> None:
     """Record nothing."""
 
 
-class InTransit(Aim[JudgedWorld, Action]):
+class ReplyInTransit(Aim[JudgedWorld, Action]):
     """Aims at members with a reply on the way: ZooKeeper has executed their request."""
 
     def hit(self, world: JudgedWorld) -> list[int]:
@@ -107,7 +107,7 @@ class InTransit(Aim[JudgedWorld, Action]):
 
 def _next(world: JudgedWorld, available: list[Action], decide: Decide, drawn: Drawn) -> Action:
     """Return the next action of a schedule."""
-    if drawn.is_aimed and (found := InTransit().preferred(world, available, decide)):
+    if drawn.is_aimed and (found := ReplyInTransit().preferred(world, available, decide)):
         return one_of(found, decide)
     return choose(world, available, decide, drawn.rarity)
 

@@ -62,7 +62,7 @@ class Sender(Enum):
 
 
 @dataclass(frozen=True)
-class Field:
+class MessageField:
     """A field of a message: its JSON Schema, what it means, and whether it may be left out."""
 
     schema: Schema
@@ -76,23 +76,27 @@ class Message:
 
     sender: Sender
     means: str
-    fields: Mapping[str, Field]
+    fields: Mapping[str, MessageField]
 
 
-_NOW = Field(SECONDS, "virtual seconds since the beginning of the schedule")
-_ID = Field(WHOLE, "the number that the program has given to the request")
+_NOW = MessageField(SECONDS, "virtual seconds since the beginning of the schedule")
+_ID = MessageField(WHOLE, "the number that the program has given to the request")
 
 OPS: Final = ("create", "set", "delete", "check", "get", "exists", "children", "multi", "sync")
 _WRITES: Final = OPS[:4]
 _READS: Final = ("get", "exists", "children")
 
-_OF_A_REQUEST: Final[Mapping[str, Field]] = {
-    "op": Field({"enum": list(OPS)}, "what ZooKeeper shall do"),
-    "path": Field(TEXT, "the znode; not for `multi`", optional=True),
-    "data": Field(TEXT_OR_NULL, "the payload of `create` and `set`; default: empty", optional=True),
-    "ephemeral": Field(FLAG, "whether the new znode ends with the session", optional=True),
-    "version": Field(WHOLE, "for `set`, `delete`, `check`; default -1: any", optional=True),
-    "watch": Field(FLAG, "for `get`, `exists`, `children`: watch the znode once", optional=True),
+_OF_A_REQUEST: Final[Mapping[str, MessageField]] = {
+    "op": MessageField({"enum": list(OPS)}, "what ZooKeeper shall do"),
+    "path": MessageField(TEXT, "the znode; not for `multi`", optional=True),
+    "data": MessageField(
+        TEXT_OR_NULL, "the payload of `create` and `set`; default: empty", optional=True
+    ),
+    "ephemeral": MessageField(FLAG, "whether the new znode ends with the session", optional=True),
+    "version": MessageField(WHOLE, "for `set`, `delete`, `check`; default -1: any", optional=True),
+    "watch": MessageField(
+        FLAG, "for `get`, `exists`, `children`: watch the znode once", optional=True
+    ),
 }
 
 TYPES: Final[Mapping[str, Message]] = {
@@ -100,18 +104,18 @@ TYPES: Final[Mapping[str, Message]] = {
         Sender.JUDGE,
         "A new schedule begins: the program forgets everything, as if it had just started.",
         {
-            "member": Field(TEXT, "the consumer id, for instance `g_0`"),
-            "group": Field(TEXT, "the group"),
-            "topic": Field(TEXT, "the topic to which the member subscribes"),
-            "streams": Field(COUNT, "the number of the member's threads"),
-            "session_s": Field(SECONDS, "the session timeout in seconds"),
-            "wall_ms": Field(COUNT, "the time for the registration, in milliseconds"),
+            "member": MessageField(TEXT, "the consumer id, for instance `g_0`"),
+            "group": MessageField(TEXT, "the group"),
+            "topic": MessageField(TEXT, "the topic to which the member subscribes"),
+            "streams": MessageField(COUNT, "the number of the member's threads"),
+            "session_s": MessageField(SECONDS, "the session timeout in seconds"),
+            "wall_ms": MessageField(COUNT, "the time for the registration, in milliseconds"),
         },
     ),
     "connected": Message(
         Sender.JUDGE,
         "The client is connected. Another session than before means that the old one has ended.",
-        {"now": _NOW, "session": Field(COUNT, "the id of the session")},
+        {"now": _NOW, "session": MessageField(COUNT, "the id of the session")},
     ),
     "disconnected": Message(
         Sender.JUDGE,
@@ -125,24 +129,26 @@ TYPES: Final[Mapping[str, Message]] = {
         {
             "now": _NOW,
             "id": _ID,
-            "code": Field(
+            "code": MessageField(
                 {"enum": [*(it.name.lower() for it in Code if it is not Code.BROKEN), LOST]},
                 "`ok`, or why the request has failed",
             ),
-            "data": Field(TEXT_OR_NULL, "of `get`: the payload", optional=True),
-            "version": Field(WHOLE, "of `get`, `exists`, `set`: the version", optional=True),
-            "owner": Field(
+            "data": MessageField(TEXT_OR_NULL, "of `get`: the payload", optional=True),
+            "version": MessageField(WHOLE, "of `get`, `exists`, `set`: the version", optional=True),
+            "owner": MessageField(
                 WHOLE,
                 "of `get`, `exists`: the session of an ephemeral znode, else 0",
                 optional=True,
             ),
-            "czxid": Field(
+            "czxid": MessageField(
                 WHOLE, "of `get`, `exists`: the transaction that made the znode", optional=True
             ),
-            "children": Field(
+            "children": MessageField(
                 {"type": "array", "items": TEXT}, "of `children`: the names", optional=True
             ),
-            "failed": Field(WHOLE, "of a refused `multi`: the index of the write", optional=True),
+            "failed": MessageField(
+                WHOLE, "of a refused `multi`: the index of the write", optional=True
+            ),
         },
     ),
     "watch": Message(
@@ -150,10 +156,10 @@ TYPES: Final[Mapping[str, Message]] = {
         "A watch has fired. It fires once; the program sets it again with its next read.",
         {
             "now": _NOW,
-            "kind": Field(
+            "kind": MessageField(
                 {"enum": ["created", "deleted", "changed", "child"]}, "what has happened"
             ),
-            "path": Field(TEXT, "the watched znode"),
+            "path": MessageField(TEXT, "the watched znode"),
         },
     ),
     "tick": Message(
@@ -165,7 +171,7 @@ TYPES: Final[Mapping[str, Message]] = {
         "with one `deliver`, or with none if it may not deliver anything.",
         {
             "now": _NOW,
-            "ends": Field(
+            "ends": MessageField(
                 {"type": "array", "items": COUNT},
                 "for each partition of the topic, the offset of the next message to be written",
             ),
@@ -180,9 +186,9 @@ TYPES: Final[Mapping[str, Message]] = {
         Sender.PROGRAM,
         "A request to ZooKeeper. Requests are executed in their order.",
         {
-            "id": Field(WHOLE, "any number; the reply has the same"),
+            "id": MessageField(WHOLE, "any number; the reply has the same"),
             **_OF_A_REQUEST,
-            "ops": Field(
+            "ops": MessageField(
                 {"type": "array", "items": {"type": "object"}},
                 "of `multi`: the writes (`create`, `set`, `delete`, `check`), all or none",
                 optional=True,
@@ -193,26 +199,28 @@ TYPES: Final[Mapping[str, Message]] = {
         Sender.PROGRAM,
         "The user gets a message. Only in the answer to `poll`, and at most once.",
         {
-            "partition": Field(COUNT, "the partition of the topic"),
-            "offset": Field(COUNT, "the message's offset"),
+            "partition": MessageField(COUNT, "the partition of the topic"),
+            "offset": MessageField(COUNT, "the message's offset"),
         },
     ),
     "phase": Message(
         Sender.PROGRAM,
         "A word for the story: what the member does now. It has no effect.",
         {
-            "phase": Field(TEXT, "one word; the story shows its first 12 characters"),
-            "text": Field(TEXT, "a sentence", optional=True),
+            "phase": MessageField(TEXT, "one word; the story shows its first 12 characters"),
+            "text": MessageField(TEXT, "a sentence", optional=True),
         },
     ),
     "done": Message(
         Sender.PROGRAM,
         "The end of the answer to one message of the judge.",
         {
-            "tick_s": Field(
+            "tick_s": MessageField(
                 SECONDS, "seconds until the next `tick`; it replaces an earlier time", optional=True
             ),
-            "closed": Field(FLAG, "true: the member has left, and its session ends", optional=True),
+            "closed": MessageField(
+                FLAG, "true: the member has left, and its session ends", optional=True
+            ),
         },
     ),
 }
@@ -263,13 +271,13 @@ def parse_answer(line: bytes) -> JsonObject:
     if known is None or known.sender is not Sender.PROGRAM:
         names = ", ".join(name for name, one in TYPES.items() if one.sender is Sender.PROGRAM)
         raise _wrong(line, f"has no type of a program ({names})")
-    _check(line, message, {"type": Field(TEXT, ""), **known.fields})
+    _check(line, message, {"type": MessageField(TEXT, ""), **known.fields})
     if message["type"] == "request":
         request_of(message, line)
     return message
 
 
-def _check(line: bytes, message: JsonObject, fields: Mapping[str, Field]) -> None:
+def _check(line: bytes, message: JsonObject, fields: Mapping[str, MessageField]) -> None:
     for name in message:
         if name not in fields:
             raise _wrong(line, f"has an unknown field {name!r}")

@@ -25,12 +25,10 @@ class Solution(Member):
         self.is_registered = False
         self.is_verified = False  # whether the owner znodes were read on this connection
         self.owned: dict[int, str] = {}  # partition -> our thread in its owner znode
-        self.known: dict[
-            str, Any
-        ] = {}  # registrations and the topic, as long as their watches are set
-        self.stored: dict[
-            int, tuple[int, int]
-        ] = {}  # partition -> (offset, version) of the offset znode
+        # registrations and the topic, as long as their watches are set
+        self.known: dict[str, Any] = {}
+        # partition -> (offset, version) of the offset znode
+        self.stored: dict[int, tuple[int, int]] = {}
         self.leased_until = 0.0
         self.committed_at = 0.0
 

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 Event: TypeAlias = Any  # Any: numba has no types
 
-# Size, in bytes, of a response's records from which on the compiled loops are worth their memory.
-# Plain Python takes some milliseconds for smaller responses.
+# The compiled loops are loaded for a response whose records have at least this number of bytes.
+# Plain Python parses smaller responses in some milliseconds, and needs less memory.
 LOADED_FROM: Final = 64 * 1024
 
 
