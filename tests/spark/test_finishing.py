@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
+from zkconsumer.sandbox.proxy import Proxy
 from zkconsumer.spark.finishing import CommitListener, committing, ranges_of
 from zkconsumer.spark.offset_ranges import OffsetRange
 
@@ -72,28 +72,29 @@ def test_the_connectors_own_progress(
 ) -> None:
     """The end offsets of each batch are stored, but only for the query of the given name."""
     group = unique("group")
-    listener = CommitListener(query="orders", zookeeper=zookeeper.connect, group=group)
-    for event in events(name="another"):
-        listener.onQueryProgress(event)
-    assert stored(client, group) == {}
     first, second = events()
-    threads = threading.active_count()
-    listener.onQueryProgress(first)
-    assert threading.active_count() > threads, "the listener has opened a ZooKeeper session"
-    assert stored(client, group) == {
-        "orders-0": 12,
-        "orders-1": 12,
-        "orders-2": 13,
-        "payments-0": 1,
-    }
-    listener.onQueryProgress(second)
     ends = {"orders-0": 20, "orders-1": 21, "orders-2": 22, "payments-0": 2}
-    assert stored(client, group) == ends
-    listener.onQueryProgress(first)  # After a restart, Spark reports the last batch again.
-    assert stored(client, group) == ends
-    progress = second.progress
-    listener.onQueryTerminated(QueryTerminatedEvent(progress.id, progress.runId, None, None))
-    eventually(lambda: threading.active_count() <= threads)
+    with Proxy(zookeeper.connect) as proxy:
+        listener = CommitListener(query="orders", zookeeper=proxy.address, group=group)
+        for event in events(name="another"):
+            listener.onQueryProgress(event)
+        assert stored(client, group) == {}
+        assert proxy.open_connections == 0
+        listener.onQueryProgress(first)
+        eventually(lambda: proxy.open_connections == 1)
+        assert stored(client, group) == {
+            "orders-0": 12,
+            "orders-1": 12,
+            "orders-2": 13,
+            "payments-0": 1,
+        }
+        listener.onQueryProgress(second)
+        assert stored(client, group) == ends
+        listener.onQueryProgress(first)  # After a restart, Spark reports the last batch again.
+        assert stored(client, group) == ends
+        progress = second.progress
+        listener.onQueryTerminated(QueryTerminatedEvent(progress.id, progress.runId, None, None))
+        eventually(lambda: proxy.open_connections == 0)
 
 
 def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -313,16 +313,20 @@ def test_errors_say_what_is_wrong(kafka: FakeCluster) -> None:
         FakeCluster().create_topic("t")
 
 
+def fake_servers() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "fake servers"]
+
+
 def test_stop_leaves_nothing_and_start_continues() -> None:
     """`stop` ends the thread and the ports; after another `start` the messages are there."""
-    before = threading.active_count()
+    before = fake_servers()
     cluster = FakeCluster()
     cluster.start()
     cluster.create_topic("t")
     cluster.produce("t", ["a"])
     cluster.stop()
     cluster.stop()
-    assert threading.active_count() == before
+    assert fake_servers() == before
     with cluster:
         assert [one.value() for one in cluster.messages("t")] == [b"a"]
         assert cluster.leader("t", 0) == 0

@@ -64,18 +64,21 @@ def number(client: KazooClient) -> int:
     return int(client.client_id[0]) if client.client_id else 0
 
 
+def fake_servers() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if one.name == "fake ZooKeeper"}
+
+
 # ---- life ---------------------------------------------------------------------------------------
 
 
 def test_a_stopped_server_leaves_no_thread_and_no_port() -> None:
     """After `stop` no thread and no socket is left, even if a client is still connected."""
-    before = set(threading.enumerate())
+    before = fake_servers()
     with FakeZooKeeper() as server:
         client = KazooClient(server.connect, connection_retry={"max_tries": 0})
         client.start(LIMIT_S)
-        servers = {one for one in threading.enumerate() if one.name == "fake ZooKeeper"}
-        assert servers - before
-    assert not {one for one in threading.enumerate() if one.name == "fake ZooKeeper"} - before
+        assert fake_servers() - before
+    assert not fake_servers() - before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S)
     client.stop()
@@ -105,10 +108,10 @@ def test_an_unknown_release_is_refused(release: str) -> None:
 
 def test_a_port_in_use_is_an_error_and_leaves_no_thread(fake: FakeZooKeeper) -> None:
     """A second server at the same port does not start."""
-    before = threading.active_count()
+    before = fake_servers()
     with pytest.raises(OSError, match="in use"):
         FakeZooKeeper(port=fake.port).start()
-    assert threading.active_count() == before
+    assert not fake_servers() - before
 
 
 # ---- the server as a test sees it ---------------------------------------------------------------

@@ -51,6 +51,12 @@ class Proxy:
     def address(self) -> str:
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
+    @property
+    def open_connections(self) -> int:
+        """The number of clients that are connected."""
+        with self._lock:
+            return len(self._open) // 2
+
     def cut(self) -> None:
         """Break every connection; the proxy accepts new ones."""
         with self._lock:
