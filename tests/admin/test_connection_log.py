@@ -23,7 +23,7 @@ def listed(server: str, **clients: int | None) -> ServerClients:
 
 
 def clients_of(path: Path) -> Clients:
-    return read_clients(connections=[path]).placed({})
+    return read_clients({}, connections=[path])
 
 
 def lines_of(path: Path) -> list[tuple[str, str | None]]:

@@ -66,7 +66,7 @@ def test_the_span_of_time_and_the_group(call: Run) -> None:
             ("offsets", "restore", "-g", "tool", "--undo-tool", "--offsets-log", KAFKA),
             "neither transactions nor sessions",
         ),
-        (("offsets", "restore", "-g", "tool", "--at", "2026-01-01"), "neither --data-dir"),
+        (("offsets", "restore", "-g", "tool", "--at", "2026-01-01"), "it is not said where"),
         (("history", "report", "--offsets-log", "/missing"), "the path does not exist"),
     ],
 )

@@ -36,7 +36,7 @@ def read(folder: Path, text: str, *begun: tuple[int, int], name: str = "zookeepe
     in seconds after noon."""
     (folder / name).write_text(text)
     lifetimes = {session: (BEGIN_MS + s * 1000, None) for session, s in begun}
-    return read_clients(server_logs=[folder / name]).placed(lifetimes)
+    return read_clients(lifetimes, server_logs=[folder / name])
 
 
 def after(seconds: float) -> int:
@@ -67,8 +67,7 @@ def test_real_logs(release: str, level: str, tmp_path: Path) -> None:
     found = description.result()
     for has_audit in (False, release_number(release) >= (3, 6)):
         logs = ["zookeeper.log", "zookeeper_audit.log"][: 1 + has_audit]
-        records = read_clients(server_logs=[tmp_path / name for name in logs])
-        clients = records.placed(found.lifetimes)
+        clients = read_clients(found.lifetimes, server_logs=[tmp_path / name for name in logs])
         name_clients(found.tables, clients)
         assert not clients.unplaced
         for truth in json.loads((tmp_path / "truth.json").read_text()):
@@ -194,7 +193,7 @@ def test_users(tmp_path: Path) -> None:
     )
     (tmp_path / "zookeeper.out.1.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "log.1").write_bytes(b"\xff0x1")
-    found = read_clients(server_logs=[tmp_path]).placed({1: (after(10), None)})
+    found = read_clients({1: (after(10), None)}, server_logs=[tmp_path])
     assert found.at(1, after(11)) == Client("10.0.0.5", 4711, None)
     assert found.at(1, after(21)) == Client("10.0.0.5", 4711, "alice")
     assert found.at(1, after(50)) == Client("10.0.0.5", None, "alice")
@@ -204,14 +203,14 @@ def test_users(tmp_path: Path) -> None:
 def test_files_that_name_no_client(tmp_path: Path) -> None:
     """A log without clients is named; a wrong path and a damaged file are errors."""
     (tmp_path / "empty.log").write_text("2026-01-15 12:00:10,000 INFO Snapshotting: 0x0\n")
-    assert read_clients(server_logs=[tmp_path]).silent == [str(tmp_path)]
+    assert read_clients({}, server_logs=[tmp_path]).silent == [str(tmp_path)]
     (tmp_path / "other").mkdir()
     for path in ("missing.log", "other"):
         with pytest.raises(BadFileError, match=path):
-            read_clients(server_logs=[tmp_path / path])
+            read_clients({}, server_logs=[tmp_path / path])
     (tmp_path / "zookeeper.log.gz").write_bytes(gzip.compress(b"0x1" * 1000)[:20])
     with pytest.raises(HistoryError, match=r"zookeeper\.log\.gz"):
-        read_clients(server_logs=[tmp_path / "zookeeper.log.gz"])
+        read_clients({}, server_logs=[tmp_path / "zookeeper.log.gz"])
     (tmp_path / "recorded").write_text('{"event": "connected"}\n')
     with pytest.raises(BadFileError, match="recorded, line 1"):
-        read_clients(connections=[tmp_path / "recorded"])
+        read_clients({}, connections=[tmp_path / "recorded"])

@@ -1,7 +1,9 @@
-"""Real brokers of each release: their segments say what they answer."""
+"""Real brokers of each release: their segments and their topic say what they answer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,19 +18,44 @@ from support.history.offset_commits import (
     recorded,
 )
 
-from zkconsumer.history.kafka_offsets import read_past_in_kafka
-from zkconsumer.history.offset_logs import find_replicas
+from zkconsumer.admin.offsets_topic import OffsetsTopic
+from zkconsumer.history.kafka_offsets import LogReplay, OffsetChange, read_past_in_kafka
+from zkconsumer.history.offset_logs import Replica, find_replicas
 from zkconsumer.history.offsets import Committed
+from zkconsumer.sandbox.topics import client_settings
 
 pytestmark = pytest.mark.server
 
 
-def wrong(one: Recording) -> list[tuple[int, str, int]]:
+@contextmanager
+def topic_of(one: Recording) -> Iterator[OffsetsTopic]:
+    settings = client_settings(one.sandbox.zookeeper_connect)
+    with closing(OffsetsTopic(settings, limit_s=60.0)) as topic:
+        yield topic
+
+
+def changes(replicas: Iterable[Replica]) -> dict[int, list[OffsetChange]]:
+    """Return the changes of offsets by partition of the topic, without the names of files."""
+    return {
+        one.partition: [
+            change._replace(
+                file="",
+                after=change.after._replace(file="")
+                if isinstance(change.after, Committed)
+                else change.after,
+            )
+            for change in LogReplay(one).changes()
+        ]
+        for one in replicas
+    }
+
+
+def wrong(one: Recording, replicas: Sequence[Replica]) -> list[tuple[int, str, int]]:
     """Return the moments, groups and partitions whose offset differs from what OffsetFetch
     answered; an unknown offset does not differ."""
     found = []
     for at_ms, answered in one.moments:
-        past = read_past_in_kafka(find_replicas(one.log_dirs), at_ms).offsets
+        past = read_past_in_kafka(replicas, at_ms).offsets
         known = {
             (group, tp.partition): (then.offset, then.metadata)
             if isinstance(then, Committed)
@@ -49,17 +76,20 @@ def wrong(one: Recording) -> list[tuple[int, str, int]]:
     "release", ["0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1", "3.9.1"]
 )
 def test_each_release(release: str, tmp_path: Path) -> None:
-    """Each commit of every kind of client is found at each moment."""
+    """Each commit of every kind of client is found at each moment, in segments and in the topic."""
     with recorded(release, tmp_path / "servers") as one:
         everyone_commits(one, release)
         jvm_member_commits(one, tmp_path)
         assert len(one.moments) >= 7
-        assert wrong(one) == []
+        segments = find_replicas(one.log_dirs)
+        assert wrong(one, segments) == []
         last_ms = one.moments[-1][0]
-        past = read_past_in_kafka(find_replicas(one.log_dirs), last_ms).offsets
+        past = read_past_in_kafka(segments, last_ms).offsets
         assert not [
             then for some in past.values() for then in some.values() if isinstance(then, str)
         ]
+        with topic_of(one) as topic:
+            assert changes(topic.replicas()) == changes(segments)
 
 
 @pytest.mark.parametrize("release", ["0.10.2.2", "1.1.1", "3.9.1"])
@@ -67,7 +97,9 @@ def test_compaction(release: str, tmp_path: Path) -> None:
     """While the cleaner compacts the topic, an offset is right or unknown."""
     with recorded(release, tmp_path, **COMPACTING) as one:
         compaction(one)
-        assert wrong(one) == []
+        assert wrong(one, find_replicas(one.log_dirs)) == []
+        with topic_of(one) as topic:
+            assert wrong(one, topic.replicas()) == []
         past = [
             read_past_in_kafka(find_replicas(one.log_dirs), at_ms).offsets
             for at_ms, _ in one.moments

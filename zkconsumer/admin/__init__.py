@@ -17,16 +17,21 @@ if TYPE_CHECKING:
     from zkconsumer.admin.migrate import Direction
     from zkconsumer.admin.offset_files import FileFormat
     from zkconsumer.admin.offset_plans import Kind, Reset
+    from zkconsumer.admin.past_sources import PastSources
     from zkconsumer.admin.plan import Plan
+    from zkconsumer.history.offsets import Choice, Point
 
 __all__ = [
     "Admin",
+    "Choice",
     "Direction",
     "FileFormat",
     "Finding",
     "Kind",
     "Live",
+    "PastSources",
     "Plan",
+    "Point",
     "Report",
     "Reset",
 ]
@@ -38,7 +43,10 @@ _HOMES = {
     "Finding": "zkconsumer.admin.findings",
     "FileFormat": "zkconsumer.admin.offset_files",
     "Direction": "zkconsumer.admin.migrate",
+    "PastSources": "zkconsumer.admin.past_sources",
     "Plan": "zkconsumer.admin.plan",
+    "Choice": "zkconsumer.history.offsets",
+    "Point": "zkconsumer.history.offsets",
     "Kind": "zkconsumer.admin.offset_plans",
     "Reset": "zkconsumer.admin.offset_plans",
 }

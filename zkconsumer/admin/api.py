@@ -7,7 +7,6 @@ writes nothing and returns a Plan. `apply` executes a plan, and `undo` reverts i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Final, Self
 
@@ -33,13 +32,13 @@ from zkconsumer.admin.lag import GroupLag, group_lags
 from zkconsumer.admin.migrate import Direction, Migration
 from zkconsumer.admin.offset_files import FileFormat, Offsets, read_file, write_offsets
 from zkconsumer.admin.offset_plans import Reset
+from zkconsumer.admin.past_sources import OnProgress, PastSources, no_progress
 from zkconsumer.admin.plan import Plan, load_plan
-from zkconsumer.admin.restore import Restoration, plan_restore
+from zkconsumer.admin.restore import Restoration
 from zkconsumer.admin.verify import verify
 from zkconsumer.admin.what_if import PredictedOwner, live_group, places, what_if
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
-from zkconsumer.history.inputs import find_servers
-from zkconsumer.history.offsets import Point, read_past
+from zkconsumer.history.offsets import Point
 from zkconsumer.kafka.logs import KeptLogs
 from zkconsumer.protocol import arguments
 from zkconsumer.protocol.group_assignment import assign_each_member
@@ -256,33 +255,41 @@ class Admin:
 
     def plan_restore(
         self,
-        data_dirs: Iterable[str | PathLike[str]],
+        sources: PastSources,
         point: Point,
         groups: Iterable[str] = (),
         *,
         topics: Selection | None = None,
+        on_progress: OnProgress = no_progress,
     ) -> Restoration:
-        """Plan to restore offsets from ZooKeeper's logs, and describe each partition.
+        """Plan to restore offsets from servers' logs, and describe each partition.
+
+        Each store gets back the offsets that it had.
 
         Args:
-            data_dirs: directories, files or archives of ZooKeeper's servers.
+            sources: what contains the offsets of the past, such as
+                `PastSources(data_dirs=["/var/lib/zookeeper"])`.
             point: the moment, or the edit that is to be undone, such as
                 `Point(Choice.TIME, milliseconds)`.
             groups: names of groups; none means all groups below the chroot.
             topics: partitions to restore; None means all.
+            on_progress: called with what is read, the amount, and the total (0: unknown).
 
         Raises:
-            ConfigError: the files have no such group, session or edit; BadFileError for the paths.
-            RefusedError: the files do not contain the moment.
+            ConfigError: the sources have no such group, session or edit, or contradict each other;
+                BadFileError for the paths.
+            RefusedError: the sources do not contain the moment.
+            HistoryError: a file cannot be read. FetchError: the brokers do not answer.
         """
-        past = read_past(
-            find_servers(data_dirs),
-            point,
-            chroot=self.config.zookeeper_chroot,
-            groups=arguments.names(groups, "groups"),
-        )
+        if not isinstance(sources, PastSources):
+            right = "PastSources(data_dirs=['/var/lib/zookeeper'])"
+            raise arguments.wrong(sources, "sources", where="sources", right=right)
         chosen = arguments.selection(topics, "topics")
-        return plan_restore(self._connection, past, topics=chosen, limit_s=self._limit_s)
+        names = arguments.names(groups, "groups")
+        past = sources.read(
+            self._connection, point, names, limit_s=self._limit_s, on_progress=on_progress
+        )
+        return past.plan(self._connection, topics=chosen, limit_s=self._limit_s)
 
     def plan_delete_offsets(self, group: str, topics: Mapping[str, Collection[int] | None]) -> Plan:
         """Plan to delete offsets in ZooKeeper. Raises UnknownGroupError, ConfigError."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,10 @@ from zkconsumer.errors import BadFileError, ConfigError, ZooKeeperUnreachableErr
 from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
-    from zkconsumer.history.clients import ClientRecords, Clients
+    from zkconsumer.admin.past_sources import OnProgress
+    from zkconsumer.history.clients import Clients, Lifetimes
     from zkconsumer.history.describe import Described, Description, KafkaCommits
-    from zkconsumer.history.inputs import History, Problem
+    from zkconsumer.history.inputs import History, Problem, Server
     from zkconsumer.history.offset_logs import Replica
     from zkconsumer.history.report import Line, TimeSpan
     from zkconsumer.zk.clients import ServerClients
@@ -48,6 +49,21 @@ OffsetsLogs = Annotated[
         metavar="PATH",
         help="Log directory of a broker (log.dirs), a directory __consumer_offsets-N, or a tar or"
         " zip archive: offsets that groups committed to Kafka; repeatable, for several brokers.",
+    ),
+]
+OffsetsTopics = Annotated[
+    bool,
+    typer.Option(
+        "--offsets-topic",
+        help="Ask the brokers for their topic __consumer_offsets, instead of --offsets-log."
+        " ZooKeeper (--zookeeper) or --bootstrap names the brokers.",
+    ),
+]
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="H:P[,H:P...]",
+        help="Brokers for --offsets-topic (Kafka 0.10 or later), if ZooKeeper does not name them.",
     ),
 ]
 _READ_AGAIN = 10
@@ -100,63 +116,94 @@ TableName = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientFiles:
-    """Values of the options that name the files about clients; `operator` constructs it."""
+def _silent(what: str, done: int, total: int) -> None:
+    """Show no progress."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Values of the options that say what is read; `operator` constructs it."""
+
+    data_dir: DataDirs = None
+    offsets_log: OffsetsLogs = None
+    offsets_topic: OffsetsTopics = False
+    bootstrap: Bootstrap = None
     server_log: ServerLogs = None
     audit_log: AuditLogs = None
     connections: Connections = None
 
     @property
-    def are_given(self) -> bool:
-        """Whether at least one file is named."""
+    def name_clients(self) -> bool:
+        """Whether a file about clients is named."""
         return bool(self.server_log or self.audit_log or self.connections)
 
-    def read(self) -> ClientRecords:
-        """Read the files. Raises BadFileError, HistoryError."""
+    @property
+    def have_kafka(self) -> bool:
+        """Whether the commits in Kafka are read."""
+        return bool(self.offsets_log) or self.offsets_topic
+
+    def servers(self) -> list[Server]:
+        """Find ZooKeeper's files. Raises BadFileError, HistoryError."""
+        from zkconsumer.history.inputs import find_servers
+
+        return find_servers(self.data_dir) if self.data_dir else []
+
+    def clients(
+        self,
+        sessions: Lifetimes,
+        wanted: Container[int] | None = None,
+        progress: OnProgress = _silent,
+    ) -> Clients:
+        """Read the files about clients. Raises BadFileError, HistoryError."""
         from zkconsumer.history.clients import read_clients
 
-        logs = [*(self.server_log or ()), *(self.audit_log or ())]
-        return read_clients(server_logs=logs, connections=self.connections or ())
-
-
-def placed(
-    records: ClientRecords, lifetimes: Mapping[int, tuple[int | None, int | None]]
-) -> Clients:
-    """Return the clients with their times, and report on standard error what the files lack."""
-    for name in records.silent:
-        say(
-            f"{name}: no line names a client. Since 3.5, a server logs connections at the level"
-            " DEBUG only (`zkconsumer docs history`)"
+        return read_clients(
+            sessions,
+            server_logs=[*(self.server_log or ()), *(self.audit_log or ())],
+            connections=self.connections or (),
+            wanted=wanted,
+            on_progress=lambda lines: progress("lines of servers' logs", lines, 0),
         )
-    clients = records.placed(lifetimes)
-    for name in sorted(clients.unplaced):
-        say(
-            f"{name}: the zone of the times is unknown, because no session that begins or expires"
-            " in these logs does so in the transactions, too. Ports are unknown, and a host is"
-            " known only if its session has no other"
-        )
-    return clients
+
+    def check(self) -> None:
+        """Raise ConfigError if nothing is named, or if two options contradict each other."""
+        if not self.data_dir and not self.have_kafka:
+            raise ConfigError(
+                "no files are given",
+                where="--data-dir, --offsets-log, --offsets-topic",
+                remedy="give ZooKeeper's dataDir (--data-dir), a broker's log directory"
+                " (--offsets-log), or ask the brokers (--offsets-topic)",
+            )
+        if self.offsets_log and self.offsets_topic:
+            raise ConfigError(
+                "the offsets in Kafka are to be read from files and from the topic",
+                where="--offsets-log, --offsets-topic",
+                remedy="give one of the two",
+            )
+        if self.bootstrap is not None and not self.offsets_topic:
+            raise ConfigError(
+                "only --offsets-topic asks brokers",
+                where="--bootstrap",
+                remedy="add --offsets-topic, or leave out --bootstrap",
+            )
 
 
 @app.callback()
 def _history() -> None:
     """Reconstruct what happened to groups from ZooKeeper's transaction logs and snapshots.
 
-    The commands change nothing, and can read the files of a running server. Only `record` connects
-    to servers.
+    The commands change nothing, and can read the files of a running server. Only `record` and the
+    option --offsets-topic connect to servers.
     """
 
 
 @app.command()
-@operator(formats=(*SECTIONS, Output.HTML), of=(Display, ClientFiles))
+@operator(formats=(*SECTIONS, Output.HTML), of=(Display, Files, Connection))
 def report(
     display: Display,
-    files: ClientFiles,
+    files: Files,
+    connection: Connection,
     *,
-    data_dir: DataDirs = None,
-    offsets_log: OffsetsLogs = None,
     group: Groups = None,
     from_: From = None,
     to: To = None,
@@ -171,13 +218,13 @@ def report(
     from zkconsumer.history import report as reports
 
     window = _window(from_, to)
-    found = reports.within(_described(data_dir, offsets_log, group, files), window)
+    found = reports.within(_described(files, connection, group), window)
     if display.output is Output.HTML:
         sys.stdout.write(reports.page(found, window))
         return
     sections = reports.report(found)
     tables = {
-        name: Table(rows, _shown(display, rows, _with_store(REPORT[name], offsets_log)))
+        name: Table(rows, _shown(display, rows, _with_store(REPORT[name], files)))
         for name, rows in sections.items()
     }
     display.write_sections(tables)
@@ -185,13 +232,12 @@ def report(
 
 
 @app.command()
-@operator(formats=ROWS, of=(Display, ClientFiles))
+@operator(formats=ROWS, of=(Display, Files, Connection))
 def timeline(
     display: Display,
-    files: ClientFiles,
+    files: Files,
+    connection: Connection,
     *,
-    data_dir: DataDirs = None,
-    offsets_log: OffsetsLogs = None,
     group: Groups = None,
     from_: From = None,
     to: To = None,
@@ -207,24 +253,28 @@ def timeline(
 
     window = _window(from_, to)
     if follow:
-        lines = _following(data_dir, offsets_log, group, files, window)
-        _follow(display, lines, offsets_log)
+        if files.offsets_topic:
+            raise ConfigError(
+                "--follow reads files only",
+                where="--offsets-topic",
+                remedy="give a broker's log directory (--offsets-log), or leave out --follow",
+            )
+        _follow(display, _following(files, group, window), files)
         return
-    found = reports.within(_described(data_dir, offsets_log, group, files), window)
+    found = reports.within(_described(files, connection, group), window)
     rows = [_line_row(line) for line in reports.timeline(found.tables, window.to_ms)]
-    display.write(rows, _shown(display, rows, _with_store(LINES, offsets_log)))
+    display.write(rows, _shown(display, rows, _with_store(LINES, files)))
     _summary(found)
 
 
 @app.command()
-@operator(formats=ROWS, of=(Display, ClientFiles))
+@operator(formats=ROWS, of=(Display, Files, Connection))
 def show(
     display: Display,
-    files: ClientFiles,
+    files: Files,
+    connection: Connection,
     table: TableName,
     *,
-    data_dir: DataDirs = None,
-    offsets_log: OffsetsLogs = None,
     group: Groups = None,
     from_: From = None,
     to: To = None,
@@ -246,15 +296,15 @@ def show(
     columns = table_columns(table)
     window = _window(from_, to)
     if table == "transactions":
-        if not data_dir or offsets_log:
+        if not files.data_dir or files.have_kafka:
             raise ConfigError(
                 "the table transactions contains the operations of ZooKeeper only",
-                where="--offsets-log",
+                where="--offsets-log, --offsets-topic",
                 remedy="give only --data-dir",
             )
-        _show_transactions(display, data_dir, window, columns)
+        _show_transactions(display, files, window, columns)
         return
-    found = reports.within(_described(data_dir, offsets_log, group, files), window)
+    found = reports.within(_described(files, connection, group), window)
     display.write([_plain(as_dict(row)) for row in getattr(found.tables, table)], columns)
     _summary(found)
 
@@ -333,32 +383,6 @@ def _check_answers(answers: Sequence[ServerClients]) -> None:
         )
 
 
-def check_sources(data_dirs: Sequence[str] | None, offsets_logs: Sequence[str] | None) -> None:
-    """Raise ConfigError if no files are given."""
-    from zkconsumer.errors import ConfigError
-
-    if not data_dirs and not offsets_logs:
-        raise ConfigError(
-            "no files are given",
-            where="--data-dir, --offsets-log",
-            remedy="give ZooKeeper's dataDir (--data-dir), or a broker's log directory"
-            " (--offsets-log)",
-        )
-
-
-def replicas_of(offsets_logs: Sequence[str]) -> Callable[[], list[Replica]]:
-    """Return a function that finds the logs of --offsets-log.
-
-    Raises ConfigError if a package that reads them is missing.
-    """
-    from zkconsumer.errors import require
-
-    require("cramjam", "google_crc32c", extra="arrow", where="--offsets-log")
-    from zkconsumer.history.offset_logs import find_replicas
-
-    return partial(find_replicas, offsets_logs)
-
-
 def _window(from_: str | None, to: str | None) -> TimeSpan:
     from zkconsumer.admin.times import parse_instant
     from zkconsumer.history.report import TimeSpan
@@ -369,55 +393,100 @@ def _window(from_: str | None, to: str | None) -> TimeSpan:
     )
 
 
-def _described(
-    data_dirs: Sequence[str] | None,
-    offsets_logs: Sequence[str] | None,
-    groups: Sequence[str] | None,
-    files: ClientFiles,
-) -> Described:
-    """Read everything; show progress on a terminal. Raises ConfigError, HistoryError."""
-    from zkconsumer.history.clients import name_clients
+def _described(files: Files, connection: Connection, groups: Sequence[str] | None) -> Described:
+    """Read everything, and show progress on a terminal.
 
-    with reading() as progress:
-        description = _description(data_dirs, offsets_logs, groups, progress)
-        description.read(progress)
+    Raises ConfigError, HistoryError, FetchError.
+    """
+    from zkconsumer.history.clients import name_clients, sessions_of
+
+    files.check()
+    with reading() as progress, ExitStack() as stack:
+        find = None
+        if files.offsets_topic:
+            find = _topic(files, connection, progress, stack)
+        description = _description(files, groups, find, progress)
+        description.read(lambda rows: progress("operations", rows, 0))
         found = description.result()
-    if files.are_given:
-        name_clients(found.tables, placed(files.read(), found.lifetimes))
+        if files.name_clients:
+            clients = files.clients(found.lifetimes, sessions_of(found.tables), progress)
+            name_clients(found.tables, clients)
+    if files.name_clients:
+        for note in clients.notes():
+            say(note)
     return found
 
 
+def _topic(
+    files: Files, connection: Connection, progress: OnProgress, stack: ExitStack
+) -> Callable[[], list[Replica]]:
+    """Return a function that finds the logs of the brokers' topic of offsets; the stack closes the
+    connections.
+
+    Raises ConfigError, ZooKeeperUnreachableError, FetchError.
+    """
+    from zkconsumer.admin.groups import registered_brokers
+    from zkconsumer.admin.past_sources import require_offset_readers
+    from zkconsumer.config.settings import ConnectionConfig
+    from zkconsumer.kafka.client_settings import broker_settings
+
+    require_offset_readers()
+    from zkconsumer.admin.offsets_topic import OffsetsTopic
+
+    if files.bootstrap is None:
+        with connection.connect() as client:
+            config, settings = client.config, broker_settings(registered_brokers(client))
+    else:
+        # ZooKeeper is not asked; the other properties are those of the connections to brokers.
+        sources = connection.sources.lowest_first()
+        config = ConnectionConfig.from_properties(*sources, zookeeper_connect=files.bootstrap)
+        settings = {**config.kafka, "bootstrap.servers": files.bootstrap}
+    limit_s = connection.timeout or config.zookeeper_connection_timeout_s
+    topic = OffsetsTopic(
+        settings,
+        limit_s=limit_s,
+        on_progress=lambda done, total: progress("offsets of the topic", done, total),
+    )
+    return stack.enter_context(closing(topic)).replicas
+
+
 def _description(
-    data_dirs: Sequence[str] | None,
-    offsets_logs: Sequence[str] | None,
+    files: Files,
     groups: Sequence[str] | None,
-    progress: Callable[[int], None] = lambda rows: None,
+    find: Callable[[], list[Replica]] | None,
+    progress: OnProgress = _silent,
 ) -> Description:
     from zkconsumer.history.describe import Description
-    from zkconsumer.history.inputs import find_servers
 
-    check_sources(data_dirs, offsets_logs)
-    servers = find_servers(data_dirs) if data_dirs else []
+    if files.offsets_log:
+        from zkconsumer.admin.past_sources import require_offset_readers
+
+        require_offset_readers()
+        from zkconsumer.history.offset_logs import find_replicas
+
+        find = partial(find_replicas, files.offsets_log)
     kafka = None
-    if offsets_logs:
-        find = replicas_of(offsets_logs)
+    if find is not None:
         from zkconsumer.history.kafka_offsets import KafkaLogs
 
-        kafka = KafkaLogs(find, groups or (), progress)
-    return Description(servers, groups or (), kafka)
+        kafka = KafkaLogs(
+            find, groups or (), lambda records: progress and progress("records", records, 0)
+        )
+    return Description(files.servers(), groups or (), kafka)
 
 
 @contextmanager
-def reading() -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows the number of operations that have been read, on a terminal."""
+def reading() -> Iterator[OnProgress]:
+    """Yield a function that shows on a terminal what is read, and how much has been read."""
     begin = time.monotonic()
     shown = False
 
-    def progress(rows: int) -> None:
+    def progress(what: str, done: int, total: int) -> None:
         nonlocal shown
         if sys.stderr.isatty() and time.monotonic() - begin > 1:
             shown = True
-            sys.stderr.write(f"\rread {rows:,} operations")
+            of = f" of {total:,}" if total else ""
+            sys.stderr.write(f"\rread {done:,}{of} {what}\x1b[K")
 
     try:
         yield progress
@@ -426,57 +495,51 @@ def reading() -> Iterator[Callable[[int], None]]:
             sys.stderr.write("\r\x1b[K")
 
 
-def _following(
-    data_dirs: Sequence[str] | None,
-    offsets_logs: Sequence[str] | None,
-    groups: Sequence[str] | None,
-    files: ClientFiles,
-    window: TimeSpan,
-) -> Iterator[Line]:
+def _following(files: Files, groups: Sequence[str] | None, window: TimeSpan) -> Iterator[Line]:
     """Yield the events in the files; then keep yielding the events that the servers write.
 
     If a file comes too late, such as an older log that is still being copied, all files are read
     again, and the events that were not yielded before follow.
     """
-    from zkconsumer.history.clients import name_clients
-    from zkconsumer.history.inputs import find_servers
+    from zkconsumer.history.clients import Clients, name_clients
     from zkconsumer.history.report import timeline as lines_of
     from zkconsumer.history.report import within
 
-    description = _description(data_dirs, offsets_logs, groups)
+    files.check()
+    description = _description(files, groups, None)
     seen: set[Line] = set()
-    records, read_at = files.read(), time.monotonic()
+    clients, read_at = Clients(), 0.0
     while True:
         description.read()
         found = description.so_far()
-        if files.are_given:
-            if (begin := time.monotonic()) > read_at + POLL_S:
-                with suppress(BadFileError):  # a log is renamed just now
-                    records = files.read()
-                read_at = time.monotonic() + _READ_AGAIN * (time.monotonic() - begin)
-            name_clients(found.tables, records.placed(found.lifetimes))
+        if files.name_clients:
+            if (begin := time.monotonic()) > read_at:
+                # A log may be renamed just now.
+                with suppress(BadFileError) if read_at else nullcontext():
+                    clients = files.clients(found.lifetimes)
+                read_at = time.monotonic() + POLL_S + _READ_AGAIN * (time.monotonic() - begin)
+            name_clients(found.tables, clients)
         for line in lines_of(within(found, window).tables, window.to_ms):
             if line not in seen:
                 seen.add(line)
                 yield line
         time.sleep(POLL_S)
-        servers = find_servers(data_dirs) if data_dirs else []
-        if late := description.look_again(servers):
+        if late := description.look_again(files.servers()):
             say(
                 f"{', '.join(late)} came late, with transactions before those that were shown: all"
                 " files are read again, and events that were not shown before follow, with their"
                 " times"
             )
-            description = _description(data_dirs, offsets_logs, groups)
+            description = _description(files, groups, None)
 
 
 def _show_transactions(
-    display: Display, data_dirs: Sequence[str], window: TimeSpan, columns: Sequence[Column]
+    display: Display, files: Files, window: TimeSpan, columns: Sequence[Column]
 ) -> None:
     """Print the transactions, as JSON Lines while they are read, and then the problems."""
-    from zkconsumer.history.inputs import History, find_servers
+    from zkconsumer.history.inputs import History
 
-    history = History(find_servers(data_dirs))
+    history = History(files.servers())
     rows = (_plain(row) for row in _transactions(history, window))
     if display.output is Output.JSONL:
         for row in rows:
@@ -597,9 +660,9 @@ REPORT = {
 """The columns of each section of the report."""
 
 
-def _with_store(columns: Sequence[Column], offsets_logs: Sequence[str] | None) -> list[Column]:
+def _with_store(columns: Sequence[Column], files: Files) -> list[Column]:
     """Return the columns; those about the store are in each table if both stores are read."""
-    shown = ("store", "in_kafka") if offsets_logs else ()
+    shown = ("store", "in_kafka") if files.have_kafka else ()
     return [replace(one, wide_only=one.wide_only and one.name not in shown) for one in columns]
 
 
@@ -654,7 +717,7 @@ def _shown(
     ]
 
 
-def _follow(display: Display, lines: Iterator[Line], offsets_logs: Sequence[str] | None) -> None:
+def _follow(display: Display, lines: Iterator[Line], files: Files) -> None:
     """Print each event as it is found: JSON as JSON Lines, CSV with its titles once.
 
     Raises ConfigError for --sort, since the events never end.
@@ -668,11 +731,11 @@ def _follow(display: Display, lines: Iterator[Line], offsets_logs: Sequence[str]
         if display.is_for_people:
             at = time_text(line.time_ms)
             client = f" (from {line.client})" if str(line.client) else ""
-            store = f"  {line.store}" if offsets_logs else ""
+            store = f"  {line.store}" if files.have_kafka else ""
             text = f"{at}  {line.group or '-'}  {line.kind:<9}  {line.what}{client}{store}"
             print(safe(text), flush=True)
             continue
-        table = display.selected(Table([_line_row(line)], _with_store(LINES, offsets_logs)))
+        table = display.selected(Table([_line_row(line)], _with_store(LINES, files)))
         output = Output.JSONL if display.output is Output.JSON else display.output
         headers = is_first and not display.no_headers
         write(table.rows, table.columns, output, to=replace(display.screen, headers=headers))

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli.apply import Changing, changing, proceed, with_kafka_notes
+from zkconsumer.cli.apply import Changing, changing, proceed
 from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.history import (
     DATA_DIR,
     AuditLogs,
-    ClientFiles,
     Connections,
     OffsetsLogs,
+    OffsetsTopics,
     ServerLogs,
-    placed,
     reading,
-    replicas_of,
 )
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import AllGroups, Common, Groups, Topics, topics_of
-from zkconsumer.cli.output import Align, Color, Column, Unknown, say
+from zkconsumer.cli.output import Align, Color, Column, Unknown
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
     from zkconsumer.admin.restore import Restored
-    from zkconsumer.history.offsets import (
-        Committed,
-        PastKafkaOffsets,
-        PastOffsets,
-        Point,
-        Source,
-        Written,
-    )
+    from zkconsumer.history.offsets import Committed, PastKafkaOffsets, Point, Written
 
 _COLORS = {"left": Color.BAD, "same": Color.FAINT}
 
@@ -110,6 +101,7 @@ def restore(
     *,
     data_dir: Annotated[list[str] | None, DATA_DIR] = None,
     offsets_log: OffsetsLogs = None,
+    offsets_topic: OffsetsTopics = False,
     tables: Tables = None,
     server_log: ServerLogs = None,
     audit_log: AuditLogs = None,
@@ -127,8 +119,9 @@ def restore(
 
     ZooKeeper's logs (--data-dir) contain every offset that was committed since the oldest log that
     was kept; --tables reads tables that Spark has made of them, without access control lists.
-    Brokers keep the offsets in Kafka in the topic __consumer_offsets (--offsets-log), and remove
-    old commits by compaction, so an offset may be unknown. Each store gets back its own offsets.
+    Brokers keep the offsets in Kafka in the topic __consumer_offsets, on their disks
+    (--offsets-log, or --offsets-topic to ask the brokers), and remove old commits by compaction, so
+    an offset may be unknown. Each store gets back its own offsets.
     The command also restores groups that were deleted, with their access control lists, and it can
     restore into another ensemble (--zookeeper). AGAIN and SKIPPED are the messages that members
     read again or skip because of the move. Exit code 1: the files do not show the offsets of some
@@ -136,97 +129,34 @@ def restore(
 
     Example: zkconsumer offsets restore -g billing --data-dir /var/lib/zookeeper --at 03:00
     """
-    from zkconsumer.admin.restore import plan_restore
-    from zkconsumer.history.offsets import name_writers
+    from zkconsumer.admin.past_sources import PastSources
 
     point = _point(at, before_zxid, undo_session, undo_tool or None)
-    source = _source(data_dir, tables, offsets_log)
-    files = ClientFiles(server_log=server_log, audit_log=audit_log, connections=connections)
-    if offsets_log and at is None:
-        raise ConfigError(
-            "the logs of brokers contain neither transactions nor sessions of ZooKeeper",
-            where="--offsets-log",
-            remedy="choose the moment with --at, or leave out --offsets-log",
-        )
+    sources = PastSources(
+        data_dirs=data_dir or (),
+        tables=tables,
+        offsets_logs=offsets_log or (),
+        offsets_topic=offsets_topic,
+        server_logs=[*(server_log or ()), *(audit_log or ())],
+        connections=connections or (),
+        chroot=log_chroot,
+    )
+    sources.check(point)
     is_moment = at is not None or before_zxid is not None
     choose = common.groups_to_change if is_moment else common.groups
     names, topics = choose(group, all_groups=all_groups), topics_of(topic)
     with common.connect(names[0] if names else None) as connection:
-        chroot = connection.config.zookeeper_chroot if log_chroot is None else log_chroot
-        kafka = _in_kafka(offsets_log or (), point, names or ())
-        past = None
-        if source is not None:
-            past = _in_zookeeper(source, point, chroot.rstrip("/"), names or (), kafka)
-        if past is not None and files.are_given:
-            past = name_writers(past, placed(files.read(), past.lifetimes))
-        groups = {*(past.offsets if past else ()), *(kafka.offsets if kafka else ())}
-        watch = how.watch(connection, *sorted(groups))
         limit_s = connection.config.zookeeper_connection_timeout_s
-        found = plan_restore(connection, past, kafka=kafka, topics=topics, limit_s=limit_s)
-        common.write(map(_row, found.partitions), _columns(kafka))
-        plan = found.plan
-        if kafka is None:
-            plan = with_kafka_notes(connection, plan, *plan.groups)
-        proceed(connection, plan, how, watch)
+        with reading() as progress:
+            past = sources.read(
+                connection, point, names or (), limit_s=limit_s, on_progress=progress
+            )
+        watch = how.watch(connection, *past.groups)
+        found = past.plan(connection, topics=topics, limit_s=limit_s)
+        common.write(map(_row, found.partitions), _columns(past.kafka))
+        proceed(connection, found.plan, how, watch)
     if any(one.is_unknown for one in found.partitions):
         raise typer.Exit(Exit.FAILED)
-
-
-def _source(
-    data_dir: Sequence[str] | None, tables: str | None, offsets_log: Sequence[str] | None
-) -> Source | None:
-    """Return where ZooKeeper's transactions are; None if only brokers' logs are given.
-
-    Raises ConfigError unless one place is given, or two places of ZooKeeper's transactions are.
-    """
-    from zkconsumer.history.inputs import find_servers
-    from zkconsumer.history.saved_tables import SavedTransactions
-
-    if not data_dir and tables is None and offsets_log:
-        return None
-    if bool(data_dir) == (tables is not None):
-        raise ConfigError(
-            "both --data-dir and --tables are given"
-            if data_dir
-            else "neither --data-dir nor --tables is given",
-            where="--data-dir, --tables",
-            remedy="give ZooKeeper's dataDir, or the tables that Spark has made of its logs; or a"
-            " broker's log directory (--offsets-log)",
-        )
-    return SavedTransactions(tables) if tables is not None else find_servers(data_dir or ())
-
-
-def _in_zookeeper(
-    source: Source,
-    point: Point,
-    chroot: str,
-    groups: Collection[str],
-    kafka: PastKafkaOffsets | None,
-) -> PastOffsets | None:
-    """Return the offsets in ZooKeeper; None if there was none, and Kafka had some."""
-    from zkconsumer.history.offsets import read_past
-
-    with reading() as progress:
-        try:
-            return read_past(source, point, chroot=chroot, groups=groups, on_progress=progress)
-        except ConfigError as error:
-            if kafka is None or not kafka.offsets:
-                raise
-            say(f"ZooKeeper: {error.what} ({error.where})")
-            return None
-
-
-def _in_kafka(
-    paths: Sequence[str], point: Point, groups: Collection[str]
-) -> PastKafkaOffsets | None:
-    """Return the offsets in Kafka; None if no log of a broker is given."""
-    if not paths:
-        return None
-    from zkconsumer.history.kafka_offsets import read_past_in_kafka
-
-    replicas = replicas_of(paths)()
-    with reading() as progress:
-        return read_past_in_kafka(replicas, point.value, groups=groups, on_progress=progress)
 
 
 def _columns(kafka: PastKafkaOffsets | None) -> tuple[Column, ...]:

@@ -1,7 +1,6 @@
 """The machines and users behind sessions, from what ZooKeeper's servers say about their clients.
 
-    records = read_clients(server_logs=["/var/log/zookeeper"])
-    clients = records.placed(sessions)
+    clients = read_clients(sessions, server_logs=["/var/log/zookeeper"])
     clients.at(session, time_ms)  # Client(host="10.0.0.5", port=41022, user=None)
 
 A transaction names its session only. Three kinds of files name the client of a session:
@@ -22,12 +21,12 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from zkconsumer.errors import BadFileError
 from zkconsumer.history.logs import READ_ERRORS, LogSource, unreadable
@@ -50,6 +49,9 @@ GONE: Final = "gone"
 
 _DAY_MS: Final = 86_400_000
 _ALWAYS_MS: Final = 1 << 62
+
+_PROGRESS_LINES: Final = 100_000
+"""Lines between two reports of the progress."""
 
 _LOG_NAME: Final = re.compile(r".*\.(log|out)(\..+)?", re.DOTALL)
 
@@ -82,29 +84,54 @@ class _Line(Enum):
 
 _SESSION: Final = r"0x(?P<session>[0-9a-f]+)"
 _LINES: Final = tuple(
-    (re.compile(pattern), line)
-    for pattern, line in (
-        (rf"Established session {_SESSION} with .* for client (?P<client>\S+)", _Line.BEGIN),
-        (rf"attempting to renew session {_SESSION} at (?P<client>\S+)", _Line.BEGIN),
+    (text, re.compile(pattern), line)
+    for text, pattern, line in (
         (
+            "Established session 0x",
+            rf"Established session {_SESSION} with .* for client (?P<client>\S+)",
+            _Line.BEGIN,
+        ),
+        (
+            "attempting to renew session 0x",
+            rf"attempting to renew session {_SESSION} at (?P<client>\S+)",
+            _Line.BEGIN,
+        ),
+        (
+            "session = 0x",
             r"attempting to (?:renew|establish new) session: ?session = "
             rf"{_SESSION},.* address = (?P<client>\S+)",
             _Line.BEGIN,
         ),
         (
+            "auth success",
             rf"Session {_SESSION}: auth success for scheme \S+ and address (?P<client>\S+)",
             _Line.SEEN,
         ),
-        (rf"Invalid session {_SESSION} for client (?P<client>\S+), probably", _Line.SEEN),
         (
+            "Invalid session 0x",
+            rf"Invalid session {_SESSION} for client (?P<client>\S+), probably",
+            _Line.SEEN,
+        ),
+        (
+            "Closed socket connection",
             r"Closed socket connection for client (?P<client>\S+) which had sessionid "
             rf"{_SESSION}",
             _Line.END,
         ),
-        (rf"the socket: address = (?P<client>\S+), session = {_SESSION}", _Line.END),
-        (rf"Expiring session {_SESSION}, timeout of(?P<client>)", _Line.EXPIRY),
+        (
+            "the socket: address",
+            rf"the socket: address = (?P<client>\S+), session = {_SESSION}",
+            _Line.END,
+        ),
+        (
+            "Expiring session 0x",
+            rf"Expiring session {_SESSION}, timeout of(?P<client>)",
+            _Line.EXPIRY,
+        ),
     )
 )
+"""A text that a line contains, which is faster to find; the pattern of the line; what it says."""
+
 # A line of the audit log. The lines about ephemeral znodes of a session that has ended have no
 # address, and their user is that of the server.
 _AUDIT: Final = re.compile(
@@ -118,31 +145,45 @@ _TIME: Final = re.compile(
 # ---- files ---------------------------------------------------------------------------------------
 
 
+Lifetimes: TypeAlias = Mapping[int, tuple[int | None, int | None]]
+"""Session -> when it began and ended, in milliseconds since 1970; None if unknown."""
+
+
 def read_clients(
+    sessions: Lifetimes,
     *,
     server_logs: Iterable[str | os.PathLike[str]] = (),
     connections: Iterable[str | os.PathLike[str]] = (),
-) -> ClientRecords:
-    """Read the files that name clients.
+    wanted: Container[int] | None = None,
+    on_progress: Callable[[int], None] = lambda lines: None,
+) -> Clients:
+    """Read the files that name clients; the times are on the scale of the transactions.
+
+    The memory that is needed grows with the sessions, and not with the files.
 
     Args:
+        sessions: the sessions in the transactions, which show the zones of the servers' logs.
         server_logs: servers' logs and audit logs, or directories that contain some; compressed
             files too.
         connections: files that `zkconsumer history record` has written, with the older parts beside
             them.
+        wanted: the sessions whose clients are returned; None means all.
+        on_progress: called with the number of lines of servers' logs that have been read.
 
     Raises:
         BadFileError: a path does not exist, a directory contains no log, or a line of a recorded
             file has another format.
         HistoryError: the operating system refuses to read a file, or a compressed one is damaged.
     """
-    found = ClientRecords()
-    for given in server_logs:
-        if not sum(map(found.read_log, _log_files(Path(given)))):
-            found.silent.append(os.fspath(given))
+    found = _Reading(sessions, wanted, on_progress)
+    silent = [
+        os.fspath(given)
+        for given in server_logs
+        if not sum(map(found.read_log, _log_files(Path(given))))
+    ]
     for path in (file for given in connections for file in parts_of(Path(given))):
         found.read_samples(path)
-    return found
+    return found.placed(silent)
 
 
 def _log_files(path: Path) -> Sequence[Path]:
@@ -188,7 +229,6 @@ class _Run:
         host, port: of the connection; None if the lines do not say it.
         user: of the client; None if it has not authenticated, or the lines do not say it.
         first_ms, last_ms: the times of the lines; those in a log are local times of the server.
-        is_begin: whether the first line is about the first action of the session in this file.
         closed_ms: when the connection ended; None if the lines do not say it.
         folder: of the server's log, which determines the zone; "" if the times have a zone.
     """
@@ -200,113 +240,149 @@ class _Run:
     first_ms: int
     last_ms: int
     folder: str
-    is_begin: bool = False
     closed_ms: int | None = None
 
 
-@dataclass
-class ClientRecords:
-    """What the files say, in the order of their lines.
+def _run(session: int, address: tuple[str, int | None], user: str | None, line: _Moment) -> _Run:
+    return _Run(session, *address, user, line.local_ms, line.local_ms, line.folder)
 
-    Attributes:
-        silent: the given logs and directories in which no line names a client.
-    """
 
-    silent: list[str] = field(default_factory=list)
-    _connections: list[_Run] = field(default_factory=list)
-    _writers: list[_Run] = field(default_factory=list)
-    _expiries: list[tuple[str, int, int]] = field(default_factory=list)  # folder, session, time
-    _begun: dict[tuple[int, str, int | None, str], _Run] = field(default_factory=dict)
+class _Reading:
+    """What the files say, in the order of their lines."""
+
+    def __init__(
+        self, sessions: Lifetimes, wanted: Container[int] | None, on_progress: Callable[[int], None]
+    ) -> None:
+        self._sessions, self._wanted, self._on_progress = sessions, wanted, on_progress
+        self._lines = 0
+        self._connections: list[_Run] = []
+        self._writers: list[_Run] = []
+        self._begun: dict[tuple[int, str, int | None, str], _Run] = {}
+        # Folder -> day -> how many lines are evidence of each zone.
+        self._votes: dict[str, dict[int, Counter[int]]] = {}
 
     # ---- reading -----------------------------------------------------------------------------
 
     def read_log(self, path: Path) -> int:
-        """Read a server's log or its audit log, and return how many clients it names. Raises
+        """Read a server's log or its audit log, and return how many lines name a client. Raises
         HistoryError."""
-        before = len(self._connections) + len(self._writers)
-        runs: dict[tuple[int, bool], _Run] = {}
+        one = _LogFile(str(path.parent))
         source = LogSource.of_path(path)
         try:
             with source.open() as file:
                 for line in file:
+                    self._lines += 1
+                    if self._lines % _PROGRESS_LINES == 0:
+                        self._on_progress(self._lines)
                     if b"0x" in line:
-                        self._line(line.decode(errors="replace"), str(path.parent), runs)
+                        self._line(line.decode(errors="replace"), one)
         except READ_ERRORS as error:
             raise unreadable(source.name, error) from None
-        return len(self._connections) + len(self._writers) - before
+        return one.named
 
-    def _line(self, line: str, folder: str, runs: dict[tuple[int, bool], _Run]) -> None:
+    def _line(self, line: str, file: _LogFile) -> None:
         time = _TIME.search(line)
         if time is None:
             return
-        time_ms = _milliseconds(time)
-        folder = "" if time[4] else folder
-        if audit := _AUDIT.search(line):
+        if "session=0x" in line and (audit := _AUDIT.search(line)):
             session, ip = _signed(audit["session"]), audit["ip"]
             names = [name for name in (audit["user"] or "").split(",") if name != ip]
-            user = ",".join(names) or None
-            run = _Run(session, ip, None, user, time_ms, time_ms, folder)
-            _extend(self._writers, runs, run, is_writer=True)
+            run = _run(session, (ip, None), ",".join(names) or None, file.at(time))
+            file.named += 1
+            self._extend(self._writers, run, file, is_writer=True)
             return
-        for pattern, what in _LINES:
-            if match := pattern.search(line):
+        for text, pattern, what in _LINES:
+            if text in line and (match := pattern.search(line)):
                 session = _signed(match["session"])
                 if what is _Line.EXPIRY:
-                    self._expiries.append((folder, session, time_ms))
+                    ended_ms = self._sessions.get(session, (None, None))[1]
+                    self._vote(file.at(time), ended_ms, 3)
                 elif address := _address(match["client"]):
-                    run = _Run(session, *address, None, time_ms, time_ms, folder)
-                    self._connection(run, runs, what)
+                    file.named += 1
+                    self._connection(_run(session, address, None, file.at(time)), file, what)
                 return
 
-    def _connection(self, run: _Run, runs: dict[tuple[int, bool], _Run], what: _Line) -> None:
+    def _connection(self, run: _Run, file: _LogFile, what: _Line) -> None:
         """Add what a line says about a connection."""
+        place = run.session, run.host, run.port, run.folder
         if what is not _Line.END:
-            run = _extend(self._connections, runs, run, is_writer=False)
-            self._begun[run.session, run.host, run.port, run.folder] = run
+            if (known := self._extend(self._connections, run, file, is_writer=False)) is not None:
+                self._begun[place] = known
             return
-        known = self._begun.get((run.session, run.host, run.port, run.folder))
+        known = self._begun.get(place)
         if known is not None:
             known.closed_ms = run.first_ms
-        else:
+        elif self._is_wanted(run.session):
             # It is unknown when the connection began, so no moment is known at which it existed.
             run.port = None
             self._connections.append(run)
 
+    def _is_wanted(self, session: int) -> bool:
+        return self._wanted is None or session in self._wanted
+
+    def _extend(self, to: list[_Run], run: _Run, file: _LogFile, *, is_writer: bool) -> _Run | None:
+        """Add a line to the run of its session in this file, or begin another run.
+
+        Return the run; None if the session is not wanted.
+        """
+        key = run.session, is_writer
+        last = file.runs.get(key)
+        if key not in file.runs and run.session in self._sessions:
+            weight = 1 if run.port is None else 3  # a first write may be late
+            moment = _Moment(run.first_ms, run.folder)
+            self._vote(moment, self._sessions[run.session][0], weight)
+            file.runs[key] = None
+        if not self._is_wanted(run.session):
+            return None
+        if last is not None and (last.host, last.port, last.user) == (run.host, run.port, run.user):
+            last.last_ms = run.last_ms
+            return last
+        file.runs[key] = run
+        to.append(run)
+        return run
+
     def read_samples(self, path: Path) -> None:
         """Read a file of `zkconsumer history record`. Raises BadFileError and HistoryError."""
         try:
-            text = path.read_text(encoding="utf-8")
+            with path.open(encoding="utf-8") as file:
+                for number, line in enumerate(file, start=1):
+                    if line.endswith("\n"):  # the last line may be incomplete
+                        self._sample(line, f"{path}, line {number}")
         except (OSError, UnicodeDecodeError) as error:
             raise unreadable(str(path), error) from None
-        for number, line in enumerate(text.split("\n")[:-1], start=1):
-            try:
-                run = _sampled(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
-                raise BadFileError(
-                    f"the line is none of `zkconsumer history record`: {error!r}",
-                    where=f"{path}, line {number}",
-                    remedy="name a file that this command has written",
-                ) from None
-            if run is not None:
-                self._connections.append(run)
+
+    def _sample(self, line: str, where: str) -> None:
+        try:
+            run = _sampled(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadFileError(
+                f"the line is none of `zkconsumer history record`: {error!r}",
+                where=where,
+                remedy="name a file that this command has written",
+            ) from None
+        if run is not None and self._is_wanted(run.session):
+            self._connections.append(run)
 
     # ---- placing in time ---------------------------------------------------------------------
 
-    def placed(self, sessions: Mapping[int, tuple[int | None, int | None]]) -> Clients:
-        """Return the clients, with times on the scale of the transactions.
+    def _vote(self, line: _Moment, time_ms: int | None, weight: int) -> None:
+        """Count a line as evidence of its server's zone, if the transactions have its event."""
+        local_ms, folder = line
+        if folder and time_ms:
+            zone = round((local_ms - time_ms) / ZONE_MS) * ZONE_MS
+            if abs(local_ms - time_ms - zone) <= NEAR_MS and abs(zone) <= _DAY_MS:
+                days = self._votes.setdefault(folder, {})
+                days.setdefault(local_ms // _DAY_MS, Counter())[zone] += weight
 
-        Args:
-            sessions: session -> the times at which it began and ended, in milliseconds; None if
-                unknown.
-        """
-        votes = self._votes(sessions)
-        found = Clients()
+    def placed(self, silent: Sequence[str]) -> Clients:
+        """Return the clients, with times on the scale of the transactions."""
+        found = Clients(silent=silent)
         for runs, of in (
             (self._connections, found.connections),
             (self._writers, found.writers),
         ):
             for run in runs:
-                zone = 0 if not run.folder else _zone(votes, run.folder, run.first_ms)
+                zone = 0 if not run.folder else _zone(self._votes, run.folder, run.first_ms)
                 client = Client(run.host, run.port, run.user)
                 if zone is None:
                     found.unplaced.add(run.folder)
@@ -317,40 +393,31 @@ class ClientRecords:
                 of.setdefault(run.session, []).append(seen)
         return found
 
-    def _votes(
-        self, sessions: Mapping[int, tuple[int | None, int | None]]
-    ) -> dict[str, dict[int, Counter[int]]]:
-        """Return folder -> day -> how many lines are evidence of each zone."""
-        found: dict[str, dict[int, Counter[int]]] = {}
 
-        def vote(folder: str, local_ms: int, time_ms: int | None, weight: int) -> None:
-            if folder and time_ms:
-                zone = round((local_ms - time_ms) / ZONE_MS) * ZONE_MS
-                if abs(local_ms - time_ms - zone) <= NEAR_MS and abs(zone) <= _DAY_MS:
-                    day = found.setdefault(folder, {}).setdefault(local_ms // _DAY_MS, Counter())
-                    day[zone] += weight
+@dataclass
+class _LogFile:
+    """A log that is being read.
 
-        for run in (*self._connections, *self._writers):
-            if run.is_begin:
-                weight = 1 if run.port is None else 3  # a first write may be late
-                vote(run.folder, run.first_ms, sessions.get(run.session, (None, None))[0], weight)
-        for folder, session, local_ms in self._expiries:
-            vote(folder, local_ms, sessions.get(session, (None, None))[1], 3)
-        return found
+    Attributes:
+        folder: its directory.
+        named: the number of lines that name a client.
+        runs: session, whether it is of the audit log -> its last run; None if it is not wanted.
+    """
+
+    folder: str
+    named: int = 0
+    runs: dict[tuple[int, bool], _Run | None] = field(default_factory=dict)
+
+    def at(self, time: re.Match[str]) -> _Moment:
+        """Return the time of a line."""
+        return _Moment(_milliseconds(time), "" if time[4] else self.folder)
 
 
-def _extend(
-    to: list[_Run], runs: dict[tuple[int, bool], _Run], run: _Run, *, is_writer: bool
-) -> _Run:
-    """Add a line to the run of its session in this file, or begin another run. Return the run."""
-    last = runs.get((run.session, is_writer))
-    if last is not None and (last.host, last.port, last.user) == (run.host, run.port, run.user):
-        last.last_ms = run.last_ms
-        return last
-    run.is_begin = last is None
-    runs[run.session, is_writer] = run
-    to.append(run)
-    return run
+class _Moment(NamedTuple):
+    """A time in a log, and the folder that determines its zone; "" if the time has a zone."""
+
+    local_ms: int
+    folder: str
 
 
 def _zone(votes: dict[str, dict[int, Counter[int]]], folder: str, local_ms: int) -> int | None:
@@ -418,11 +485,27 @@ class Clients:
         connections, writers: session -> what server logs and samples, and what audit logs say.
         unplaced: the directories of logs whose zone is unknown, because they and the transactions
             have no session in common.
+        silent: the given logs and directories in which no line names a client.
     """
 
     connections: dict[int, list[_Seen]] = field(default_factory=dict)
     writers: dict[int, list[_Seen]] = field(default_factory=dict)
     unplaced: set[str] = field(default_factory=set)
+    silent: Sequence[str] = ()
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the files lack."""
+        for name in self.silent:
+            yield (
+                f"{name}: no line names a client. Since 3.5, a server logs connections at the level"
+                " DEBUG only (`zkconsumer docs history`)"
+            )
+        for name in sorted(self.unplaced):
+            yield (
+                f"{name}: the zone of the times is unknown, because no session that begins or"
+                " expires in these logs does so in the transactions, too. Ports are unknown, and a"
+                " host is known only if its session has no other"
+            )
 
     def at(self, session: int | None, time_ms: int) -> Client:
         """Return the client of a session at a time: that of its last known connection until then.
@@ -472,13 +555,24 @@ def _begun(seen: Sequence[_Seen], time_ms: int) -> list[_Seen]:
 # ---- rows ----------------------------------------------------------------------------------------
 
 
+def sessions_of(tables: Tables) -> set[int]:
+    """Return the sessions of the rows that `name_clients` completes."""
+    found = {row.session for row in tables.sessions}
+    return found | {row.session for row in _rows_of(tables) if row.session is not None}
+
+
+def _rows_of(tables: Tables) -> Iterator[Member | Ownership | Commits | Incident]:
+    yield from tables.members
+    yield from tables.ownership
+    yield from tables.commits
+    yield from tables.incidents
+
+
 def name_clients(tables: Tables, clients: Clients) -> None:
     """Set host, port and user of each row that has a session."""
     for session in tables.sessions:
         last_ms = _ALWAYS_MS if session.ended_ms is None else session.ended_ms
         session.host, session.port, session.user = clients.at(session.session, last_ms)
-    rows: tuple[Member | Ownership | Commits | Incident, ...]
-    rows = (*tables.members, *tables.ownership, *tables.commits, *tables.incidents)
-    for row in rows:
+    for row in _rows_of(tables):
         if row.session is not None:
             row.host, row.port, row.user = clients.at(row.session, row.time_ms)

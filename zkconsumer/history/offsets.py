@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from zkconsumer.errors import ConfigError, HistoryError, RefusedError
 from zkconsumer.history import transactions as tx
-from zkconsumer.history.clients import UNKNOWN, Client, Clients
+from zkconsumer.history.clients import UNKNOWN, Client, Clients, Lifetimes
 from zkconsumer.history.inputs import History, Problem, Server, zxid_of
 from zkconsumer.history.logs import LogSource
 from zkconsumer.history.report import time_text
@@ -112,7 +112,7 @@ class PastOffsets:
     from_ms: int
     until_ms: int
     problems: tuple[Problem, ...]
-    lifetimes: Mapping[int, tuple[int | None, int | None]] = field(default_factory=dict)
+    lifetimes: Lifetimes = field(default_factory=dict)
     editor: Client = UNKNOWN
 
     @property
@@ -160,6 +160,17 @@ class PastKafkaOffsets:
     from_ms: int
     until_ms: int
     problems: tuple[Problem, ...]
+
+
+def writers_of(past: PastOffsets) -> set[int]:
+    """Return the sessions that wrote the offsets, and that of the edit."""
+    found = {
+        one.session
+        for of in past.offsets.values()
+        for one in of.values()
+        if isinstance(one, Written) and one.session is not None
+    }
+    return found if past.session is None else {*found, past.session}
 
 
 def name_writers(past: PastOffsets, clients: Clients) -> PastOffsets:

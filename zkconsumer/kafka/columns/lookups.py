@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import starmap
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.batch_headers import has_no_message
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
-from zkconsumer.kafka.columns.fetch_sessions import FetchSession, SessionRequest
+from zkconsumer.kafka.columns.fetch_sessions import FetchSession, SessionRequest, Wanted
 from zkconsumer.kafka.columns.requests import FetchLimits, MalformedError, Metadata
 from zkconsumer.kafka.fetcher import RESOLVE_S, Answers, AutoOffsetReset, descriptors_error
 from zkconsumer.kafka.log_answers import unanswered
@@ -158,13 +158,25 @@ def _fetch_request(limits: FetchLimits, request: SessionRequest, version: int) -
     return requests.fetch_request(version, limits, request)
 
 
-def _fetched(
-    version: int, response: requests.FieldReader
-) -> list[tuple[TopicPartition, memoryview]]:
-    """Return the record sets of a response, without partitions that have an error."""
-    parts = requests.fetched(version, response).partitions
+class StoredSet(NamedTuple):
+    """Batches of a partition as its leader stores them; the last one may be incomplete.
+
+    Attributes:
+        error: the error of Kafka's protocol; 0 if there is none.
+        end: the high watermark.
+    """
+
+    error: int
+    end: int
+    data: memoryview
+
+
+def _fetched(version: int, response: requests.FieldReader) -> dict[TopicPartition, StoredSet]:
     data = response.data
-    return [(one.tp, data[one.at : one.at + one.size]) for one in parts if not one.error]
+    return {
+        one.tp: StoredSet(one.error, one.high_watermark, data[one.at : one.at + one.size])
+        for one in requests.fetched(version, response).partitions
+    }
 
 
 class Lookup:
@@ -474,17 +486,27 @@ class Lookup:
                 if known.leaders.get(tp) == leader
             ]
             if wanted:
-                request = FetchSession().request_without(wanted)
-                limits = FetchLimits(wait_ms=0, min_bytes=0, max_bytes=TAIL_BYTES * len(wanted))
-                fetched = self._ask(
-                    known.addresses[leader],
-                    requests.FETCH,
-                    partial(_fetch_request, limits, request),
-                    _fetched,
-                    timeout_s,
-                )
-                found |= {tp: has_no_message(data, *tails[tp]) for tp, data in fetched}
+                fetched = self.fetch(known.addresses[leader], wanted, timeout_s)
+                found |= {
+                    tp: has_no_message(one.data, *tails[tp])
+                    for tp, one in fetched.items()
+                    if not one.error
+                }
         return found
+
+    def fetch(
+        self, leader: tuple[str, int], wanted: Sequence[Wanted], timeout_s: float
+    ) -> dict[TopicPartition, StoredSet]:
+        """Return the batches of partitions, with those of aborted and open transactions.
+
+        The leader waits for no message. `timeout_s` is the time limit in seconds. Raises OSError,
+        MalformedError and AuthenticationError.
+        """
+        request = FetchSession().request_without(wanted)
+        most = sum(size for _, _, size in wanted)
+        limits = FetchLimits(wait_ms=0, min_bytes=0, max_bytes=most)
+        write = partial(_fetch_request, limits, request)
+        return self._ask(leader, requests.FETCH, write, _fetched, timeout_s)
 
     def offsets_at(
         self,
