@@ -11,7 +11,7 @@ import pytest
 from support.kafka.offsets import foreign, new_style_member
 from support.members.group import Group, group_on
 
-from zkconsumer import ConsumerConfig
+from zkconsumer.admin import Admin, Choice, PastSources, Point
 from zkconsumer.admin.apply import Live, apply
 from zkconsumer.admin.broker_offsets import BrokerOffsets
 from zkconsumer.admin.group_changes import plan_undo
@@ -19,10 +19,8 @@ from zkconsumer.admin.lag import Source
 from zkconsumer.admin.plan import load_plan
 from zkconsumer.admin.restore import Restoration, RestoreAction, plan_restore
 from zkconsumer.errors import RefusedError
-from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.kafka_offsets import read_past_in_kafka
 from zkconsumer.history.offset_logs import find_replicas
-from zkconsumer.history.offsets import Choice, Point, read_past
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -38,8 +36,12 @@ class Stage:
     """A group, and the tools' connection."""
 
     group: Group
-    tools: ZooKeeperClient
+    admin: Admin
     backups: Path
+
+    @property
+    def tools(self) -> ZooKeeperClient:
+        return self.admin.connection
 
     def commit(self, zookeeper: int | None, kafka: Mapping[int, int]) -> int:
         """Commit to ZooKeeper and to Kafka; return a time after that, in ms."""
@@ -62,15 +64,18 @@ class Stage:
         with foreign(*self._place) as one:
             return self.group.stored(0), one.offsets(0, 1)
 
-    def plan(self, at_ms: int, *, zookeeper: bool = True) -> Restoration:
-        servers = self.group.sandbox.zookeeper.directory / "data"
-        brokers = self.group.sandbox.broker.directory / "data"
-        names = [self.group.name]
-        past = None
-        if zookeeper:
-            past = read_past(find_servers([servers]), Point(Choice.TIME, at_ms), groups=names)
-        kafka = read_past_in_kafka(find_replicas([brokers]), at_ms, groups=names)
-        return plan_restore(self.tools, past, kafka=kafka, limit_s=LIMIT_S)
+    def plan(self, at_ms: int, sources: PastSources | None = None) -> Restoration:
+        """Plan to restore both stores, or what the sources contain."""
+        point = Point(Choice.TIME, at_ms)
+        return self.admin.plan_restore(sources or self.files, point, [self.group.name])
+
+    @property
+    def files(self) -> PastSources:
+        sandbox = self.group.sandbox
+        return PastSources(
+            data_dirs=[sandbox.zookeeper.directory / "data"],
+            offsets_logs=[sandbox.broker.directory / "data"],
+        )
 
     def carry_out(self, found: Restoration, live: Live = Live.REFUSE) -> Path:
         store = BrokerOffsets.of(self.tools)
@@ -81,21 +86,22 @@ class Stage:
 
 @pytest.fixture
 def stage(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Stage]:
-    with group_on(sandbox, unique, partitions=2, messages=30) as group:
-        config = ConsumerConfig(group_id=group.name, zookeeper_connect=sandbox.zookeeper_connect)
-        with ZooKeeperClient(config) as tools:
-            yield Stage(group, tools, tmp_path)
+    with (
+        group_on(sandbox, unique, partitions=2, messages=30) as group,
+        Admin(sandbox.zookeeper_connect, broker_limit_s=LIMIT_S) as admin,
+    ):
+        yield Stage(group, admin, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("zookeeper", "kafka"), [(3, {0: 3, 1: 4}), (None, {0: 3, 1: 4})], ids=["dual", "kafka"]
 )
 def test_each_store_is_restored(stage: Stage, zookeeper: int | None, kafka: dict[int, int]) -> None:
-    """Each store gets back the offsets that it had, and the backup undoes that."""
+    """Each store gets back its offsets, from files or from the topic; the backup undoes that."""
     at_ms = stage.commit(zookeeper, kafka)
     stage.commit(zookeeper and 9, {0: 9, 1: 2})
     before = stage.stored
-    found = stage.plan(at_ms, zookeeper=zookeeper is not None)
+    found = stage.plan(at_ms, PastSources(offsets_topic=True) if zookeeper is None else None)
     assert {
         (row.store, row.partition.partition, row.now, row.then) for row in found.partitions
     } == {

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli.conftest import Run
+from support.kafka.offsets import foreign
+
+from zkconsumer.sandbox import Sandbox
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KAFKA = str(GOLDEN / "offsets" / "3.9.1.tar.gz")
@@ -68,6 +72,13 @@ def test_the_span_of_time_and_the_group(call: Run) -> None:
         ),
         (("offsets", "restore", "-g", "tool", "--at", "2026-01-01"), "it is not said where"),
         (("history", "report", "--offsets-log", "/missing"), "the path does not exist"),
+        (("history", "report", "--offsets-log", KAFKA, "--offsets-topic"), "give one of the two"),
+        (
+            ("history", "report", "--offsets-log", KAFKA, "--bootstrap", "k:1"),
+            "only --offsets-topic",
+        ),
+        (("history", "timeline", "--offsets-topic", "--follow"), "--follow reads files only"),
+        (("history", "report", "--offsets-topic"), "the address of ZooKeeper is missing"),
     ],
 )
 def test_wrong_options(call: Run, words: tuple[str, ...], text: str) -> None:
@@ -75,3 +86,19 @@ def test_wrong_options(call: Run, words: tuple[str, ...], text: str) -> None:
     code, _, err = call(*words)
     assert code == 2
     assert text in err
+
+
+@pytest.mark.server
+def test_the_topic(call: Run, sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """The brokers' topic has the rows of their segments, whoever names the brokers."""
+    group, topic = unique("group"), unique("topic")
+    sandbox.create_topic(topic)
+    with foreign(sandbox.zookeeper_connect, group, topic) as one:
+        for offset in (3, 5, 2):
+            one.commit({0: offset})
+    words = "history", "show", "commits", "--group", group, "-o", "json", "--columns"
+    words += ("time_ms,begins,first,last,count,place",)
+    code, segments, err = call(*words, "--offsets-log", str(sandbox.broker.directory / "data"))
+    assert (code, [row["last"] for row in json.loads(segments)]) == (0, [5, 2]), err
+    for brokers in (("-z", sandbox.zookeeper_connect), ("--bootstrap", sandbox.bootstrap)):
+        assert call(*words, "--offsets-topic", *brokers)[:2] == (0, segments)
