@@ -469,9 +469,7 @@ def _description(
     if find is not None:
         from zkconsumer.history.kafka_offsets import KafkaLogs
 
-        kafka = KafkaLogs(
-            find, groups or (), lambda records: progress and progress("records", records, 0)
-        )
+        kafka = KafkaLogs(find, groups or (), lambda records: progress("records", records, 0))
     return Description(files.servers(), groups or (), kafka)
 
 
