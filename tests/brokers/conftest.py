@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.members.crew import Crew
 from support.members.group import Group
+from support.shared_servers import LONG_SESSION
 
 from zkconsumer.sandbox import RELEASES, Sandbox
 from zkconsumer.testing import FakeCluster
@@ -23,6 +24,7 @@ FAKE = "fake-"
 # The log cleaner runs as often as possible, and with little memory. Compacted topics have gaps in
 # their offsets.
 OVERRIDES = {
+    **LONG_SESSION,
     "log.cleaner.enable": "true",
     "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
     "log.cleaner.backoff.ms": 100,

@@ -14,6 +14,7 @@ import pytest
 from mixed.scenario import OURS, SECOND, Outcome, Scenario
 from support.jvm.member import RELEASES
 from support.members.mixed_groups import NEWEST_BROKER, GroupSetup
+from support.shared_servers import LONG_SESSION
 
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.registrations import Pattern
@@ -112,7 +113,12 @@ def sandbox_of(
             if (broker, zookeeper) == (NEWEST_BROKER, zookeeper_release):
                 return typing.cast("Sandbox", request.getfixturevalue("sandbox"))
             return stack.enter_context(
-                Sandbox(release=broker, zookeeper_release=zookeeper, tick_time_s=0.1)
+                Sandbox(
+                    release=broker,
+                    zookeeper_release=zookeeper,
+                    tick_time_s=0.1,
+                    overrides=LONG_SESSION,
+                )
             )
 
         yield lambda broker, zookeeper: servers(broker, zookeeper or zookeeper_release)

@@ -23,6 +23,10 @@ from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 # ZooKeeper's tick time in tests, in seconds; it permits a session timeout of 0.6 s.
 TICK_S = 0.1
 
+# Settings of brokers that many tests share: a busy machine must not end a broker's session. A test
+# during which a broker is not registered fails.
+LONG_SESSION = {"zookeeper.session.timeout.ms": 30_000}
+
 # The shared servers by the names of their fixtures: the number of brokers of each.
 _BROKERS = {"zookeeper": 0, "sandbox": 1}
 _STARTED = pytest.StashKey["_Servers"]()
@@ -50,7 +54,13 @@ class _Servers:
 
 def _sandbox(config: pytest.Config, key: str, directory: str | None = None) -> Sandbox:
     release = shared_release(config)
-    return Sandbox(directory, brokers=_BROKERS[key], zookeeper_release=release, tick_time_s=TICK_S)
+    return Sandbox(
+        directory,
+        brokers=_BROKERS[key],
+        zookeeper_release=release,
+        tick_time_s=TICK_S,
+        overrides=LONG_SESSION,
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

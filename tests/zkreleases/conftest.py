@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from integration.conftest import admin, crew, stack, topic, trap
+from support.shared_servers import LONG_SESSION
 from support.zk.servers import zookeeper_releases
 
 from zkconsumer.sandbox import Sandbox, ZooKeeperEnsemble, ZooKeeperServer
@@ -41,7 +42,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """A ZooKeeper of one release, and a broker that was used with this release."""
     broker = BROKERS.get(request.param, "3.9.1")
-    with Sandbox(release=broker, zookeeper_release=request.param, tick_time_s=TICK_S) as servers:
+    with Sandbox(
+        release=broker,
+        zookeeper_release=request.param,
+        tick_time_s=TICK_S,
+        overrides=LONG_SESSION,
+    ) as servers:
         yield servers
 
 

@@ -13,7 +13,7 @@ from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim import promises
 from zkconsumer.sim.kernel.promises import Reason, promise
 from zkconsumer.sim.plan import Action
-from zkconsumer.sim.promises import assigned
+from zkconsumer.sim.promises import assigned, owners_text
 from zkconsumer.sim.world import WALL_MS, World
 
 # ---- what must hold at the end -------------------------------------------------------------------
@@ -86,13 +86,9 @@ def has_its_share(monitor: JudgeMonitor, world: JudgedWorld) -> Reason:
     mine = {tp: thread for tp, thread in wanted.items() if consumer_of(thread) in names}
     owners = {tp: thread for tp, (thread, _, _) in world.owners().items()}
     if owners != mine:
-        return f"owners are {_shown(owners)}, not {_shown(mine)}"
+        return f"owners are {owners_text(owners)}, not {owners_text(mine)}"
     left = [tp for tp in mine if monitor.delivered_below.get(tp, 0) < world.log_end[tp]]
     return f"not delivered: {', '.join(map(str, left))}" if left else None
-
-
-def _shown(owners: dict[TopicPartition, str]) -> str:
-    return ", ".join(f"{tp}: {thread}" for tp, thread in sorted(owners.items())) or "none"
 
 
 # ---- promises of single challenges ---------------------------------------------------------------

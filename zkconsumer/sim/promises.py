@@ -591,6 +591,11 @@ def delivers_only_what_is_announced(
 # ---- at the end of a run -------------------------------------------------------------------------
 
 
+def owners_text(owners: Mapping[TopicPartition, str]) -> str:
+    """Return the owners in the order of their partitions, for a sentence."""
+    return ", ".join(f"{tp}: {thread}" for tp, thread in sorted(owners.items())) or "none"
+
+
 @promise("I12")
 def group_settles(memory: Memory, world: ObservedWorld) -> Reason:
     """Every partition gets the owner that the assignor computes, and all messages are delivered.
@@ -615,9 +620,10 @@ def group_settles(memory: Memory, world: ObservedWorld) -> Reason:
         if tp.topic in read and memory.delivered_below.get(tp, 0) < end
     }
     if left:
-        return f"not delivered: {left}; owners are {owners}"
+        ends = ", ".join(f"{tp} below {end}" for tp, end in sorted(left.items()))
+        return f"not delivered: {ends}; owners are {owners_text(owners)}"
     if owners != wanted:
-        return f"owners are {owners}, not {wanted}"
+        return f"owners are {owners_text(owners)}, not {owners_text(wanted)}"
     waiting = [
         who
         for who, asked in memory.asked.items()
