@@ -841,8 +841,8 @@ RULES: tuple[Rule, ...] = (
         "tests/judge/test_ladder.py::test_the_naive_member_fails",
     ),
     *_later(
-        "Go compiles its library, and Node.js starts. The normal lane runs the same member in "
-        "Python.",
+        "Go compiles its library, and Node.js and a JVM start. The normal lane runs the same "
+        "member in Python.",
         "tests/judge/test_languages.py",
     ),
     Rule(Lane.NORMAL, "tests/typing", STARTS_PROCESSES),

@@ -8,29 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.judge.challenges import CHALLENGES
-from zkconsumer.judge.messages import TYPES, Sender
+from zkconsumer.judge.ladders import LADDERS, Ladder
 from zkconsumer.judge.promises import CONVERSATION
+from zkconsumer.judge.vocabulary import Sender, Vocabulary
 
 PAGE = Path(__file__).parents[2] / "docs" / "judge.md"
 
 
-def _messages() -> Iterator[str]:
+def _messages(vocabulary: Vocabulary) -> Iterator[str]:
     for sender in Sender:
         yield from (f"| From the {sender.value} | Meaning | Fields |", "|---|---|---|")
-        for name, one in TYPES.items():
-            if one.sender is sender:
-                fields = [
-                    f"`{key}`: {it.means}" + (" (optional)" if it.optional else "")
-                    for key, it in one.fields.items()
-                ]
-                yield f"| `{name}` | {one.means} | {'; '.join(fields)} |"
+        for name, one in vocabulary.of(sender).items():
+            fields = [
+                f"`{key}`: {it.means}" + (" (optional)" if it.optional else "")
+                for key, it in one.fields.items()
+            ]
+            yield f"| `{name}` | {one.means} | {'; '.join(fields)} |"
         yield ""
 
 
-def _ladder() -> Iterator[str]:
+def _challenges(ladder: Ladder) -> Iterator[str]:
     yield from ("| | Challenge | Task | What it teaches |", "|---|---|---|---|")
-    for number, one in enumerate(CHALLENGES.values(), 1):
+    for number, one in enumerate(ladder.challenges.values(), 1):
         yield f"| {number} | `{one.name}`: {one.title} | {one.statement} | {one.lesson} |"
 
 
@@ -44,11 +43,11 @@ def test_the_page(request: pytest.FixtureRequest) -> None:
     """The tables of the page equal those of the code; `pytest THIS_FILE --rewrite` updates them."""
     page = PAGE.read_text(encoding="utf-8")
     made = page
-    for name, lines in {
-        "messages": _messages(),
-        "ladder": _ladder(),
-        "conversation": _conversation(),
-    }.items():
+    tables = {"conversation": _conversation()}
+    for name, ladder in LADDERS.items():
+        tables[f"messages of {name}"] = _messages(ladder.vocabulary)
+        tables[f"ladder of {name}"] = _challenges(ladder)
+    for name, lines in tables.items():
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
         table = "\n".join(lines).strip() + "\n"
         made, count = between.subn(lambda at, table=table: at[1] + table + at[2], made)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from judge.examples import example
 
 from zkconsumer.judge.challenges import CHALLENGES
-from zkconsumer.judge.exhaustive import entries_of, explore
+from zkconsumer.judge.exhaustive import explore, numbered, retrace
 from zkconsumer.judge.program import LocalProgram
+from zkconsumer.protocol.model import JsonObject
 
 
 def test_the_naive_member_loses_a_reply() -> None:
@@ -16,7 +17,10 @@ def test_the_naive_member_loses_a_reply() -> None:
     assert found.violation is not None
     assert found.violation.invariant == "I12"
     assert found.depth <= 6
-    entries = entries_of(CHALLENGES["lost-reply"], programs, found.path)
+    numbers = numbered(CHALLENGES["lost-reply"], programs, found.path)
+    entries: list[JsonObject] = []
+    again = retrace(CHALLENGES["lost-reply"], programs, numbers, entries.append)
+    assert str(again) == str(found.violation)
     assert "the connection of g_0 breaks" in [one.get("note") for one in entries]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from judge.examples import example
+from judge.examples import EXAMPLES, example
 
 from zkconsumer.judge.challenges import CHALLENGES
-from zkconsumer.judge.judging import Court, court
+from zkconsumer.judge.ladders import AnyCourt, court
 from zkconsumer.judge.program import LocalProgram
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
@@ -32,7 +32,7 @@ ENOUGH = 40
 """Schedules within which the naive member breaks the promise; one in ten does."""
 
 
-def broken(bench: Court, seed: int) -> InvariantViolation | None:
+def broken(bench: AnyCourt, seed: int) -> InvariantViolation | None:
     return bench.run(Decisions(random.Random(seed)))[0].violation
 
 
@@ -67,3 +67,13 @@ def test_the_naive_member_registers() -> None:
     kind = example("naive").Naive
     with court(CHALLENGES["register"], lambda one: LocalProgram(one, kind)) as bench:
         assert [found for seed in range(1, 11) if (found := broken(bench, seed))] == []
+
+
+def test_the_late_commit_moves_an_offset_back() -> None:
+    """A careful member whose commit checks nothing breaks the promise that 'zombie' is about."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        kind = example("late_commit").LateCommit
+    with court(CHALLENGES["zombie"], lambda one: LocalProgram(one, kind)) as bench:
+        found = (broken(bench, seed) for seed in range(1, 20))
+        assert {one.invariant for one in found if one is not None} == {"I8"}

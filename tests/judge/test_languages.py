@@ -6,14 +6,17 @@ import os
 import random
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 from judge.examples import EXAMPLES
 
+from zkconsumer.errors import ConfigError
 from zkconsumer.judge.challenges import CHALLENGES
-from zkconsumer.judge.judging import Court, court
-from zkconsumer.judge.program import ProcessProgram, command_of
+from zkconsumer.judge.commands import runnable
+from zkconsumer.judge.ladders import AnyCourt, court
+from zkconsumer.judge.process import ProcessProgram
 from zkconsumer.sim.kernel.search import Decisions
 
 BUILD_S = 600
@@ -26,22 +29,18 @@ def _needs(tool: str) -> None:
         pytest.skip(f"there is no {tool}")
 
 
-def _reasons(words: list[str], name: str) -> set[str]:
-    """Return the promises that a program breaks in a few schedules of a challenge."""
-    command = command_of(words)
-
-    def run(bench: Court, seed: int) -> str:
-        found = bench.run(Decisions(random.Random(seed)))[0].violation
-        return "" if found is None else found.invariant
-
-    with court(CHALLENGES[name], lambda one: ProcessProgram(one, command)) as bench:
-        return {run(bench, seed) for seed in range(1, 7)}
+def _broken(bench: AnyCourt, seed: int) -> str:
+    found = bench.run(Decisions(random.Random(seed)))[0].violation
+    return "" if found is None else found.invariant
 
 
 def _is_naive(words: list[str]) -> None:
-    assert _reasons(words, "register") == {""}
-    assert "I12" in _reasons(words, "lost-reply")
-    assert "I3" in _reasons(words, "claim")
+    """Check which promises a program breaks in a few schedules of three challenges."""
+    with runnable(words) as command:
+        for name, promise in (("register", ""), ("lost-reply", "I12"), ("claim", "I3")):
+            make = partial(ProcessProgram, command=command)
+            with court(CHALLENGES[name], make) as bench:
+                assert promise in {_broken(bench, seed) for seed in range(1, 7)}
 
 
 def test_javascript() -> None:
@@ -57,3 +56,16 @@ def test_go(tmp_path: Path) -> None:
     command = ["go", "build", "-o", str(built), str(EXAMPLES / "naive.go")]
     subprocess.run(command, check=True, timeout=BUILD_S, cwd=tmp_path)
     _is_naive([str(built)])
+
+
+def test_java() -> None:
+    """The Java member is compiled and registers, and fails where its bugs concern."""
+    _is_naive([str(EXAMPLES / "Naive.java")])
+
+
+def test_java_with_an_error(tmp_path: Path) -> None:
+    """An error of the compiler is an error of the command, with the line."""
+    source = tmp_path / "Mine.java"
+    source.write_text("public class Mine {\n  void go() { nothing(); }\n}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"nothing\(\) is undefined"), runnable([str(source)]):
+        pass

@@ -20,16 +20,21 @@ from typer.testing import CliRunner
 from zkconsumer.cli import app
 from zkconsumer.cli.schema import schemas
 from zkconsumer.judge.challenges import CHALLENGES
-from zkconsumer.judge.judging import Verdict, court
-from zkconsumer.judge.program import LocalProgram, ProcessProgram, Program, command_of
+from zkconsumer.judge.judging import GroupScore, Verdict
+from zkconsumer.judge.ladders import court
+from zkconsumer.judge.process import ProcessProgram
+from zkconsumer.judge.program import LocalProgram, Program
 from zkconsumer.lab.recorded import play as play_trace
+from zkconsumer.sandbox.guard import start_time
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 
 Play = Callable[[str], Program]
 
 
-def play(make: Play, name: str = "claim", *, schedules: int = 3, seed: int = 1) -> Verdict:
+def play(
+    make: Play, name: str = "claim", *, schedules: int = 3, seed: int = 1
+) -> Verdict[GroupScore]:
     """Judge a program by a few schedules."""
     with court(CHALLENGES[name], make) as bench:
         return bench.judge(seed=seed, schedules=schedules, limit_s=60.0, shrink_s=1.0)
@@ -43,7 +48,7 @@ def broken(make: Play) -> InvariantViolation | None:
 
 
 def process(path: Path, answer_s: float = 5.0) -> Play:
-    command = command_of([str(path)])
+    command = [sys.executable, str(path)]
     return lambda name: ProcessProgram(name, command, answer_s=answer_s)
 
 
@@ -117,9 +122,65 @@ def test_a_program_that_hangs(
     script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that does not answer is ended after the time limit, and that is the verdict."""
-    monkeypatch.setattr("zkconsumer.judge.program.START_S", 0.5)
+    monkeypatch.setattr("zkconsumer.judge.process.START_S", 0.5)
     found = broken(process(script("signal.pause()"), answer_s=0.5))
-    assert "has not answered for 0.5 s" in str(found)
+    assert "has not answered in time" in str(found)
+
+
+def test_a_program_that_uses_much_memory(
+    script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that uses more memory than allowed is ended, and that is the verdict."""
+    monkeypatch.setattr("zkconsumer.judge.process.MAX_MEMORY_BYTES", 64 << 20)
+    found = broken(process(script("kept = bytes(1) * (80 << 20); signal.pause()"), answer_s=60.0))
+    assert "has used more than 64 MiB of memory" in str(found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits another process")
+def test_a_program_that_allocates_at_once(script: Callable[[str], Path]) -> None:
+    """The system refuses a program memory far beyond the limit; the verdict shows its words."""
+    found = broken(process(script("bytes(8 << 30)")))
+    assert "MemoryError" in str(found)
+
+
+def test_a_written_schedule_is_replayed() -> None:
+    """The schedule that a verdict has written breaks the same promise, in both of its forms."""
+    kind = example("naive").Naive
+    with court(CHALLENGES["lost-reply"], lambda name: LocalProgram(name, kind)) as bench:
+        drawn = bench.judge(seed=1, schedules=20, limit_s=60.0, shrink_s=0.1)
+        searched = bench.judge(seed=0, schedules=0, limit_s=60.0, exhaustive_s=60.0)
+        for verdict, form in ((drawn, "decisions="), (searched, "actions=")):
+            assert verdict.failure is not None
+            assert verdict.failure.schedule.startswith(form)
+            again = bench.replay(verdict.failure.schedule)
+            assert again.failure is not None
+            assert str(again.failure.violation) == str(verdict.failure.violation)
+
+
+def test_a_killed_judge_leaves_no_program(script: Callable[[str], Path], tmp_path: Path) -> None:
+    """A program that never reads its end ends nevertheless when the judge gets SIGKILL."""
+    pid = tmp_path / "pid"
+    body = f"""open({str(pid)!r}, 'w').write(str(os.getpid()))
+while True: time.sleep(60)"""
+    command = [sys.executable, "-m", "zkconsumer", "judge", str(script(body))]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as judging:
+        wait_for(lambda: pid.exists() and pid.read_text(), "the program's start")
+        judging.kill()
+    number = int(pid.read_text())
+    wait_for(lambda: start_time(number) is None, "the program's end")
+
+
+def test_the_examples_are_copied(tmp_path: Path) -> None:
+    """`--examples` writes the programs of the page, and overwrites nothing."""
+    words = ["judge", "--examples", str(tmp_path / "new")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    copied = {one.name: one.read_text(encoding="utf-8") for one in (tmp_path / "new").iterdir()}
+    assert copied == {
+        one.name: one.read_text(encoding="utf-8") for one in EXAMPLES.iterdir() if one.is_file()
+    }
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 2
+    assert "File exists" in again.output
 
 
 def test_a_program_that_is_not_deterministic(script: Callable[[str], Path]) -> None:
@@ -160,10 +221,14 @@ def test_wrong_usage(tmp_path: Path) -> None:
     """A missing program, an unknown challenge, and a file that cannot run are clear errors."""
     plain = tmp_path / "plain"
     plain.write_text("x")
+    naive, claim = str(EXAMPLES / "naive.py"), ("--challenge", "claim")
     for words, said in (
         (["nowhere.py"], "there is no program 'nowhere.py'"),
         ([str(plain)], "is not executable"),
         ([], "there is no program to judge"),
+        ([naive, "--schedule", "actions=0"], "a schedule belongs to one challenge"),
+        ([naive, *claim, "--schedule", "dance"], "'dance' is no schedule"),
+        ([naive, *claim, "--schedule", "actions=999"], "there is no action 999"),
         (["x", "--challenge", "dance"], "no challenge is called 'dance'"),
     ):
         result = CliRunner().invoke(app, ["judge", *words])

@@ -37,7 +37,9 @@ PERMITTED: dict[str, set[str]] = {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
         *("spark", "later"),
     },
-    "judge": {"errors", "protocol", "member", "consumer", "trace", "sim", "lab"},
+    "judge": {
+        *("errors", "protocol", "member", "consumer", "trace", "sandbox", "sim", "lab"),
+    },
     "sandbox": {"errors", "protocol", "config", "zk", "kafka"},
     "lab": {
         *("errors", "java", "protocol", "member", "later", "consumer", "trace", "sim"),

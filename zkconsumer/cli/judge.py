@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
@@ -17,8 +18,8 @@ from zkconsumer.cli.output import SECTIONS, Align, Column, Output, Progress, saf
 from zkconsumer.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
-    from zkconsumer.judge.challenges import Challenge
-    from zkconsumer.judge.judging import Failure, Verdict
+    from zkconsumer.judge.judging import Challenge, Failure, GroupScore, Verdict
+    from zkconsumer.judge.ladders import Ladder
     from zkconsumer.protocol.model import JsonObject
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -38,9 +39,16 @@ COLUMNS: Final = (
     Column("promise"),
     Column("reason"),
     Column("seed", align=Align.RIGHT),
+    Column("schedule"),
     Column("story", type="strings", show="\n".join),
 )
 _WIDTH: Final = 100
+
+
+class _LadderName(Enum):
+    """The kinds of programs; `judge.ladders.LADDERS` has the same names."""
+
+    ZOOKEEPER = "zookeeper"
 
 
 @app.command()
@@ -52,7 +60,7 @@ def judge(
         list[str] | None,
         typer.Argument(
             metavar="PROGRAM [ARGUMENT]...",
-            help="The program, and its arguments; a .py or .js file needs no interpreter.",
+            help="The program, and its arguments; a .py, .js or .java file needs no interpreter.",
         ),
     ] = None,
     challenge: Annotated[
@@ -60,12 +68,24 @@ def judge(
         typer.Option(metavar="NAME", help="One challenge; default: all, until one fails."),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the challenges.")] = False,
+    ladder: Annotated[
+        _LadderName,
+        typer.Option(help="Which kind of program is judged; with --challenge, its ladder."),
+    ] = _LadderName.ZOOKEEPER,
+    examples: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Copy the example programs into a directory."),
+    ] = None,
     messages: Annotated[
         bool, typer.Option("--messages", help="Print the JSON Schemas of the messages.")
     ] = False,
     seed: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, help="Run only the schedule with this number."),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Run only this schedule, as a verdict has written it."),
     ] = None,
     schedules: Annotated[
         int, typer.Option(min=1, help="Most schedules of a challenge, numbered from 1.")
@@ -88,16 +108,16 @@ def judge(
 
     Example: zkconsumer judge ./my_member.py --challenge claim
     """
-    if messages:
-        from zkconsumer.judge.messages import schemas
-
+    if examples is not None:
+        _copy_examples(examples)
+    elif messages:
         format_ = Format(output=Output.JSON) if format_.is_for_people else format_
-        format_.write_document(schemas())
+        format_.write_document(_ladder(ladder).vocabulary.schemas())
     elif list_:
-        _list(format_)
+        _list(format_, _ladder(ladder))
     else:
         first, count = (1, schedules) if seed is None else (seed, 1)
-        docket = _Docket(_chosen(challenge), first, count, seconds)
+        docket = _Docket(_chosen(challenge, _ladder(ladder)), first, count, seconds, schedule)
         failure = _judge(format_, program or [], docket)
         if failure is not None:
             if trace is not None:
@@ -105,73 +125,106 @@ def judge(
             raise typer.Exit(Exit.FOUND)
 
 
-def _chosen(name: str | None) -> Sequence[Challenge]:
-    """Return one challenge, or all. Raises ConfigError."""
-    from zkconsumer.judge.challenges import CHALLENGES
+def _ladder(name: _LadderName) -> Ladder:
+    from zkconsumer.judge.ladders import LADDERS
+
+    return LADDERS[name.value]
+
+
+def _chosen(name: str | None, ladder: Ladder) -> Sequence[Challenge]:
+    """Return one challenge of any ladder, or all of one ladder. Raises ConfigError."""
+    from zkconsumer.judge.ladders import LADDERS
 
     if name is None:
-        return list(CHALLENGES.values())
-    if name not in CHALLENGES:
+        return list(ladder.challenges.values())
+    known = {key: one for it in LADDERS.values() for key, one in it.challenges.items()}
+    if name not in known:
         raise ConfigError(
             f"no challenge is called {quoted(name)}",
             where="--challenge",
-            remedy=f"use one of {', '.join(CHALLENGES)}",
+            remedy=f"use one of {', '.join(known)}",
         )
-    return [CHALLENGES[name]]
+    return [known[name]]
 
 
-def _list(format_: Format) -> None:
-    from zkconsumer.judge.challenges import CHALLENGES
-
+def _list(format_: Format, ladder: Ladder) -> None:
     if not format_.is_for_people:
         rows = [
             {"challenge": one.name, "lesson": one.title, "statement": one.statement}
-            for one in CHALLENGES.values()
+            for one in ladder.challenges.values()
         ]
         write(rows, LADDER_COLUMNS, format_.output)
         return
-    for number, one in enumerate(CHALLENGES.values(), 1):
+    for number, one in enumerate(ladder.challenges.values(), 1):
         print(f"{number:>2}. {one.name}: {one.title}")
         print(textwrap.indent(textwrap.fill(one.statement, _WIDTH - 4), "    "))
 
 
+def _copy_examples(directory: Path) -> None:
+    """Copy the examples of docs/judge.md. Raises ConfigError if a file exists already."""
+    from importlib.resources import files
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for one in (files("zkconsumer") / "docs" / "examples" / "judge").iterdir():
+            if one.is_file():
+                with (directory / one.name).open("x", encoding="utf-8") as copied:
+                    copied.write(one.read_text(encoding="utf-8"))
+                print(directory / one.name)
+    except OSError as error:
+        raise ConfigError(
+            f"the examples cannot be written: {error.strerror}",
+            where=str(error.filename or directory),
+            remedy="name a new directory",
+        ) from error
+
+
 class _Docket(NamedTuple):
-    """What is judged: challenges, by the schedules from `first` on."""
+    """What is judged: challenges, by the schedules from `first` on, or by a written one."""
 
     challenges: Sequence[Challenge]
     first: int
     schedules: int
     seconds: float
+    written: str | None
 
 
 def _judge(format_: Format, words: Sequence[str], docket: _Docket) -> Failure | None:
     """Judge the program by each challenge until one fails; return this failure."""
-    from zkconsumer.judge.program import command_of
+    from zkconsumer.judge.commands import runnable
 
     if not words:
         raise ConfigError(
             "there is no program to judge", where="PROGRAM", remedy="give one, such as ./mine.py"
         )
-    command = command_of(words)
-    verdicts: list[Verdict] = []
-    for challenge in docket.challenges:
-        verdicts.append(_verdict(challenge, command, docket))
-        if format_.is_for_people:
-            _print(verdicts[-1], words)
-        if not verdicts[-1].passed:
-            break
+    if docket.written is not None and len(docket.challenges) > 1:
+        raise ConfigError(
+            "a schedule belongs to one challenge", where="--schedule", remedy="give --challenge"
+        )
+    verdicts: list[Verdict[GroupScore]] = []
+    with runnable(words) as command:
+        for challenge in docket.challenges:
+            verdicts.append(_verdict(challenge, command, docket))
+            if format_.is_for_people:
+                _print(verdicts[-1], words)
+            if not verdicts[-1].passed:
+                break
     if not format_.is_for_people:
         write([_row(one) for one in verdicts], COLUMNS, format_.output)
     return verdicts[-1].failure
 
 
-def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> Verdict:
-    from zkconsumer.judge.judging import EXHAUSTIVE_S, court
-    from zkconsumer.judge.program import ProcessProgram
+def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> Verdict[GroupScore]:
+    from zkconsumer.judge.judging import EXHAUSTIVE_S
+    from zkconsumer.judge.ladders import court, ladder_of
+    from zkconsumer.judge.process import ProcessProgram
 
     progress = Progress(f"schedules of {challenge.name}")
-    make = partial(ProcessProgram, command=command)
+    vocabulary = ladder_of(challenge).vocabulary
+    make = partial(ProcessProgram, command=command, vocabulary=vocabulary)
     with court(challenge, make) as bench, progress.until_done():
+        if docket.written is not None:
+            return bench.replay(docket.written)
         return bench.judge(
             seed=docket.first,
             schedules=docket.schedules,
@@ -181,8 +234,7 @@ def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> V
         )
 
 
-def _row(verdict: Verdict) -> JsonObject:
-
+def _row(verdict: Verdict[GroupScore]) -> JsonObject:
     failure = verdict.failure
     return {
         "challenge": verdict.challenge.name,
@@ -194,11 +246,12 @@ def _row(verdict: Verdict) -> JsonObject:
         "promise": "" if failure is None else failure.violation.invariant,
         "reason": "" if failure is None else str(failure.violation),
         "seed": None if failure is None else failure.seed,
+        "schedule": "" if failure is None else failure.schedule,
         "story": [] if failure is None else list(failure.story),
     }
 
 
-def _print(verdict: Verdict, words: Sequence[str]) -> None:
+def _print(verdict: Verdict[GroupScore], words: Sequence[str]) -> None:
     challenge, failure, score = verdict.challenge, verdict.failure, verdict.score
     result = "passed" if failure is None else "FAILED"
     print(f"{challenge.name}: {result} ({challenge.title})")
@@ -217,20 +270,23 @@ def _print(verdict: Verdict, words: Sequence[str]) -> None:
     for line in failure.story:
         print(safe(line))
     print(f"\n{safe(str(failure.violation))}")
-    if sentence := _sentence(failure):
+    if sentence := _sentence(verdict.challenge, failure):
         print(f"The promise: {sentence}")
     print(textwrap.fill(f"The lesson: {challenge.lesson}", _WIDTH))
     again = f"zkconsumer judge {' '.join(words)} --challenge {challenge.name}"
-    again += "" if failure.seed is None else f" --seed {failure.seed}"
+    again += (
+        f" --schedule {failure.schedule}" if failure.seed is None else f" --seed {failure.seed}"
+    )
     print(f"\nAgain: {again}")
     print(f"In the lab: {again} --trace run.jsonl; zkconsumer lab --trace run.jsonl")
 
 
-def _sentence(failure: Failure) -> str:
+def _sentence(challenge: Challenge, failure: Failure) -> str:
     """Return the broken promise in words."""
-    from zkconsumer.judge.challenges import PROMISES
+    from zkconsumer.judge.ladders import ladder_of
 
-    found = [one.sentence for one in PROMISES if one.name == failure.violation.promise]
+    promises = ladder_of(challenge).promises
+    found = [one.sentence for one in promises if one.name == failure.violation.promise]
     return found[0] if found else ""
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from zkconsumer.judge import rules
+from zkconsumer.judge.judging import Challenge
 from zkconsumer.judge.promises import CONVERSATION
 from zkconsumer.judge.world import Converged, JudgedWorld, Rule
 from zkconsumer.member.state import Settings
@@ -28,29 +29,22 @@ def _nothing(world: JudgedWorld) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Challenge:
-    """One rung of the ladder.
+class MemberChallenge(Challenge):
+    """One rung of the ladder for members of a group in ZooKeeper.
 
     Attributes:
-        name: its name on the command line.
-        title: its lesson in a few words.
-        statement: what the program must do.
-        lesson: why, and which bug the challenge finds.
         programs: the least and the most members that the program plays.
         jvm, ours: how many further members are models of JVM members, and zkconsumer members.
         partitions, messages: the most of each that a schedule draws.
         faults: the kinds of faults that a schedule may draw, and how often each may happen.
         replicas: the servers of ZooKeeper.
         length: how many actions happen before the faults end; a schedule draws half or all.
+        oversleeps: whether in most schedules a frozen member freezes until its session has expired.
         over: says why a schedule is not over; None if it is.
         prepare: what happens before the first member joins.
         own: makes the rules of this challenge alone.
     """
 
-    name: str
-    title: str
-    statement: str
-    lesson: str
     programs: tuple[int, int] = (1, 1)
     jvm: int = 0
     ours: int = 0
@@ -59,6 +53,7 @@ class Challenge:
     faults: tuple[tuple[Do, int], ...] = ()
     replicas: int = 1
     length: int = 200
+    oversleeps: bool = False
     over: Converged = rules.serves_all
     prepare: Prepare = _nothing
     own: Callable[[], Sequence[Rule]] = tuple
@@ -78,6 +73,7 @@ class Drawn:
         length: number of actions before the faults end.
         rarity: one action in `rarity` begins or ends a fault.
         is_aimed: whether most faults hit members with a reply on the way.
+        oversleeps: whether a frozen member freezes until its session has expired.
     """
 
     plan: Plan
@@ -85,9 +81,10 @@ class Drawn:
     length: int
     rarity: int
     is_aimed: bool
+    oversleeps: bool
 
 
-def draw(challenge: Challenge, decide: Decide) -> Drawn:
+def draw(challenge: MemberChallenge, decide: Decide) -> Drawn:
     """Draw the world of a schedule."""
     least, most = challenge.programs
     programs = least + decide(most - least + 1)
@@ -103,17 +100,18 @@ def draw(challenge: Challenge, decide: Decide) -> Drawn:
         settings=_settings,
     )
     length = challenge.length // 2 * (1 + decide(2))
-    return Drawn(plan, programs, length, 3 + decide(8), decide(3) == 1)
+    rarity, is_aimed = 3 + decide(8), decide(3) == 1
+    return Drawn(plan, programs, length, rarity, is_aimed, challenge.oversleeps and decide(4) > 0)
 
 
 def _settings(one: Settings) -> Settings:
     return replace(one, auto_commit_s=2.0)
 
 
-CHALLENGES: Final[dict[str, Challenge]] = {
+CHALLENGES: Final[dict[str, MemberChallenge]] = {
     one.name: one
     for one in (
-        Challenge(
+        MemberChallenge(
             name="register",
             title="register, so that the others can read it",
             statement="Create your id znode below `ids`, and its parents, which may exist already. "
@@ -125,7 +123,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             over=rules.is_registered,
             prepare=rules.create_some_parents,
         ),
-        Challenge(
+        MemberChallenge(
             name="range",
             title="range, in Java's order",
             statement="Your member is in a group with silent members, which claim nothing. Claim "
@@ -137,7 +135,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             over=rules.has_its_share,
             prepare=rules.register_peers,
         ),
-        Challenge(
+        MemberChallenge(
             name="claim",
             title="claim, and roll back",
             statement="Your member is alone. Claim every partition, deliver its messages, and "
@@ -146,7 +144,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             "one must be claimed again later, and nobody deletes another client's znode.",
             faults=((Do.STUCK, 3),),
         ),
-        Challenge(
+        MemberChallenge(
             name="watches",
             title="watches are one-shot",
             statement="Members join and leave, and partitions are added. The group must settle "
@@ -156,7 +154,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             programs=(2, 3),
             faults=((Do.GROW, 2), (Do.LEAVE, 1)),
         ),
-        Challenge(
+        MemberChallenge(
             name="lost-reply",
             title="a lost reply",
             statement="The connection breaks while replies are on the way. The session lives on, "
@@ -166,7 +164,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             programs=(1, 2),
             faults=((Do.CUT, 4),),
         ),
-        Challenge(
+        MemberChallenge(
             name="session",
             title="session expiry against a lost connection",
             statement="Connections break, packets vanish, sessions expire, and members are killed "
@@ -183,7 +181,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             ),
             length=300,
         ),
-        Challenge(
+        MemberChallenge(
             name="zombie",
             title="the zombie's commit",
             statement="Processes freeze until after the expiry of their session, and go on as if "
@@ -193,8 +191,9 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             programs=(2, 2),
             faults=((Do.FREEZE, 3),),
             length=300,
+            oversleeps=True,
         ),
-        Challenge(
+        MemberChallenge(
             name="fencing",
             title="fencing",
             statement="Processes freeze, packets vanish, and a server loses its leader but keeps "
@@ -206,7 +205,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             faults=((Do.FREEZE, 2), (Do.BLACK_HOLE, 2), (Do.ISOLATE, 2)),
             length=300,
         ),
-        Challenge(
+        MemberChallenge(
             name="herd",
             title="the herd effect, with a budget of reads",
             statement="Eight members join one after the other. Each join wakes all of them. Read "
@@ -219,7 +218,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             length=800,
             own=lambda: (rules.ReadBudget(),),
         ),
-        Challenge(
+        MemberChallenge(
             name="release",
             title="incremental release",
             statement="Members join and leave. Release a partition only if another member gets it.",
@@ -231,7 +230,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             length=400,
             own=lambda: (rules.Incremental(),),
         ),
-        Challenge(
+        MemberChallenge(
             name="recreated",
             title="a topic deleted and created",
             statement="The topic is deleted, created again, and grows. While it is deleted, it has "
@@ -242,7 +241,7 @@ CHALLENGES: Final[dict[str, Challenge]] = {
             faults=((Do.DELETE_TOPIC, 2), (Do.GROW, 2)),
             length=300,
         ),
-        Challenge(
+        MemberChallenge(
             name="mixed",
             title="a mixed group, with JVM members' rules",
             statement="Your members share a group with a JVM member and a zkconsumer member. "

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from zkconsumer.judge.challenges import Challenge
+from zkconsumer.errors import ConfigError
+from zkconsumer.judge.challenges import MemberChallenge
 from zkconsumer.judge.program import Program
 from zkconsumer.judge.world import JudgedWorld, JudgeMonitor
-from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.exhaustive_search import SearchNode, TimelessWorld
 from zkconsumer.sim.kernel import search
 from zkconsumer.sim.kernel.search import SearchResult
@@ -34,7 +34,7 @@ class SmallJudgedWorld(TimelessWorld, JudgedWorld):
 
 
 def first_node(
-    challenge: Challenge, programs: Sequence[Program], emit: Emit | None = None
+    challenge: MemberChallenge, programs: Sequence[Program], emit: Emit | None = None
 ) -> SearchNode:
     """Return the state before the first member starts; `emit` gets what happens until a copy."""
     for one in programs:
@@ -68,17 +68,44 @@ def _key(world: World, monitor: Monitor) -> int:
 
 
 def explore(
-    challenge: Challenge, programs: Sequence[Program], *, max_s: float
+    challenge: MemberChallenge, programs: Sequence[Program], *, max_s: float
 ) -> SearchResult[Action]:
     """Search breadth-first for `max_s` seconds; stop at the first violation."""
     return search.explore(lambda: first_node(challenge, programs), max_s=max_s)
 
 
-def entries_of(
-    challenge: Challenge, programs: Sequence[Program], path: Sequence[Action]
-) -> list[JsonObject]:
-    """Return the trace of a path that `explore` has found, up to the violation."""
-    entries: list[JsonObject] = []
-    with suppress(InvariantViolation):
-        first_node(challenge, programs, entries.append).retrace(path)
-    return entries
+def numbered(
+    challenge: MemberChallenge, programs: Sequence[Program], path: Sequence[Action]
+) -> list[int]:
+    """Return the number of each action of a path among those that were possible."""
+    world = first_node(challenge, programs).world
+    numbers = []
+    for action in path:
+        numbers.append(world.choices().index(action))
+        with suppress(InvariantViolation):  # at most the last action breaks a promise
+            world.act(action)
+    return numbers
+
+
+def retrace(
+    challenge: MemberChallenge, programs: Sequence[Program], numbers: Sequence[int], emit: Emit
+) -> InvariantViolation | None:
+    """Perform the actions with these numbers, and let the group settle; return what breaks.
+
+    Raises ConfigError: there is no action with such a number.
+    """
+    try:
+        node = first_node(challenge, programs, emit)
+        for number in numbers:
+            choices = node.world.choices()
+            if number >= len(choices):
+                raise ConfigError(
+                    f"there is no action {number}: {len(choices)} are possible then",
+                    where="--schedule",
+                    remedy="judge the program again: a changed program has other schedules",
+                )
+            node.world.act(choices[number])
+        node.settle()
+    except InvariantViolation as found:
+        return found
+    return None

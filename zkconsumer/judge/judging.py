@@ -1,31 +1,25 @@
 """Judge a program: run the hidden schedules of a challenge, and explain the first that fails.
 
 A seed or a list of decisions determines a schedule, as in `sim.random_search`. A failing schedule
-is shrunk, and told as a story.
+is shrunk, and told as a story. `Court` does this for each kind of program; its subclasses run one
+schedule.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, Self, TypeVar
 
-from zkconsumer.judge import exhaustive
-from zkconsumer.judge.challenges import Challenge, Drawn, draw
+from zkconsumer.errors import ConfigError, quoted
 from zkconsumer.judge.program import Program
-from zkconsumer.judge.world import JudgedWorld, JudgeMonitor, Score, Scorer
 from zkconsumer.protocol.model import JsonObject
-from zkconsumer.sim.kernel.aims import Aim
-from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, one_of, shrunk
+from zkconsumer.sim.kernel.search import Decisions, Result, SearchResult, shrunk
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import InvariantViolation
-from zkconsumer.sim.plan import MEMBER_FAULTS, Action, Do
-from zkconsumer.sim.random_search import CONVERGENCE_S, choose, heal, settle
-from zkconsumer.sim.recorder import ROOT, Recorder
-from zkconsumer.sim.scenarios import names_of
-from zkconsumer.sim.world import Watchers, possible
 from zkconsumer.trace.story import story
 
 EXHAUSTIVE_S = 3.0
@@ -38,8 +32,61 @@ SHRINK_S = 6.0
 CHECKED_AGAIN = 5
 """One in CHECKED_AGAIN schedules is repeated from the `reset`, to compare the answers."""
 
-MakeProgram = Callable[[str], Program]
-"""Returns the program of the member with this name."""
+DECISIONS, ACTIONS = "decisions", "actions"
+"""The two forms of a written schedule: the decisions of a random schedule, and the numbers of the
+actions that the exhaustive search has chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Challenge:
+    """What a program must do.
+
+    Attributes:
+        name: its name on the command line.
+        title: its lesson in a few words.
+        statement: what the program must do.
+        lesson: why, and which bug the challenge finds.
+    """
+
+    name: str
+    title: str
+    statement: str
+    lesson: str
+
+    @property
+    def most(self) -> int:
+        """The most processes of the program in one schedule."""
+        return 1
+
+
+@dataclass
+class Score:
+    """What schedules have cost."""
+
+    def __add__(self, other: Self) -> Self:
+        sums = (getattr(self, one.name) + getattr(other, one.name) for one in fields(self))
+        return type(self)(*sums)
+
+
+@dataclass
+class GroupScore(Score):
+    """What a schedule of a group has cost.
+
+    Attributes:
+        unowned_s: partition-seconds without a member, between two members.
+        moved: how often another member got a partition.
+        requests: requests of the programs.
+        redelivered: messages that were delivered again.
+    """
+
+    unowned_s: float = 0.0
+    moved: int = 0
+    requests: int = 0
+    redelivered: int = 0
+
+
+S = TypeVar("S", bound=Score)
+C = TypeVar("C", bound=Challenge)
 
 
 @dataclass(frozen=True)
@@ -49,7 +96,7 @@ class Failure:
     Attributes:
         seed: the schedule's number; None if the exhaustive search has found it.
         violation: the promise that was broken.
-        decisions: the shrunk schedule.
+        schedule: the shrunk schedule in writing; `Court.replay` reads it.
         actions: the number of its actions.
         story: what happens in it, as lines.
         entries: the same as the entries of a trace.
@@ -57,14 +104,14 @@ class Failure:
 
     seed: int | None
     violation: InvariantViolation
-    decisions: tuple[int, ...]
+    schedule: str
     actions: int
     story: tuple[str, ...]
     entries: tuple[JsonObject, ...]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Generic[S]):
     """The result of a challenge.
 
     Attributes:
@@ -78,7 +125,7 @@ class Verdict:
     challenge: Challenge
     schedules: int
     seconds: float
-    score: Score
+    score: S
     failure: Failure | None = None
     states: int = 0
 
@@ -87,84 +134,59 @@ class Verdict:
         return self.failure is None
 
 
-def _nowhere(entry: JsonObject) -> None:
+def silent(entry: JsonObject) -> None:
     """Record nothing."""
 
 
-class ReplyInTransit(Aim[JudgedWorld, Action]):
-    """Aims at members with a reply on the way: ZooKeeper has executed their request."""
+class Court(ABC, Generic[C, S]):
+    """Runs the schedules of one challenge with one program.
 
-    def hit(self, world: JudgedWorld) -> list[int]:
-        return [who for who in range(len(world.programs)) if world.members[who].inbox]
+    Attributes:
+        score: makes the score of no schedule.
+    """
 
-    def faults(self, world: JudgedWorld, moves: list[Action], hit: list[int]) -> list[Action]:
-        return [one for one in possible(world) if one.do in MEMBER_FAULTS and one.who in hit]
+    score: Callable[[], S]
 
-    def churn(self, world: JudgedWorld) -> list[Action]:
-        joins = [one for one in world.enabled() if one.do is Do.JOIN]
-        return joins + [one for one in possible(world) if one.do in (Do.LEAVE, Do.REVIVE)]
+    def __init__(self, challenge: C, programs: Sequence[Program]) -> None:
+        self.challenge, self.programs = challenge, programs
 
+    # ---- what a kind of program defines ----------------------------------------------------------
 
-def _next(world: JudgedWorld, available: list[Action], decide: Decide, drawn: Drawn) -> Action:
-    """Return the next action of a schedule."""
-    if drawn.is_aimed and (found := ReplyInTransit().preferred(world, available, decide)):
-        return one_of(found, decide)
-    return choose(world, available, decide, drawn.rarity)
+    @abstractmethod
+    def run(self, decide: Decisions, emit: Emit | None = None) -> tuple[Result, S]:
+        """Run the schedule of these decisions, and record it with `emit`."""
 
+    def names(self) -> tuple[list[str], str]:
+        """Return the names of the members, and the path that a story leaves out."""
+        return [one.name for one in self.programs], ""
 
-class Court:
-    """Runs the schedules of one challenge with one program."""
+    def explore(self, limit_s: float) -> SearchResult[Any] | None:  # Any: the kind of the moves
+        """Try the first actions in every order; None: this kind of program has no such search."""
+        return None
 
-    def __init__(self, challenge: Challenge, programs: Sequence[Program]) -> None:
-        self._challenge, self._programs = challenge, programs
+    def numbered(self, path: Sequence[Any]) -> list[int]:  # Any: as above
+        """Return the number of each action of a path that `explore` has found."""
+        raise NotImplementedError
+
+    def retrace(self, numbers: Sequence[int], emit: Emit) -> InvariantViolation | None:
+        """Perform the actions with these numbers, and return the promise that they break."""
+        raise ConfigError(
+            "this challenge has no schedules of actions",
+            where="--schedule",
+            remedy=f"give one that begins with {DECISIONS}=",
+        )
 
     # ---- one schedule ----------------------------------------------------------------------------
 
-    def run(self, decide: Decisions, emit: Emit | None = None) -> tuple[Result, Score]:
-        """Run the schedule of these decisions, and record it with `emit`."""
-        drawn = draw(self._challenge, decide)
-        for one in self._programs:
+    def forget(self) -> None:
+        """Let the next schedule begin with a `reset` of each program."""
+        for one in self.programs:
             one.forget()
-        challenge, count = self._challenge, drawn.programs
-        jvm = frozenset(range(count, count + challenge.jvm))
-        monitor = JudgeMonitor(count, jvm, over=challenge.over, also=challenge.own())
-        scorer = Scorer(count)
-        recorder = Recorder(emit or _nowhere)
-        world = JudgedWorld(
-            drawn.plan,
-            Watchers(recorder, monitor, scorer) if emit else Watchers(monitor, scorer),
-            programs=self._programs[:count],
-            jvm=jvm,
-        )
-        challenge.prepare(world)
-        recorder.begin(world)
-        if emit is not None:
-            world.announce = lambda text: recorder.note(world, text)
-        actions = 0
-
-        def play() -> None:
-            nonlocal actions
-            while actions < drawn.length and (available := world.enabled()):
-                world.act(_next(world, available, decide, drawn))
-                actions += 1
-            if world.announce is not None:
-                world.announce(f"all faults end; the group has {CONVERGENCE_S:g} s to settle")
-            self._end_faults(world, jvm, decide)
-            actions += settle(world, monitor, decide)
-
-        return judged(play, monitor, decide, lambda: actions), scorer.score()
-
-    def _end_faults(self, world: JudgedWorld, jvm: frozenset[int], decide: Decide) -> None:
-        heal(world, decide)
-        for who in jvm:
-            world.links[who].joined = True
-            if not world.links[who].dead:
-                world.act(Action(Do.KILL, who))
 
     def differs(self) -> InvariantViolation | None:
         """Repeat the last schedule's conversations; return how an answer differs, if one does."""
         try:
-            for one in self._programs:
+            for one in self.programs:
                 one.repeat()
         except InvariantViolation as found:
             return found
@@ -181,13 +203,13 @@ class Court:
         shrink_s: float = SHRINK_S,
         exhaustive_s: float = 0.0,
         progress: Callable[[int], None] = lambda done: None,
-    ) -> Verdict:
+    ) -> Verdict[S]:
         """Run schedules from this seed on, until one fails or the time is over.
 
         Then try the first actions in every order for `exhaustive_s` seconds.
         """
         started = time.monotonic()
-        score = Score()
+        score = self.score()
         done = 0
         for number in range(seed, seed + schedules):
             result, cost = self.run(Decisions(random.Random(number)))
@@ -205,19 +227,48 @@ class Court:
         verdict = self._verdict(started, done, score, None)
         return self._searched(verdict, exhaustive_s) if exhaustive_s else verdict
 
-    def _searched(self, verdict: Verdict, limit_s: float) -> Verdict:
+    def replay(self, written: str) -> Verdict[S]:
+        """Run a schedule that a verdict has written. Raises ConfigError."""
+        started = time.monotonic()
+        form, _, text = written.partition("=")
+        try:
+            numbers = [int(one) for one in text.split(".")] if text else []
+        except ValueError:
+            numbers = [-1]
+        if form not in (DECISIONS, ACTIONS) or min(numbers, default=0) < 0:
+            raise ConfigError(
+                f"{quoted(written)} is no schedule",
+                where="--schedule",
+                remedy=f"copy it from a verdict; it looks like {ACTIONS}=0.2.1",
+            )
+        if form == DECISIONS:
+            result, score = self.run(Decisions(numbers))
+            found = result.violation or self.differs()
+            failure = None if found is None else self.told(None, numbers, found)
+            return self._verdict(started, 1, score, failure)
+        failure = self._retraced(numbers, None)
+        return self._verdict(started, 1, self.score(), failure)
+
+    def _searched(self, verdict: Verdict[S], limit_s: float) -> Verdict[S]:
         """Search exhaustively after the random schedules, and return the whole verdict."""
-        challenge, programs = self._challenge, self._programs
-        found = exhaustive.explore(challenge, programs, max_s=limit_s)
+        found = self.explore(limit_s)
+        if found is None:
+            return verdict
         failure = None
         if found.violation is not None:
-            entries = exhaustive.entries_of(challenge, programs, found.path)
-            failure = self._failure(None, found.violation, (), len(found.path), entries)
+            failure = self._retraced(self.numbered(found.path), found.violation)
         seconds = verdict.seconds + found.seconds
         return replace(verdict, seconds=seconds, failure=failure, states=found.states)
 
-    def _verdict(self, started: float, done: int, score: Score, failure: Failure | None) -> Verdict:
-        return Verdict(self._challenge, done, time.monotonic() - started, score, failure)
+    def _retraced(self, numbers: Sequence[int], found: InvariantViolation | None) -> Failure | None:
+        entries: list[JsonObject] = []
+        violation = self.retrace(numbers, entries.append) or found
+        if violation is None:
+            return None
+        return self._failure(None, violation, _written(ACTIONS, numbers), len(numbers), entries)
+
+    def _verdict(self, started: float, done: int, score: S, failure: Failure | None) -> Verdict[S]:
+        return Verdict(self.challenge, done, time.monotonic() - started, score, failure)
 
     def _explained(
         self, seed: int, result: Result, violation: InvariantViolation, shrink_s: float
@@ -230,29 +281,27 @@ class Court:
                 decisions = shrunk(lambda one: self.run(one)[0], decisions, limit_s=shrink_s)
         return self.told(seed, decisions, violation)
 
-    def told(self, seed: int, decisions: Sequence[int], violation: InvariantViolation) -> Failure:
+    def told(
+        self, seed: int | None, decisions: Sequence[int], violation: InvariantViolation
+    ) -> Failure:
         """Return the failure of a schedule with its story."""
         entries: list[JsonObject] = []
         result, _ = self.run(Decisions(decisions), entries.append)
         broken = result.violation or violation
-        return self._failure(seed, broken, decisions, result.actions, entries)
+        return self._failure(seed, broken, _written(DECISIONS, decisions), result.actions, entries)
 
     def _failure(
         self,
         seed: int | None,
         violation: InvariantViolation,
-        decisions: Sequence[int],
+        schedule: str,
         actions: int,
         entries: list[JsonObject],
     ) -> Failure:
-        names = names_of(self._challenge.most + self._challenge.jvm + self._challenge.ours)
-        lines = tuple(story(entries, names, root=ROOT))
-        return Failure(seed, violation, tuple(decisions), actions, lines, tuple(entries))
+        names, root = self.names()
+        lines = tuple(story(entries, names, root=root))
+        return Failure(seed, violation, schedule, actions, lines, tuple(entries))
 
 
-@contextmanager
-def court(challenge: Challenge, make: MakeProgram) -> Iterator[Court]:
-    """Return a court whose programs end with the block."""
-    with ExitStack() as stack:
-        programs = [stack.enter_context(make(name)) for name in names_of(challenge.most)]
-        yield Court(challenge, programs)
+def _written(form: str, numbers: Sequence[int]) -> str:
+    return f"{form}={'.'.join(map(str, numbers))}"

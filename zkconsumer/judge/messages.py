@@ -1,85 +1,36 @@
-"""The messages between the judge and a program, as data: docs/judge.md explains them.
-
-The judge sends one message, and the program answers with any number of messages, the last of which
-is `done`. Each message is a JSON object on one line. `TYPES` describes every message; the JSON
-Schemas (`schemas`), the checks (`parse_answer`) and the tables of the page are made from it.
-"""
+"""The messages between the judge and a member of a group in ZooKeeper; see docs/judge.md."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
+from zkconsumer.judge.vocabulary import (
+    COUNT,
+    COUNTS,
+    FLAG,
+    NOW,
+    PHASE,
+    SECONDS,
+    TEXT,
+    TEXT_OR_NULL,
+    TEXTS,
+    TICK,
+    WHOLE,
+    Message,
+    MessageField,
+    Sender,
+    Vocabulary,
+    check_fields,
+    wrong,
+)
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.requests import Code, Node, Reply, Stat
 
-MAX_LINE_BYTES: Final = 1 << 20
-"""Maximum number of bytes of a program's line; a longer line is a flood. A znode is not larger."""
-
-MAX_ANSWERS: Final = 1000
-"""Maximum number of messages in one answer; more are a flood. A member of a group with 1,000
-partitions still fits."""
-
-_SHOWN = 200
-"""Number of characters of a wrong message that a verdict contains."""
-
-
-# ---- the fields ----------------------------------------------------------------------------------
-
-Schema: TypeAlias = JsonObject
-
-TEXT: Final[Schema] = {"type": "string"}
-TEXT_OR_NULL: Final[Schema] = {"type": ["string", "null"]}
-WHOLE: Final[Schema] = {"type": "integer"}
-COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
-FLAG: Final[Schema] = {"type": "boolean"}
-
-_PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "null": (type(None),),
-    "array": (list,),
-    "object": (dict,),
-}
-
-
 LOST: Final = "connection_loss"
 """The code of the reply to a request whose connection broke first."""
 
-
-class Sender(Enum):
-    """Who sends a message."""
-
-    JUDGE = "judge"
-    PROGRAM = "program"
-
-
-@dataclass(frozen=True)
-class MessageField:
-    """A field of a message: its JSON Schema, what it means, and whether it may be left out."""
-
-    schema: Schema
-    means: str
-    optional: bool = False
-
-
-@dataclass(frozen=True)
-class Message:
-    """A type of message: its sender, what it means, and its fields besides `type`."""
-
-    sender: Sender
-    means: str
-    fields: Mapping[str, MessageField]
-
-
-_NOW = MessageField(SECONDS, "virtual seconds since the beginning of the schedule")
 _ID = MessageField(WHOLE, "the number that the program has given to the request")
 
 OPS: Final = ("create", "set", "delete", "check", "get", "exists", "children", "multi", "sync")
@@ -99,7 +50,7 @@ _OF_A_REQUEST: Final[Mapping[str, MessageField]] = {
     ),
 }
 
-TYPES: Final[Mapping[str, Message]] = {
+_TYPES: Final[Mapping[str, Message]] = {
     "reset": Message(
         Sender.JUDGE,
         "A new schedule begins: the program forgets everything, as if it had just started.",
@@ -115,19 +66,19 @@ TYPES: Final[Mapping[str, Message]] = {
     "connected": Message(
         Sender.JUDGE,
         "The client is connected. Another session than before means that the old one has ended.",
-        {"now": _NOW, "session": MessageField(COUNT, "the id of the session")},
+        {"now": NOW, "session": MessageField(COUNT, "the id of the session")},
     ),
     "disconnected": Message(
         Sender.JUDGE,
         "The connection is broken, and its watches with it. The session may live on. Each request "
         "without a reply gets the reply `connection_loss`: ZooKeeper may have executed it.",
-        {"now": _NOW},
+        {"now": NOW},
     ),
     "reply": Message(
         Sender.JUDGE,
         "ZooKeeper's reply to one request.",
         {
-            "now": _NOW,
+            "now": NOW,
             "id": _ID,
             "code": MessageField(
                 {"enum": [*(it.name.lower() for it in Code if it is not Code.BROKEN), LOST]},
@@ -143,9 +94,7 @@ TYPES: Final[Mapping[str, Message]] = {
             "czxid": MessageField(
                 WHOLE, "of `get`, `exists`: the transaction that made the znode", optional=True
             ),
-            "children": MessageField(
-                {"type": "array", "items": TEXT}, "of `children`: the names", optional=True
-            ),
+            "children": MessageField(TEXTS, "of `children`: the names", optional=True),
             "failed": MessageField(
                 WHOLE, "of a refused `multi`: the index of the write", optional=True
             ),
@@ -155,24 +104,22 @@ TYPES: Final[Mapping[str, Message]] = {
         Sender.JUDGE,
         "A watch has fired. It fires once; the program sets it again with its next read.",
         {
-            "now": _NOW,
+            "now": NOW,
             "kind": MessageField(
                 {"enum": ["created", "deleted", "changed", "child"]}, "what has happened"
             ),
             "path": MessageField(TEXT, "the watched znode"),
         },
     ),
-    "tick": Message(
-        Sender.JUDGE, "The time that the program has asked for has come.", {"now": _NOW}
-    ),
+    "tick": TICK,
     "poll": Message(
         Sender.JUDGE,
         "The user has finished the last message, and asks for the next one. The program answers "
         "with one `deliver`, or with none if it may not deliver anything.",
         {
-            "now": _NOW,
+            "now": NOW,
             "ends": MessageField(
-                {"type": "array", "items": COUNT},
+                COUNTS,
                 "for each partition of the topic, the offset of the next message to be written",
             ),
         },
@@ -180,7 +127,7 @@ TYPES: Final[Mapping[str, Message]] = {
     "close": Message(
         Sender.JUDGE,
         "The user closes the member. It commits, releases, and answers `done` with `closed`.",
-        {"now": _NOW},
+        {"now": NOW},
     ),
     "request": Message(
         Sender.PROGRAM,
@@ -203,14 +150,7 @@ TYPES: Final[Mapping[str, Message]] = {
             "offset": MessageField(COUNT, "the message's offset"),
         },
     ),
-    "phase": Message(
-        Sender.PROGRAM,
-        "A word for the story: what the member does now. It has no effect.",
-        {
-            "phase": MessageField(TEXT, "one word; the story shows its first 12 characters"),
-            "text": MessageField(TEXT, "a sentence", optional=True),
-        },
-    ),
+    "phase": PHASE,
     "done": Message(
         Sender.PROGRAM,
         "The end of the answer to one message of the judge.",
@@ -226,92 +166,7 @@ TYPES: Final[Mapping[str, Message]] = {
 }
 
 
-def schemas() -> JsonObject:
-    """Return one JSON Schema for each sender's messages."""
-    return {sender.value: _schema(sender) for sender in Sender}
-
-
-def _schema(sender: Sender) -> JsonObject:
-    several = []
-    for name, one in TYPES.items():
-        if one.sender is sender:
-            fields = {
-                key: {**field.schema, "description": field.means}
-                for key, field in one.fields.items()
-            }
-            required = [key for key, field in one.fields.items() if not field.optional]
-            several.append(
-                {
-                    "description": one.means,
-                    "type": "object",
-                    "properties": {"type": {"const": name}, **fields},
-                    "required": ["type", *required],
-                    "additionalProperties": False,
-                }
-            )
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "oneOf": several}
-
-
-# ---- a program's answer --------------------------------------------------------------------------
-
-
-class WrongMessageError(ValueError):
-    """A line is not a message of a program; the text says why."""
-
-
-def parse_answer(line: bytes) -> JsonObject:
-    """Return a program's message. Raises WrongMessageError."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        raise _wrong(line, "is not JSON") from None
-    if not isinstance(message, dict):
-        raise _wrong(line, "is not a JSON object")
-    known = TYPES.get(str(message.get("type")))
-    if known is None or known.sender is not Sender.PROGRAM:
-        names = ", ".join(name for name, one in TYPES.items() if one.sender is Sender.PROGRAM)
-        raise _wrong(line, f"has no type of a program ({names})")
-    _check(line, message, {"type": MessageField(TEXT, ""), **known.fields})
-    if message["type"] == "request":
-        request_of(message, line)
-    return message
-
-
-def _check(line: bytes, message: JsonObject, fields: Mapping[str, MessageField]) -> None:
-    for name in message:
-        if name not in fields:
-            raise _wrong(line, f"has an unknown field {name!r}")
-    for name, one in fields.items():
-        if name not in message:
-            if not one.optional:
-                raise _wrong(line, f"has no field {name!r}")
-        elif not _fits(message[name], one.schema):
-            raise _wrong(line, f"has a wrong value in {name!r}")
-
-
-def _fits(value: Json, schema: Schema) -> bool:
-    """Return whether a value is valid; only the keywords that `TYPES` uses are known."""
-    if "enum" in schema:
-        return value in schema["enum"]
-    names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    kinds = tuple(kind for name in names for kind in _PYTHON[name])
-    if type(value) not in kinds:
-        return False
-    if "minimum" in schema:
-        return bool(schema["minimum"] <= value <= _MOST)
-    items = schema.get("items")
-    return items is None or all(_fits(one, items) for one in value)
-
-
-_MOST = 1e15
-"""Upper bound of numbers, which excludes infinity."""
-
-
-def _wrong(line: bytes, why: str) -> WrongMessageError:
-    text = line.decode(errors="replace").strip()
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    return WrongMessageError(f"the line {why}: {shown}")
-
+# ---- requests ------------------------------------------------------------------------------------
 
 Request = rq.Request | rq.Write
 
@@ -321,11 +176,11 @@ def request_of(message: Mapping[str, Json], line: bytes = b"") -> Request:
     if message["op"] == "multi":
         ops = message.get("ops") or []
         if not ops:
-            raise _wrong(line, "is a multi without writes")
+            raise wrong(line, "is a multi without writes")
         for one in ops:
-            _check(line, one, _OF_A_REQUEST)
+            check_fields(line, one, _OF_A_REQUEST)
             if one["op"] not in _WRITES:
-                raise _wrong(line, f"is a multi with {one['op']!r}, which is not a write")
+                raise wrong(line, f"is a multi with {one['op']!r}, which is not a write")
         return rq.Multi(tuple(_single(one, line) for one in ops))
     found: Request = _single(message, line)
     return found
@@ -334,7 +189,7 @@ def request_of(message: Mapping[str, Json], line: bytes = b"") -> Request:
 def _single(message: Mapping[str, Json], line: bytes) -> Any:  # Any: the op has its class
     path = message.get("path")
     if not isinstance(path, str) or not path.startswith("/"):
-        raise _wrong(line, "has no path that starts with a slash")
+        raise wrong(line, "has no path that starts with a slash")
     return _MAKE[message["op"]](path, message)
 
 
@@ -353,6 +208,14 @@ _MAKE: Final[Mapping[str, Callable[[str, Mapping[str, Json]], Any]]] = {  # Any:
     "children": lambda path, it: rq.Children(path, it.get("watch", False)),
     "sync": lambda path, _: rq.SyncLeader(path),
 }
+
+
+def _check(message: JsonObject, line: bytes) -> None:
+    if message["type"] == "request":
+        request_of(message, line)
+
+
+VOCABULARY: Final = Vocabulary(_TYPES, _check)
 
 
 # ---- ZooKeeper's reply ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A program under test: its process, and the conversations that the judge has with it.
+"""A program under test, and the conversations that the judge has with it.
 
 A process cannot be copied. So a conversation is a path in a tree of exchanges, which begins with a
 `reset`. The process stands at one exchange. To continue from another one, the judge sends `reset`
@@ -10,26 +10,13 @@ search asks nothing twice.
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
-import threading
-import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final, Protocol, Self
 
-from zkconsumer.errors import ConfigError, quoted
 from zkconsumer.judge import promises
-from zkconsumer.judge.messages import (
-    MAX_ANSWERS,
-    MAX_LINE_BYTES,
-    WrongMessageError,
-    parse_answer,
-)
+from zkconsumer.judge.messages import VOCABULARY
+from zkconsumer.judge.vocabulary import MAX_ANSWERS, Vocabulary, WrongMessageError
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.kernel.world import InvariantViolation
 
@@ -74,11 +61,12 @@ class Program(ABC):
 
     Attributes:
         name: the name of the program in verdicts.
+        vocabulary: the messages that the program understands and sends.
         told: number of messages that the program has answered.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, vocabulary: Vocabulary = VOCABULARY) -> None:
+        self.name, self.vocabulary = name, vocabulary
         self.told = 0
         self._roots: dict[bytes, Exchange] = {}
         self._at: Exchange | None = None
@@ -131,8 +119,8 @@ class Program(ABC):
             answers = self._ask(one.message)
             if answers != one.answers:
                 raise promises.is_deterministic.broken(
-                    f"{self.name}: to the message {_shown(one.message)} it answered first "
-                    f"{_shown(_text(one.answers))} and then {_shown(_text(answers))}"
+                    f"{self.name}: to the message {shown(one.message)} it answered first "
+                    f"{shown(_text(one.answers))} and then {shown(_text(answers))}"
                 )
         self._at = end
 
@@ -168,208 +156,14 @@ def _text(answers: Answers) -> bytes:
     return " ".join(json.dumps(one) for one in answers).encode()
 
 
-_SHOWN = 300
+SHOWN = 300
 """Number of characters of a message that a verdict contains."""
 
 
-def _shown(line: bytes) -> str:
+def shown(line: bytes) -> str:
+    """Return a line as a verdict shows it."""
     text = line.decode().strip()
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-# ---- processes -----------------------------------------------------------------------------------
-
-ANSWER_S: Final = 5.0
-"""Seconds within which a program must answer a message; then it counts as hanging, and is killed.
-A loaded machine answers in milliseconds."""
-
-START_S: Final = 30.0
-"""Seconds within which a program must answer its first message: a JVM may need several."""
-
-_STDERR_LINES = 5
-_CHECK_S = 0.25
-"""Seconds between two looks of the watchdog."""
-
-
-class Watchdog:
-    """Kills the processes whose answer is overdue, so that a blocked read ends. One thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: dict[ProcessProgram, float] = {}
-        self._thread: threading.Thread | None = None
-
-    def add(self, program: ProcessProgram) -> None:
-        """Look after a process that has started."""
-        with self._lock:
-            self._waiting[program] = float("inf")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
-                self._thread.start()
-
-    def remove(self, program: ProcessProgram) -> None:
-        with self._lock:
-            self._waiting.pop(program, None)
-
-    def expect(self, program: ProcessProgram, limit_s: float) -> None:
-        """Expect an answer within this time; infinity ends the expectation."""
-        self._waiting[program] = time.monotonic() + limit_s
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(_CHECK_S)
-            with self._lock:
-                if not self._waiting:
-                    self._thread = None
-                    return
-                now = time.monotonic()
-                late = [it for it, end in self._waiting.items() if now > end]
-            for program in late:
-                program.kill_late()
-
-
-_watchdog = Watchdog()
-
-
-class ProcessProgram(Program):
-    """A program in a process of its own, which speaks JSON lines on its stdin and stdout."""
-
-    def __init__(self, name: str, command: Sequence[str], *, answer_s: float = ANSWER_S) -> None:
-        super().__init__(name)
-        self._command, self._answer_s = command, answer_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._reader: threading.Thread | None = None
-        self._is_late = False
-
-    def _exchange(self, line: bytes) -> Answers:
-        first = self._process is None
-        process = self._process or self._start()
-        limit_s = max(START_S, self._answer_s) if first else self._answer_s
-        _watchdog.expect(self, limit_s)
-        assert process.stdin is not None
-        try:
-            process.stdin.write(line)
-            process.stdin.flush()
-        except OSError:
-            raise self._gone(limit_s) from None
-        answers: list[JsonObject] = []
-        while not answers or answers[-1]["type"] != "done":
-            if len(answers) >= MAX_ANSWERS:
-                raise WrongMessageError(f"more than {MAX_ANSWERS} messages in one answer")
-            answers.append(self._read(process, limit_s))
-        _watchdog.expect(self, float("inf"))
-        return tuple(answers)
-
-    def _read(self, process: subprocess.Popen[bytes], limit_s: float) -> JsonObject:
-        assert process.stdout is not None
-        line = process.stdout.readline(MAX_LINE_BYTES + 1)
-        if len(line) > MAX_LINE_BYTES:
-            raise WrongMessageError(f"a line of more than {MAX_LINE_BYTES} bytes")
-        if not line.endswith(b"\n"):
-            raise self._gone(limit_s)
-        return parse_answer(line)
-
-    def _gone(self, limit_s: float) -> InvariantViolation:
-        """Return the violation of a process that has ended, or was killed because it hung."""
-        process = self._process
-        assert process is not None
-        if self._is_late:
-            why = f"has not answered for {limit_s:g} s; does it flush its output?"
-        else:
-            process.kill()  # it has closed a pipe; it may live on
-            code = process.wait()
-            why = (
-                f"has ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
-            )
-        if self._reader is not None:
-            self._reader.join(1.0)
-        said = "; its last words: " + " / ".join(self._errors) if self._errors else ""
-        return promises.program_lives.broken(f"{self.name} {why}{said}")
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._is_late = False
-        self._errors.clear()
-        try:
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # so that Ctrl-C reaches only the judge
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"the program cannot be started: {error.strerror}",
-                where=" ".join(self._command),
-                remedy="make it executable, and give its interpreter in its first line",
-            ) from error
-        self._process = process
-        self._reader = threading.Thread(target=self._drain, args=(process,), daemon=True)
-        self._reader.start()
-        _watchdog.add(self)
-        return process
-
-    def _drain(self, process: subprocess.Popen[bytes]) -> None:
-        """Read what the program writes to stderr, so that it never waits; keep the last lines."""
-        assert process.stderr is not None
-        errors = self._errors
-        while line := process.stderr.readline(MAX_LINE_BYTES):
-            if text := line.decode(errors="replace").strip():
-                errors.append(text[:_SHOWN])
-
-    def kill_late(self) -> None:
-        """Kill a process that has not answered in time; the judge's read then ends."""
-        process = self._process
-        if process is not None:
-            self._is_late = True
-            process.kill()
-
-    def end(self) -> None:
-        process, self._process = self._process, None
-        self._at = None
-        _watchdog.remove(self)
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-
-
-# ---- which command -------------------------------------------------------------------------------
-
-_INTERPRETERS: Final[dict[str, str]] = {".py": sys.executable, ".js": "node", ".mjs": "node"}
-
-
-def command_of(words: Sequence[str]) -> list[str]:
-    """Return the command that starts a program; a `.py` or `.js` file needs no interpreter.
-
-    Raises ConfigError if there is no such program.
-    """
-    first = words[0]
-    interpreter = _INTERPRETERS.get(Path(first).suffix)
-    if interpreter is not None and Path(first).is_file():
-        return [_found(interpreter), first, *words[1:]]
-    return [_found(first), *words[1:]]
-
-
-def _found(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        is_file = Path(name).is_file()
-        raise ConfigError(
-            f"{quoted(name)} is not executable"
-            if is_file
-            else f"there is no program {quoted(name)}",
-            where="PROGRAM",
-            remedy="chmod +x the file"
-            if is_file
-            else "give the path of a program, such as ./mine.py",
-        )
-    return found
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 # ---- members in this process ---------------------------------------------------------------------
@@ -388,8 +182,13 @@ class LocalProgram(Program):
     that raises counts as crashed.
     """
 
-    def __init__(self, name: str, begin: Callable[[JsonObject], Speaker]) -> None:
-        super().__init__(name)
+    def __init__(
+        self,
+        name: str,
+        begin: Callable[[JsonObject], Speaker],
+        vocabulary: Vocabulary = VOCABULARY,
+    ) -> None:
+        super().__init__(name, vocabulary)
         self._begin = begin
         self._member: Speaker | None = None
 
@@ -404,7 +203,7 @@ class LocalProgram(Program):
             raise promises.program_lives.broken(f"{self.name} has raised {error!r}") from error
         if len(answers) > MAX_ANSWERS:
             raise WrongMessageError(f"more than {MAX_ANSWERS} messages in one answer")
-        return tuple(parse_answer(encoded(one)) for one in answers)
+        return tuple(self.vocabulary.parse_answer(encoded(one)) for one in answers)
 
     def end(self) -> None:
         self._member = self._at = None

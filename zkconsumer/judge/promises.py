@@ -12,7 +12,7 @@ from zkconsumer.sim.kernel.promises import Promise, Reason, promise
 
 @promise("P1")
 def program_lives(name: str, why: str) -> Reason:
-    """The program answers every message, within the time limit."""
+    """The program answers every message, within the limits of time and memory."""
     return f"{name} {why}"
 
 

@@ -10,9 +10,10 @@ For a program, "finished" is "delivered": its commits may cover every message th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import cast
 
+from zkconsumer.judge.judging import GroupScore
 from zkconsumer.judge.member import ProgramMember
 from zkconsumer.judge.program import Program
 from zkconsumer.lab.camera import sentence
@@ -115,26 +116,6 @@ class JudgedWorld(MixedWorld):
 # ---- the score -----------------------------------------------------------------------------------
 
 
-@dataclass
-class Score:
-    """What a schedule has cost.
-
-    Attributes:
-        unowned_s: partition-seconds without an owner, between two owners.
-        moved: how often another member became the owner of a partition.
-        requests: requests of the programs to ZooKeeper.
-        redelivered: messages that were delivered again.
-    """
-
-    unowned_s: float = 0.0
-    moved: int = 0
-    requests: int = 0
-    redelivered: int = 0
-
-    def __add__(self, other: Score) -> Score:
-        return Score(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(Score)))
-
-
 class Scorer(Watcher):
     """Measures the score of one schedule."""
 
@@ -158,10 +139,10 @@ class Scorer(Watcher):
         serving = {tp: sessions[it[1]] for tp, it in owners if it[1] in sessions}
         self._meter.observe(world.now, serving, ())
 
-    def score(self) -> Score:
+    def score(self) -> GroupScore:
         """Return the score so far."""
         meter = self._meter
-        return Score(round(meter.unowned_s, 3), meter.moved, self._requests, meter.redelivered)
+        return GroupScore(round(meter.unowned_s, 3), meter.moved, self._requests, meter.redelivered)
 
 
 # ---- the promises --------------------------------------------------------------------------------

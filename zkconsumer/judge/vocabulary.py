@@ -1,0 +1,198 @@
+"""A vocabulary: the messages between the judge and one kind of program, as data.
+
+The judge sends one message, and the program answers with any number of messages, the last of which
+is `done`. Each message is a JSON object on one line. A vocabulary describes every message; the JSON
+Schemas, the checks of a program's messages and the tables of docs/judge.md are made from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from zkconsumer.protocol.model import Json, JsonObject
+
+MAX_LINE_BYTES: Final = 1 << 20
+"""Maximum number of bytes of a program's line; a longer line is a flood. A znode is not larger."""
+
+MAX_ANSWERS: Final = 1000
+"""Maximum number of messages in one answer; more are a flood. A member of a group with 1,000
+partitions still fits."""
+
+_SHOWN = 200
+"""Number of characters of a wrong message that a verdict contains."""
+
+# ---- the fields ----------------------------------------------------------------------------------
+
+Schema: TypeAlias = JsonObject
+
+TEXT: Final[Schema] = {"type": "string"}
+TEXT_OR_NULL: Final[Schema] = {"type": ["string", "null"]}
+WHOLE: Final[Schema] = {"type": "integer"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
+FLAG: Final[Schema] = {"type": "boolean"}
+TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
+COUNTS: Final[Schema] = {"type": "array", "items": COUNT}
+
+
+def table_of(values: Schema) -> Schema:
+    """Return the schema of an object with any names, whose values have one schema."""
+    return {"type": "object", "additionalProperties": values}
+
+
+_PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "array": (list,),
+    "object": (dict,),
+}
+
+_MOST = 1e15
+"""Upper bound of numbers, which excludes infinity."""
+
+
+class Sender(Enum):
+    """Who sends a message."""
+
+    JUDGE = "judge"
+    PROGRAM = "program"
+
+
+@dataclass(frozen=True)
+class MessageField:
+    """A field of a message: its JSON Schema, what it means, and whether it may be left out."""
+
+    schema: Schema
+    means: str
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Message:
+    """A type of message: its sender, what it means, and its fields besides `type`."""
+
+    sender: Sender
+    means: str
+    fields: Mapping[str, MessageField]
+
+
+NOW: Final = MessageField(SECONDS, "virtual seconds since the beginning of the schedule")
+
+PHASE: Final = Message(
+    Sender.PROGRAM,
+    "A word for the story: what the member does now. It has no effect.",
+    {
+        "phase": MessageField(TEXT, "one word; the story shows its first 12 characters"),
+        "text": MessageField(TEXT, "a sentence", optional=True),
+    },
+)
+
+TICK: Final = Message(
+    Sender.JUDGE, "The time that the program has asked for has come.", {"now": NOW}
+)
+
+
+class WrongMessageError(ValueError):
+    """A line is not a message of a program; the text says why."""
+
+
+def _accepts(message: JsonObject, line: bytes) -> None:
+    """Accept every message whose fields are right."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The messages of one kind of program.
+
+    Attributes:
+        types: what each message means, by its type.
+        check: checks more of a program's message than its fields. Raises WrongMessageError.
+    """
+
+    types: Mapping[str, Message]
+    check: Callable[[JsonObject, bytes], None] = _accepts
+
+    def of(self, sender: Sender) -> dict[str, Message]:
+        """Return the messages that one side sends, by their type."""
+        return {name: one for name, one in self.types.items() if one.sender is sender}
+
+    def schemas(self) -> JsonObject:
+        """Return one JSON Schema for each sender's messages."""
+        return {sender.value: self._schema(sender) for sender in Sender}
+
+    def _schema(self, sender: Sender) -> JsonObject:
+        several = []
+        for name, one in self.of(sender).items():
+            fields = {
+                key: {**field.schema, "description": field.means}
+                for key, field in one.fields.items()
+            }
+            required = [key for key, field in one.fields.items() if not field.optional]
+            several.append(
+                {
+                    "description": one.means,
+                    "type": "object",
+                    "properties": {"type": {"const": name}, **fields},
+                    "required": ["type", *required],
+                    "additionalProperties": False,
+                }
+            )
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", "oneOf": several}
+
+    def parse_answer(self, line: bytes) -> JsonObject:
+        """Return a program's message. Raises WrongMessageError."""
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            raise wrong(line, "is not JSON") from None
+        if not isinstance(message, dict):
+            raise wrong(line, "is not a JSON object")
+        known = self.of(Sender.PROGRAM)
+        found = known.get(str(message.get("type")))
+        if found is None:
+            raise wrong(line, f"has no type of a program ({', '.join(known)})")
+        check_fields(line, message, {"type": MessageField(TEXT, ""), **found.fields})
+        self.check(message, line)
+        return message
+
+
+def check_fields(line: bytes, message: JsonObject, fields: Mapping[str, MessageField]) -> None:
+    """Check the names and values of a message's fields. Raises WrongMessageError."""
+    for name in message:
+        if name not in fields:
+            raise wrong(line, f"has an unknown field {name!r}")
+    for name, one in fields.items():
+        if name not in message:
+            if not one.optional:
+                raise wrong(line, f"has no field {name!r}")
+        elif not _fits(message[name], one.schema):
+            raise wrong(line, f"has a wrong value in {name!r}")
+
+
+def _fits(value: Json, schema: Schema) -> bool:
+    """Return whether a value is valid; only the keywords that vocabularies use are known."""
+    if "enum" in schema:
+        return value in schema["enum"]
+    names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    kinds = tuple(kind for name in names for kind in _PYTHON[name])
+    if type(value) not in kinds:
+        return False
+    if "minimum" in schema:
+        return bool(schema["minimum"] <= value <= _MOST)
+    items = schema.get("items") or schema.get("additionalProperties")
+    inner = value.values() if isinstance(value, dict) else value
+    return items is None or all(_fits(one, items) for one in inner)
+
+
+def wrong(line: bytes, why: str) -> WrongMessageError:
+    """Return the error for a line; `why` continues the sentence "the line"."""
+    text = line.decode(errors="replace").strip()
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return WrongMessageError(f"the line {why}: {shown}")
