@@ -34,6 +34,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "scripts" / "site.yml"
 # A link of a page: its text, and its target.
 LINK = re.compile(r"(\[[^\]]+\])\(([^)\s]+)\)")
+# The languages of the examples, by the endings of their files.
+LANGUAGES = {".py": "python", ".js": "javascript", ".go": "go", ".java": "java"}
 # The pages of the API: title, purpose, and full names. The first page also has the names of
 # `zkconsumer` that no other page lists.
 API = {
@@ -102,11 +104,17 @@ def write_indexes(pages: Path) -> None:
     lines = ["# Lessons", "", "Ten short lessons on group protocols, with commands to run:", ""]
     lines += [f"- [{_title(path)}]({path.name})" for path in lessons]
     (pages / "docs/lessons/README.md").write_text("\n".join(lines), encoding="utf-8")
+    for folder in ("docs/examples", "docs/examples/judge"):
+        write_programs(pages / folder)
+
+
+def write_programs(folder: Path) -> None:
+    """Write a page with all programs of a folder."""
     lines = ["# Examples", "", "Programs to copy; the tests run each of them."]
-    for path in sorted((pages / "docs/examples").glob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        lines += ["", f"## {path.name}", "", "```python", source.rstrip(), "```"]
-    (pages / "docs/examples/README.md").write_text("\n".join(lines), encoding="utf-8")
+    for path in sorted(one for one in folder.iterdir() if one.suffix in LANGUAGES):
+        source = path.read_text(encoding="utf-8").rstrip()
+        lines += ["", f"## {path.name}", "", f"```{LANGUAGES[path.suffix]}", source, "```"]
+    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
 
 def _title(page: Path) -> str:

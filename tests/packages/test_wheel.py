@@ -14,6 +14,9 @@ from support.packages import ROOT, Built, outside, pip, python_without_package
 
 import zkconsumer
 
+FOLDERS = ("course", "examples", "examples/judge", "lessons", "monitoring", "schemas")
+"""The folders of docs/ that the wheel contains."""
+
 EXTRAS = {"arrow", "charts", "fast", "lab", "metrics", "sandbox", "sasl", "spark", "top"}
 PROBE = """
 import json, zkconsumer
@@ -36,7 +39,7 @@ def _source_files() -> set[str]:
     }
     found |= {path.name for path in ROOT.glob("pyspark_zkconsumer*.py")}
     shown = (ROOT / "docs").glob("*.md")
-    folders = (ROOT / "docs" / name for name in ("examples", "lessons", "monitoring", "schemas"))
+    folders = (ROOT / "docs" / name for name in FOLDERS)
     pages = [*shown, *(path for folder in folders for path in folder.iterdir() if path.is_file())]
     return found | {f"zkconsumer/{path.relative_to(ROOT)}" for path in pages}
 
