@@ -1,51 +1,90 @@
 """A process with members for `bench_rebalance`: it executes orders from stdin and answers each one.
 
 `warm GROUP` connects to ZooKeeper, `join` creates the streams and iterates each one in a thread,
-`leave` shuts the connectors down. `reads` answers with the number of znodes and listings that the
-members have read from ZooKeeper since the last `reads`. The process ends when stdin is closed, so
-it does not outlive the benchmark.
+`leave` shuts the connectors down. `counts` answers with what the members have sent to ZooKeeper
+since the last `counts`, as JSON: `reads`, the number of znodes and listings that they have read;
+`cpu_ms`, the process's processor time; and for each kind of operation the number of its starts,
+requests, and listed names. The process ends when stdin is closed, so it does not outlive the
+benchmark.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
+from zkconsumer.consumer.executor import Executor, RunningOperation
 from zkconsumer.consumer.stream import Stream
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.protocol.requests import Children, Exists, Get, Listing
+from zkconsumer.member.commands import Command
+from zkconsumer.member.operations import MemberIdentity
+from zkconsumer.protocol.requests import Children, Code, Exists, Get, Listing
 from zkconsumer.zk.session import ZooKeeperSession
 
 
 class Meter:
-    """Counts the reads of all members of this process."""
+    """Counts the operations of all members of this process, and what they send to ZooKeeper."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reads = 0
-        submit = ZooKeeperSession.submit
+        self._counts: Counter[str] = Counter()
+        self._cpu_s = time.process_time()
+        submit, operation = ZooKeeperSession.submit, Executor.operation
 
-        def counted(
+        def counted_submit(
             session: ZooKeeperSession, batch: Sequence[Any], done: Callable[..., None]
         ) -> None:
             reads = sum(isinstance(one, Get | Exists | Children | Listing) for one in batch)
-            with self._lock:
-                self._reads += reads
+            self._count(reads=reads)
             submit(session, batch, done)
 
-        ZooKeeperSession.submit = counted  # type: ignore[method-assign,assignment]  # it counts
+        def counted_operation(
+            executor: Executor, command: Command, me: MemberIdentity, now: float
+        ) -> tuple[int, RunningOperation]:
+            op, steps = operation(executor, command, me, now)
+            return op, self._counted(type(command).__name__, steps)
 
-    def taken(self) -> int:
-        """Return the reads since the last call."""
+        ZooKeeperSession.submit = counted_submit  # type: ignore[method-assign,assignment]  # it counts
+        Executor.operation = counted_operation  # type: ignore[method-assign,assignment]  # it counts
+
+    def _count(self, **counts: int) -> None:
         with self._lock:
-            reads, self._reads = self._reads, 0
-        return reads
+            self._counts.update(counts)
+
+    def _counted(self, kind: str, steps: RunningOperation) -> RunningOperation:
+        """Run an operation, and count its requests and the names in its listings."""
+        self._count(**{f"{kind} starts": 1})
+        batch = next(steps)
+        try:
+            while True:
+                replies = yield batch
+                if isinstance(batch, Sequence):
+                    listed = sum(
+                        len(reply.value)
+                        for request, reply in zip(batch, replies, strict=False)
+                        if isinstance(request, Children) and reply.code is Code.OK
+                    )
+                    counts = {f"{kind} requests": len(batch), f"{kind} names": listed}
+                    self._count(**counts)
+                batch = steps.send(replies)
+        except StopIteration as end:
+            return end.value
+
+    def taken(self) -> str:
+        """Return the counts since the last call, as JSON."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        cpu_s, self._cpu_s = self._cpu_s, time.process_time()
+        return json.dumps(counts | {"cpu_ms": round(1000 * (self._cpu_s - cpu_s))})
 
 
 def iterate(stream: Stream[bytes, bytes]) -> None:
@@ -86,7 +125,7 @@ def serve(options: argparse.Namespace, pool: ThreadPoolExecutor) -> None:
                 list(pool.map(join, connectors, [options.topic] * options.members))
             case ["leave"]:
                 list(pool.map(ConsumerConnector.shutdown, connectors))
-            case ["reads"]:
+            case ["counts"]:
                 print(meter.taken(), flush=True)
                 continue
             case _:

@@ -25,12 +25,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -48,7 +50,7 @@ from zkconsumer.sandbox import Sandbox
 
 LOOK_S = 0.003  # seconds between two reads of the observer
 QUIET_S = 0.25  # seconds without a change before owners are compared with the assignor's result
-READ_AT_ONCE = 50  # seconds between two reads of the owners; the observer reads Stats in between
+READ_AT_ONCE = 50  # owners that the observer reads before it reads the Stats again
 LIMIT_S = 30.0  # time limit of a case, without the time for each partition
 LIMIT_PER_PARTITION_S = 0.02
 PARTITIONS_OF_BROKER = 5_000  # each takes a file descriptor and two memory maps of its broker
@@ -116,14 +118,14 @@ class Process:
         if self._process.stdout.readline() != "done\n":
             raise SystemExit("a member process ended too early: see its output above")
 
-    def reads(self) -> int:
-        """Return the reads of the process's members since the last call."""
-        self.tell("reads")
+    def counts(self) -> Counter[str]:
+        """Return what the process's members have sent to ZooKeeper since the last call."""
+        self.tell("counts")
         assert self._process.stdout is not None
-        answer = self._process.stdout.readline().strip()
-        if not answer.isdigit():
+        answer = self._process.stdout.readline()
+        if not answer:
             raise SystemExit("a member process ended too early: see its output above")
-        return int(answer)
+        return Counter(json.loads(answer))
 
     def kill(self) -> None:
         self._process.kill()
@@ -233,22 +235,22 @@ class Bench:
         observer = Observer(client, group, self._topic, self._partitions)
         with self._processes([*self._shares, 1], group) as (*first, joining):
             group_of = [*first, joining]
-            _reads(group_of)
+            _counts(group_of)
             looks = self._tell(first, "join", observer, self._members)
-            self._note("cold", looks, _reads(group_of) / self._members)
+            self._note("cold", looks, _counts(group_of), self._members)
             for _ in range(1 if "kill" in self.goals else 2):
                 looks = self._tell([joining], "join", observer, self._members + 1)
-                self._note("join", looks, _reads(group_of) / (self._members + 1))
+                self._note("join", looks, _counts(group_of), self._members + 1)
                 looks = self._tell([joining], "leave", observer, self._members)
-                self._note("leave", looks, _reads(group_of) / self._members)
+                self._note("leave", looks, _counts(group_of), self._members)
                 joining.tell(f"warm {group}")
                 joining.answered()
-                _reads(group_of)
+                _counts(group_of)
             if "kill" in self.goals:
                 looks = Looks(time.perf_counter())
                 first[0].kill()
                 observer.watch(looks, self._members - 1)
-                self._note("kill", looks, _reads(group_of[1:]) / (self._members - 1))
+                self._note("kill", looks, _counts(group_of[1:]), self._members - 1)
 
     @contextmanager
     def _processes(self, shares: Sequence[int], group: str) -> Iterator[list[Process]]:
@@ -272,7 +274,8 @@ class Bench:
             one.answered()
         return looks
 
-    def _note(self, case: str, looks: Looks, reads: float) -> None:
+    def _note(self, case: str, looks: Looks, counts: Counter[str], members: int) -> None:
+        reads = counts["reads"] / members
         since = looks.started if looks.member_gone_at is None else looks.member_gone_at
         metrics = {
             "settled_s": looks.changed_at - looks.started,
@@ -290,6 +293,7 @@ class Bench:
             f"  (looks {apart})",
             file=sys.stderr,
         )
+        print(_described(counts), file=sys.stderr)
         for metric in self._limits(case):
             self.figures.setdefault((case, metric), []).append(metrics[metric])
 
@@ -315,8 +319,21 @@ class Bench:
         return found
 
 
-def _reads(processes: Sequence[Process]) -> int:
-    return sum(one.reads() for one in processes)
+def _counts(processes: Sequence[Process]) -> Counter[str]:
+    return sum((one.counts() for one in processes), Counter())
+
+
+def _described(counts: Counter[str]) -> str:
+    """Return the members' processor time, and a line for each kind of operation."""
+    lines = [f"    {counts['cpu_ms'] / 1000:.1f} s of the members' processor time"]
+    for key in sorted(counts):
+        kind, _, what = key.partition(" ")
+        if what == "starts":
+            lines.append(
+                f"    {kind:<14}{counts[key]:7} operations"
+                f"{counts[f'{kind} requests']:9} requests{counts[f'{kind} names']:11} names listed"
+            )
+    return "\n".join(lines)
 
 
 def _shares(members: int) -> list[int]:

@@ -437,6 +437,60 @@ def test_the_end_of_a_blockade_is_reported() -> None:
     assert member.state.blocked.since is None
 
 
+def test_partitions_of_idle_peers_make_one_report() -> None:
+    """One report counts the partitions that idle peers do not claim, and names some of them."""
+    member = Member(retries=1, backoff_s=0.5)
+    member.settle(view((ME, "g_y", "g_z"), {"t": 90}))
+    (notice, _) = member.find_unclaimed(member.state.owned)
+    assert isinstance(notice, cmd.Notice)
+    assert notice.kind is cmd.NoticeKind.IDLE_PEER
+    assert (notice.where.count("t-"), "and 40 more" in notice.where) == (20, True)
+    assert "g_y-0, g_z-0" in notice.text
+    assert not of(member.find_unclaimed(member.state.owned), cmd.Notice)
+
+
+def test_peers_that_still_claim_are_not_idle() -> None:
+    """While the partitions without an owner change, the group settles and no peer is idle."""
+    member = Member(retries=1, backoff_s=0.5)
+    member.settle(view((ME, "g_z"), {"t": 8}))
+    member.wait(0.5)
+    for owned in (4, 5, 6):
+        assert not of(member.answer(ev.OwnersListed(tps(*range(owned)))), cmd.Notice)
+        member.wait(0.6)
+    (notice, diagnose) = member.answer(ev.OwnersListed(tps(*range(6))))
+    assert isinstance(notice, cmd.Notice)
+    assert (notice.where, diagnose) == ("t-6, t-7", cmd.Diagnose())
+    assert member.state.idle_peers.partitions == tps(6, 7)
+
+
+def test_members_of_a_large_group_diagnose_it_one_after_the_other() -> None:
+    """Members of a large group read all its owners at different times, and of a small one soon."""
+
+    def waits(members: int, partitions: int) -> list[float]:
+        names = [f"g_{number}" for number in range(members)]
+        found = []
+        for name in names[:20]:
+            member = Member(consumer=name, retries=1, backoff_s=0.5)
+            member.register()
+            member.read(view(names, {"t": partitions}))
+            member.claim(*member.last(cmd.Claim).partitions)
+            began = member.now
+            while not of(member.log, cmd.Diagnose):
+                member.wait(0.5)
+                if member.state.phase is Phase.READING:
+                    member.read(view(names, {"t": partitions}))
+                if member.state.phase is Phase.CLAIMING:
+                    member.claim(*member.last(cmd.Claim).partitions)
+            found.append(member.now - began)
+        return sorted(found)
+
+    assert waits(2, 8) == pytest.approx([0.5, 0.5], abs=0.5)
+    late = waits(100, 2000)
+    assert late[-1] <= 0.5 + 20.0 + 1.0  # 100 x 2,000 znodes at 10,000 in a second
+    assert late[-1] - late[0] > 10.0
+    assert len(set(late)) > 10
+
+
 def test_the_remedy_names_a_persistent_owner_node() -> None:
     """The remedy for a persistent owner znode, which outlives sessions, is a command."""
     member = member_in(Phase.CLAIMING, retries=1, backoff_s=0.5)

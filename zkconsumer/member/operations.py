@@ -46,7 +46,6 @@ from zkconsumer.protocol.model import (
     ThreadId,
     TopicPartition,
 )
-from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.registrations import (
     Pattern,
     Registration,
@@ -194,14 +193,14 @@ def _payload(member: MemberIdentity, wall_ms: int) -> bytes:
 def list_owners(member: MemberIdentity, topics: Sequence[str]) -> Running:
     """Return the partitions of these topics that have an owner znode."""
     replies = yield [rq.Children(paths.owners_of(member.group, topic)) for topic in topics]
-    at = [
-        paths.locate(f"{paths.owners_of(member.group, topic)}/{name}")
-        for topic, reply in zip(topics, replies, strict=True)
-        if reply.code is Code.OK
-        for name in reply.value
-    ]
-    present = (TopicPartition(one.name, one.partition) for one in at if one.kind is ZnodeKind.OWNER)
-    return OwnersListed(frozenset(present))
+    listed = zip(topics, replies, strict=True)
+    owned = (_owned(topic, reply.value) for topic, reply in listed if reply.code is Code.OK)
+    return OwnersListed(frozenset().union(*owned))
+
+
+def _owned(topic: str, names: Iterable[str]) -> list[TopicPartition]:
+    """Return the partitions of the owner znodes in a listing of the topic."""
+    return [TopicPartition(topic, int(name)) for name in names if paths.is_partition(name)]
 
 
 def nudge(member: MemberIdentity, wall_ms: int) -> Running:
@@ -620,12 +619,9 @@ def _identify(
 
 def _read_other_owners(work: _Claim, topics: Collection[str]) -> Generator[Requests, Replies, None]:
     """Read the owners of all partitions of these topics, unless there are too many."""
-    found = (
-        paths.locate(f"{paths.owners_of(work.member.group, topic)}/{name}")
-        for topic in sorted(topics)
-        for name in sorted(work.names.get(topic, ()))
-    )
-    wanted = [TopicPartition(at.name, at.partition) for at in found if at.kind is ZnodeKind.OWNER]
+    wanted = [
+        tp for topic in sorted(topics) for tp in _owned(topic, sorted(work.names.get(topic, ())))
+    ]
     if len(wanted) > MAX_OWNERS:
         return
     replies = yield [rq.Get(paths.owner(work.member.group, tp)) for tp in wanted]

@@ -2,26 +2,31 @@
 
 A JVM member whose rebalance failed `rebalance.max.retries` times stays registered and waits for a
 trigger that may never come. No member reads the partitions that are assigned to it, and no other
-member may claim them. This member reports such an idle peer once this member has been settled for
-retries x back-off. With `peers.nudge` this member also registers again, at most once a minute (a
-nudge), which makes every member of the group rebalance.
+member may claim them. This member looks for such an idle peer once this member has been settled for
+retries x back-off, and reports the peer if the next look finds the same partitions without an
+owner: while they change, the group is still settling. With `peers.nudge` this member also registers
+again, at most once a minute (a nudge), which makes every member of the group rebalance.
 
 If another session owns a partition that is assigned to this member, this member reports the
 partition once, after the time in which a blocked JVM member gives up.
+
+With a report the member reads the whole group (`Diagnose`). The members of a large group report one
+after the other (`spread_s`), because their reads would otherwise delay what they wait for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from zkconsumer.errors import ConfigError, escaped_and_cut
 from zkconsumer.member.commands import Command, Diagnose, ListOwners, Notice, NoticeKind, Nudge
 from zkconsumer.member.events import Claimed, Diagnosed, OwnersListed
-from zkconsumer.member.state import Blocked, State, Step, own_topics, replace, start_op
+from zkconsumer.member.state import Blocked, State, Step, own_topics, replace, share, start_op
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_health import unclaimed
 from zkconsumer.protocol.group_snapshot import assign_all, assignment_of_others
-from zkconsumer.protocol.model import UNKNOWN_BLOCKER, TopicPartition, session_text
+from zkconsumer.protocol.model import UNKNOWN_BLOCKER, ThreadId, TopicPartition, session_text
 
 # ---- idle peers ---------------------------------------------------------------------------------
 
@@ -50,33 +55,59 @@ def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
         profile=settings.profile,
     )
     idle = unclaimed(assigned, outcome.present)
-    state = replace(state, idle_peers=replace(before, partitions=frozenset(idle)))
+    found = frozenset(idle)
+    known = found if found == before.unclaimed else before.partitions & found
+    state = replace(state, idle_peers=replace(before, partitions=known, unclaimed=found))
     if not idle:
         return state, ()
-    notices = tuple(
-        Notice(
-            NoticeKind.IDLE_PEER,
-            str(tp),
-            f"assigned to {escaped_and_cut(thread)}, which is registered but does not claim it",
-            "restart that consumer; peers.nudge=true makes the whole group rebalance once a minute",
-        )
-        for tp, thread in sorted(idle.items())
-        if tp not in before.partitions
-    )
-    diagnose: tuple[Command, ...] = (Diagnose(),) if notices else ()
+    if found != before.unclaimed:
+        return schedule_check(state, now + settings.backoff_s + spread_s(state)), ()
+    fresh = known - before.partitions
+    notices = (_idle_notice({tp: idle[tp] for tp in fresh}), Diagnose()) if fresh else ()
     nudge_s = settings.nudge_s
     if nudge_s is None:
-        return schedule_check(state, now + patience_s(state)), notices + diagnose
+        return schedule_check(state, now + patience_s(state)), notices
     if now < before.nudged_at + nudge_s:
-        return schedule_check(state, before.nudged_at + nudge_s), notices + diagnose
+        return schedule_check(state, before.nudged_at + nudge_s), notices
     state, op = start_op(state)
     state = replace(state, idle_peers=replace(state.idle_peers, nudged_at=now, nudge_op=op))
-    return state, (*notices, *diagnose, Nudge(op, state.wall_ms))
+    return state, (*notices, Nudge(op, state.wall_ms))
+
+
+def _idle_notice(idle: Mapping[TopicPartition, ThreadId]) -> Notice:
+    return Notice(
+        NoticeKind.IDLE_PEER,
+        listed(idle),
+        f"assigned to registered members that do not claim them: {listed(idle.values())}",
+        "restart these consumers; peers.nudge=true makes the whole group rebalance once a minute",
+    )
 
 
 def patience_s(state: State) -> float:
     """Return the seconds after which a blocked JVM member gives up."""
     return state.settings.retries * state.settings.backoff_s
+
+
+SPREAD_READS_PER_S = 10_000
+"""The owner znodes that the members of one group read together in a second to diagnose it.
+
+ZooKeeper and two cores serve five times as many.
+"""
+
+
+def spread_s(state: State) -> float:
+    """Return this member's delay, in seconds, before it reports and reads the whole group.
+
+    The delays of a group's members are spread evenly. 100 members of 20,000 partitions need 200 s;
+    groups that need less than a second do not wait. If the group settles meanwhile, nothing is left
+    to report.
+    """
+    if state.view is None:
+        return 0.0
+    topics = (state.view.topics.get(topic) for topic in own_topics(state))
+    partitions = sum(len(topic.partitions) for topic in topics if topic is not None)
+    reads = len(state.view.members) * partitions
+    return share(state) * reads / SPREAD_READS_PER_S if reads > SPREAD_READS_PER_S else 0.0
 
 
 # ---- blocked partitions -------------------------------------------------------------------------
@@ -146,17 +177,23 @@ MAX_NAMED = 20
 """The maximum number of partitions or owners that a report names; it counts the remaining ones."""
 
 
-def listed(partitions: Iterable[TopicPartition]) -> str:
-    """Name at most `MAX_NAMED` partitions, and count the remaining partitions."""
-    names = [escaped_and_cut(str(tp)) for tp in sorted(partitions)]
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+Named = TypeVar("Named", TopicPartition, ThreadId)
+
+
+def listed(names: Iterable[Named]) -> str:
+    """Name at most `MAX_NAMED` partitions or threads, and count the remaining ones."""
+    known = sorted(set(names))
+    more = len(known) - MAX_NAMED
+    text = ", ".join(escaped_and_cut(str(one)) for one in known[:MAX_NAMED])
+    return text + (f" and {more} more" if more > 0 else "")
 
 
 def report_blocked(state: State, now: float) -> Step:
     """Report, once, which partitions have been blocked for retries x back-off, and their owners."""
     blocked = state.blocked
-    if blocked.reported or blocked.since is None or now - blocked.since < patience_s(state):
+    if blocked.reported or blocked.since is None:
+        return state, ()
+    if now - blocked.since < patience_s(state) + spread_s(state):
         return state, ()
     named = {
         tp: who

@@ -20,7 +20,6 @@ partition (`drop_ownership`), or when the member gives up (`close`).
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Mapping, Sequence
 
 from zkconsumer.member import commits, events, peers, unreadable
@@ -63,6 +62,7 @@ from zkconsumer.member.state import (
     drop_from,
     enter,
     replace,
+    share,
     start_op,
     then,
 )
@@ -173,8 +173,7 @@ def _refresh_at(state: State, now: float) -> float | None:
         return None
     of_group_s = REFRESH_PER_MEMBER_S * len(view.members)
     wait_s = max(least_s, REFRESH_SESSIONS * session.timeout_s, of_group_s)
-    share = zlib.crc32(state.settings.consumer.encode()) / 2**32
-    return now + wait_s * (1 + REFRESH_SPREAD * share)
+    return now + wait_s * (1 + REFRESH_SPREAD * share(state))
 
 
 # ---- register, recover, read --------------------------------------------------------------------

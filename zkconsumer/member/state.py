@@ -7,6 +7,7 @@ All times are seconds of one clock that does not stop while the computer sleeps
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -197,8 +198,10 @@ class IdlePeers:
     """Other members that do not claim their assigned partitions. Used in SETTLED.
 
     Attributes:
-        partitions: the partitions that are assigned to another member and had no owner znode at the
-            last check.
+        partitions: the partitions of idle peers: assigned to another member, and without an owner
+            znode in two checks between which no such partition was claimed or released.
+        unclaimed: all partitions without an owner znode at the last check; a peer may still claim
+            them.
         look_at: when the member checks again.
         nudged_at: when the member last nudged the group.
         nudge_op: the number of the last nudge, until the watch reports the deleted id znode or
@@ -206,6 +209,7 @@ class IdlePeers:
     """
 
     partitions: frozenset[TopicPartition] = frozenset()
+    unclaimed: frozenset[TopicPartition] = frozenset()
     look_at: float | None = None
     nudged_at: float = NEVER
     nudge_op: int | None = None
@@ -407,6 +411,11 @@ def own_topics(state: State) -> Mapping[str, int]:
     if state.settings.pattern is Pattern.STATIC:
         return state.settings.subscription
     return state.view.matched.get(state.settings.consumer, {}) if state.view else {}
+
+
+def share(state: State) -> float:
+    """Return a number from 0 to 1 that spreads the members of a group; the consumer id gives it."""
+    return zlib.crc32(state.settings.consumer.encode()) / 2**32
 
 
 Step = tuple[State, tuple[Command, ...]]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
+from zkconsumer.member import peers
 from zkconsumer.member.machine import next_deadline, step
 from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.member.phases import Phase
@@ -163,6 +164,14 @@ class Member:
                 done += self.answer_sync()
         self.now = end
         return done
+
+    def find_unclaimed(self, owned: Iterable[TopicPartition] = ()) -> tuple[cmd.Command, ...]:
+        """Let two looks for idle peers in a row find that only `owned` have owner znodes."""
+        settings = self.state.settings
+        self.wait(settings.retries * settings.backoff_s)
+        self.answer(ev.OwnersListed(frozenset(owned)))
+        self.wait(settings.backoff_s + peers.spread_s(self.state))
+        return self.answer(ev.OwnersListed(frozenset(owned)))
 
     def user_finishes(self, partitions: Iterable[TopicPartition]) -> tuple[cmd.Command, ...]:
         """Let the user finish all messages of those of these partitions that this member owns."""

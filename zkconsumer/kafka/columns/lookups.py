@@ -65,6 +65,12 @@ PERMANENT: Final = frozenset({CORRUPT, TOPIC_DENIED, 31, 35, 76})
 _PASSING: Final = frozenset({14, 15, NOT_COORDINATOR})
 _PAUSE_S: Final = 0.1
 
+# The factor by which `Lookup.ends` raises the time limit of a metadata request that no broker has
+# answered, up to the most. Brokers go on with a request that its client has given up. If hundreds
+# of clients ask for a topic of 20,000 partitions, each attempt would add to the load.
+_SLOWER: Final = 2.0
+_SLOWEST: Final = 8.0
+
 # Maximum number of leaders that are asked at the same time.
 _MOST_THREADS: Final = 32
 
@@ -197,6 +203,10 @@ class Lookup:
         # The addresses that have failed in this reading; None: failed addresses are asked again.
         self._failed: dict[tuple[str, int], OSError | MalformedError] | None = None
         self._has_waited = False  # whether a coordinator was not ready in time in this reading
+        # For `ends`: the leaders that have answered or were not asked yet, and what multiplies the
+        # time limit of a metadata request.
+        self._leaders: dict[TopicPartition, tuple[str, int]] = {}
+        self._slowness = 1.0
 
     def close(self) -> None:
         for one in self._connections.values():
@@ -219,6 +229,8 @@ class Lookup:
         No broker creates a topic because of the request.
         """
         found = self._metadata(sorted(set(topics)), timeout_s)
+        if found.topics.keys() <= set(topics):
+            return found
         return found._replace(
             leaders={tp: one for tp, one in found.leaders.items() if tp.topic in topics}
         )
@@ -443,10 +455,11 @@ class Lookup:
         Raises FetchError if the brokers refuse the login, or if no file descriptor is left.
         """
         try:
-            known = self.metadata({tp.topic for tp in tps}, timeout_s)
+            self._learn_leaders({tp.topic for tp in tps if tp not in self._leaders}, timeout_s)
         except AuthenticationError as error:
             raise error.error from error
         except FetchError as error:
+            self._slowness = min(_SLOWEST, _SLOWER * self._slowness)
             if text := descriptors_error():
                 raise FetchError(
                     text, where=", ".join(map(str, tps[:10])), remedy="retry"
@@ -456,14 +469,22 @@ class Lookup:
         answers: Answers = dict.fromkeys(tps, "no leader is known to the brokers")
         asked: dict[tuple[str, int], list[TopicPartition]] = {}
         for tp in tps:
-            if tp in known.leaders:
-                asked.setdefault(known.addresses[known.leaders[tp]], []).append(tp)
+            if tp in self._leaders:
+                asked.setdefault(self._leaders[tp], []).append(tp)
         (found,) = self.offsets_at(asked, (reset.spec,), timeout_s)
-        answers |= found
-        return {
-            tp: one if isinstance(one, str) or one >= 0 else "the broker returned no offset"
-            for tp, one in answers.items()
-        }
+        for tp, one in found.items():
+            if isinstance(one, str):
+                del self._leaders[tp]  # it may have moved
+            answers[tp] = (
+                one if isinstance(one, str) or one >= 0 else "the broker returned no offset"
+            )
+        return answers
+
+    def _learn_leaders(self, topics: Collection[str], timeout_s: float) -> None:
+        """Read the addresses of the leaders of these topics. Raises as `metadata` does."""
+        if topics:
+            known = self.metadata(topics, timeout_s * self._slowness)
+            self._leaders |= {tp: known.addresses[one] for tp, one in known.leaders.items()}
 
     def without_messages(
         self, tails: Mapping[TopicPartition, tuple[int, int]], timeout_s: float

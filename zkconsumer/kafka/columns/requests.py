@@ -93,12 +93,16 @@ class FieldReader:
         self.at = at
 
     def number(self, form: str) -> int:
+        return self.numbers(form)[0]
+
+    def numbers(self, form: str) -> tuple[int, ...]:
+        """Return several numbers; one call for each would take most of the time of a response."""
         try:
-            (found,) = struct.unpack_from(form, self.data, self.at)
+            found = struct.unpack_from(form, self.data, self.at)
         except struct.error as error:
             raise MalformedError(f"a response ends after {len(self.data)} bytes") from error
         self.at += struct.calcsize(form)
-        return int(found)
+        return found
 
     def int8(self) -> int:
         return self.number(">b")
@@ -222,10 +226,11 @@ def metadata(version: int, response: FieldReader) -> Metadata:
         return node, (host, port)
 
     def partition() -> tuple[int, int]:
-        response.int16()  # the error; a partition without a leader has no leader id either
-        number, leader = response.int32(), response.int32()
-        for _ in ("replicas", "replicas in sync"):
-            response.each(response.int32)
+        # The error is not needed: a partition without a leader has no leader id either.
+        _, number, leader, replicas = response.numbers(">hiii")
+        response.skip(4 * max(0, replicas))
+        in_sync = response.int32()
+        response.skip(4 * max(0, in_sync))
         return number, leader
 
     def topic() -> tuple[str, int, list[tuple[int, int]]]:
