@@ -21,12 +21,15 @@ from zkconsumer.admin.lag import (
     StoreWatch,
     group_lags,
 )
+from zkconsumer.admin.offset_plans import plan_import
+from zkconsumer.errors import AccessDeniedError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import Broker
 from zkconsumer.zk.client import ZooKeeperClient
 
+NOBODY = [make_digest_acl("other", "secret", all=True)]
 Kafka = dict[TopicPartition, OffsetAndMetadata | str | None]
 Logs = dict[TopicPartition, LogRange | str]
 
@@ -74,7 +77,7 @@ def test_a_group_that_may_not_be_read(scene: Scene) -> None:
     scene.offset("t", 0, 7, group="secret")
     hidden = paths.group("secret"), paths.offsets("secret")
     for path in hidden:
-        scene.session.set_acls(path, [make_digest_acl("other", "secret", all=True)])
+        scene.session.set_acls(path, NOBODY)
     with Admin(scene.config()) as admin:
         found = admin.lag(["g", "secret", "missing"])
     assert {name: sorted(one.unreadable) for name, one in found.items()} == {
@@ -83,6 +86,41 @@ def test_a_group_that_may_not_be_read(scene: Scene) -> None:
     }
     assert "authenticate as a user who may read it" in str(found["secret"].unreadable[hidden[0]])
     assert [one.committed for one in found["g"].partitions] == [5]
+
+
+def test_members_of_a_group_that_may_not_be_read(scene: Scene) -> None:
+    """`Admin.members` names such a group to `on_denied` beside the others, or raises the error."""
+    scene.settled({"g_a": {"t": 1}}, {"t": 1})
+    scene.member("s_a", group="secret", t=1)
+    hidden, told = paths.ids("secret"), dict[str, AccessDeniedError]()
+    scene.session.set_acls(hidden, NOBODY)
+    with Admin(scene.config()) as admin:
+        found = admin.members(["g", "secret"], on_denied=told.__setitem__)
+        with pytest.raises(AccessDeniedError, match=hidden):
+            admin.members(["g", "secret"])
+    assert [one.consumer for one in found.pop("g")] == ["g_a"]
+    assert not found
+    assert {name: error.where for name, error in told.items()} == {"secret": hidden}
+
+
+def test_a_topic_that_may_not_be_read(scene: Scene) -> None:
+    """Reports say why such a topic's partitions are unknown; a plan that needs them is refused."""
+    scene.settled({"g_a": {"t": 1, "u": 1}}, {"t": 1, "u": 1})
+    scene.session.set_acls(paths.topic("u"), NOBODY)
+    with Admin(scene.config()) as admin:
+        listed = {one.name: (one.partitions, one.fault) for one in admin.topics()}
+        assert listed["t"] == (1, "")
+        assert listed["u"][0] is None
+        assert "does not allow this client to read" in listed["u"][1]
+        lag = {one.topic: one.log for one in admin.lag(["g"])["g"].partitions}
+        assert "does not allow this client to read" in str(lag["u"])
+        (fault,) = admin.verify("g")
+        assert (fault.code, fault.subject) == ("access-denied", "u")
+        assert f"permit this client to read {paths.topic('u')}" in fault.remedy
+        assert fault in admin.doctor(["g"])
+        assert "does not allow this client to read" in admin.explain("g").topics["u"]
+        with pytest.raises(AccessDeniedError, match=paths.topic("u")):
+            plan_import(admin.connection, {"g": {TopicPartition("u", 0): 1}})
 
 
 def test_both_stores(scene: Scene) -> None:

@@ -38,6 +38,7 @@ from zkconsumer.admin.restore import Restoration
 from zkconsumer.admin.verify import verify
 from zkconsumer.admin.what_if import PredictedOwner, live_group, places, what_if
 from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
+from zkconsumer.errors import AccessDeniedError
 from zkconsumer.history.offsets import Point
 from zkconsumer.kafka.logs import KeptLogs
 from zkconsumer.protocol import arguments
@@ -124,10 +125,20 @@ class Admin:
         name."""
         return groups(self._connection, topics=arguments.selection(topics, "topics"))
 
-    def members(self, names: Iterable[str]) -> dict[str, list[MemberReport]]:
-        """Return group -> its registered members; groups that do not exist are left out."""
+    def members(
+        self,
+        names: Iterable[str],
+        *,
+        on_denied: Callable[[str, AccessDeniedError], None] | None = None,
+    ) -> dict[str, list[MemberReport]]:
+        """Return group -> its registered members; groups that do not exist are left out.
+
+        `on_denied` is called with each group that this client may not read entirely, and with the
+        error; the group is left out. Without `on_denied`, the first such error is raised.
+        """
         asked = arguments.names(names, "names")
-        return {name: reports for name, (_, reports) in members(self._connection, asked).items()}
+        found = members(self._connection, asked, on_denied=on_denied)
+        return {name: reports for name, (_, reports) in found.items()}
 
     def lag(self, names: Iterable[str], *, topics: Selection | None = None) -> dict[str, GroupLag]:
         """Return group -> committed offsets, log ends and lag of its partitions.

@@ -32,7 +32,7 @@ from zkconsumer.admin.groups import (
 from zkconsumer.admin.health import read_again
 from zkconsumer.admin.lag import FEW
 from zkconsumer.admin.plan import Plan
-from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED
+from zkconsumer.admin.verify import ACCESS_DENIED, MALFORMED, NO_OWNER, UNREGISTERED
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import RefusedError
 from zkconsumer.kafka.client_settings import Brokers
@@ -61,7 +61,6 @@ TRANSIENT = frozenset(
 )
 """Codes of findings that a rebalance, a registration or a restart may cause temporarily."""
 
-ACCESS_DENIED = "access-denied"
 
 TAILS_S = 5.0
 """Time limit of each request that asks whether only transaction markers are left, in seconds."""

@@ -26,6 +26,7 @@ from zkconsumer.protocol.group_assignment import (
 from zkconsumer.protocol.group_health import GroupHealth
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
+from zkconsumer.protocol.payloads import TopicPayloads
 from zkconsumer.protocol.release_detection import Rules, detect, held_by_each, nearest
 from zkconsumer.protocol.releases import DEFAULT
 from zkconsumer.protocol.requests import Right
@@ -142,7 +143,7 @@ class ExaminedGroup:
     """
 
     image: GroupImage
-    topics: Mapping[str, bytes | None]
+    topics: TopicPayloads
     logs: Mapping[TopicPartition, Log | str] = field(default_factory=dict)
     rights: Mapping[str, tuple[Right, ...] | AccessDeniedError] = field(default_factory=dict)
     settings: ConsumerConfig | None = None

@@ -26,7 +26,12 @@ from zkconsumer.errors import (
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import GroupInput, RequestedTopics, requested_topics
+from zkconsumer.protocol.group_assignment import (
+    GroupInput,
+    RequestedTopics,
+    partitions_in,
+    requested_topics,
+)
 from zkconsumer.protocol.group_health import (
     GroupHealth,
     GroupReading,
@@ -41,17 +46,16 @@ from zkconsumer.protocol.paths import ZnodeKind, thread_ids
 from zkconsumer.protocol.payloads import (
     Broker,
     OwnerZnode,
+    TopicPayloads,
     decode_brokers,
     decode_offset,
     decode_partition_state,
     decode_replicas,
-    decode_topic,
     owner_znode,
     plain_number,
     readable_brokers,
 )
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
-from zkconsumer.protocol.releases import DEFAULT, Profile
 from zkconsumer.protocol.requests import Node
 from zkconsumer.protocol.suggestions import did_you_mean
 from zkconsumer.zk.client import ZooKeeperClient
@@ -150,7 +154,7 @@ class GroupImage:
 
     def group_input(
         self,
-        topics: Mapping[str, bytes | None],
+        topics: TopicPayloads,
         strategy: Strategy,
         *,
         exclude_internal: bool = True,
@@ -235,20 +239,6 @@ def _registration(
         return decode_registration(data, where=paths.member(group, name))
     except MalformedZnodeError as error:
         return error
-
-
-@dataclass(frozen=True)
-class TopicImage:
-    """The znodes of a topic: `node` is the topic's own, and `state` maps a partition to its state
-    znode."""
-
-    name: str
-    node: Node
-    state: Mapping[int, Node] = field(default_factory=dict)
-
-    def partitions(self, *, profile: Profile = DEFAULT) -> tuple[int, ...]:
-        """Return the partition numbers, ascending. Raises MalformedZnodeError."""
-        return decode_topic(self.node.data, where=paths.topic(self.name), profile=profile)
 
 
 def read_group_names(connection: ZooKeeperClient) -> list[str]:
@@ -382,14 +372,17 @@ def read_group_tree(connection: ZooKeeperClient, name: str) -> GroupImage | None
     return GroupImage(name, nodes) if nodes else None
 
 
-def read_topics(connection: ZooKeeperClient, names: Iterable[str]) -> dict[str, TopicImage]:
-    """Read topics without their partitions' states; topics that do not exist are left out."""
-    found = connection.read([paths.topic(name) for name in names])
-    return {
-        name: TopicImage(name, node)
-        for path, node in found.items()
-        for name in (paths.locate(path).name,)
-    }
+def read_partitions(connection: ZooKeeperClient, names: Iterable[str]) -> dict[str, frozenset[int]]:
+    """Return topic -> its partitions, for plans; topics that do not exist are left out.
+
+    A topic whose payload cannot be decoded has no partition. Raises AccessDeniedError for a topic
+    that this client may not read, because a plan must not leave out its partitions.
+    """
+    payloads = topic_payloads(connection, names)
+    for payload in payloads.values():
+        if isinstance(payload, AccessDeniedError):
+            raise payload
+    return {name: frozenset(partitions_in(name, payloads)[0]) for name in payloads}
 
 
 def read_topic_names(connection: ZooKeeperClient) -> list[str]:
@@ -397,10 +390,17 @@ def read_topic_names(connection: ZooKeeperClient) -> list[str]:
     return connection.children([paths.TOPICS]).get(paths.TOPICS, [])
 
 
-def read_all_topic_payloads(connection: ZooKeeperClient) -> dict[str, bytes | None]:
-    """Return topic -> payload of its znode, of all topics."""
-    topics = read_topics(connection, read_topic_names(connection))
-    return {name: one.node.data for name, one in topics.items()}
+def read_all_topic_payloads(connection: ZooKeeperClient) -> TopicPayloads:
+    """Return the payloads of all topics."""
+    return topic_payloads(connection, read_topic_names(connection))
+
+
+def topic_payloads(connection: ZooKeeperClient, names: Iterable[str]) -> TopicPayloads:
+    """Return the payloads of topics; topics that do not exist are left out."""
+    return {
+        paths.locate(path).name: node.data if isinstance(node, Node) else node
+        for path, node in connection.read_allowed(map(paths.topic, names)).items()
+    }
 
 
 def read_brokers(connection: ZooKeeperClient) -> dict[str, Broker | MalformedZnodeError]:
@@ -574,10 +574,8 @@ def members(
     return found
 
 
-def read_topic_payloads(
-    connection: ZooKeeperClient, images: Iterable[GroupImage]
-) -> dict[str, bytes | None]:
-    """Return topic -> payload of its znode, of all topics that concern these groups.
+def read_topic_payloads(connection: ZooKeeperClient, images: Iterable[GroupImage]) -> TopicPayloads:
+    """Return the payloads of all topics that concern these groups.
 
     If a member subscribes with a topic filter, the result has all topics.
     """
@@ -591,7 +589,7 @@ def read_topic_payloads(
                 names.update(read_topic_names(connection))
             else:
                 names.update(topic for topic in member.subscription if not paths.znode_fault(topic))
-    return {name: one.node.data for name, one in read_topics(connection, sorted(names)).items()}
+    return topic_payloads(connection, sorted(names))
 
 
 def member_reports(image: GroupImage, wanted: RequestedTopics) -> Iterator[MemberReport]:
@@ -677,34 +675,39 @@ class PartitionReplicas:
 def topics(connection: ZooKeeperClient, names: Iterable[str] | None = None) -> list[TopicSummary]:
     """Return topics, sorted; None means all, and topics that do not exist are left out.
 
-    Raises what `ZooKeeperClient.read` raises.
+    Raises ZooKeeperUnreachableError.
     """
     wanted = read_topic_names(connection) if names is None else sorted(set(names))
-    return [_topic_summary(image) for image in read_topics(connection, wanted).values()]
+    payloads = topic_payloads(connection, wanted)
+    return [_topic_summary(name, payload) for name, payload in payloads.items()]
 
 
-def _topic_summary(image: TopicImage) -> TopicSummary:
+def _topic_summary(name: str, payload: bytes | AccessDeniedError | None) -> TopicSummary:
     try:
-        counts = [len(brokers) for brokers in _replicas(image).values()]
+        counts = [len(brokers) for brokers in _replicas(name, payload).values()]
     except MalformedZnodeError as error:
-        return TopicSummary(image.name, fault=error.what)
-    return TopicSummary(image.name, len(counts), (min(counts, default=0), max(counts, default=0)))
+        return TopicSummary(name, fault=error.what)
+    except AccessDeniedError as error:
+        return TopicSummary(name, fault=str(error))
+    return TopicSummary(name, len(counts), (min(counts, default=0), max(counts, default=0)))
 
 
-def _replicas(image: TopicImage) -> dict[int, tuple[int, ...]]:
-    return decode_replicas(image.node.data, where=paths.topic(image.name))
+def _replicas(name: str, payload: bytes | AccessDeniedError | None) -> dict[int, tuple[int, ...]]:
+    if isinstance(payload, AccessDeniedError):
+        raise payload
+    return decode_replicas(payload, where=paths.topic(name))
 
 
 def partitions(connection: ZooKeeperClient, names: Iterable[str]) -> list[PartitionReplicas]:
     """Return every partition of these topics, sorted; topics that do not exist are left out.
 
-    Raises MalformedZnodeError for a topic whose znode cannot be decoded, and what
-    `ZooKeeperClient.read` raises.
+    Raises MalformedZnodeError for a topic whose znode cannot be decoded, and AccessDeniedError for
+    one that this client may not read.
     """
     placed = {
-        (image.name, number): replicas
-        for image in read_topics(connection, sorted(set(names))).values()
-        for number, replicas in _replicas(image).items()
+        (name, number): replicas
+        for name, payload in topic_payloads(connection, sorted(set(names))).items()
+        for number, replicas in _replicas(name, payload).items()
     }
     return list(_partition_replicas(connection, placed))
 

@@ -41,6 +41,7 @@ from zkconsumer.protocol.group_health import (
     GroupState,
 )
 from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.payloads import TopicPayloads
 from zkconsumer.protocol.programs import Evidence, Program, SpoutOffset
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.requests import Node
@@ -409,9 +410,7 @@ trees; a spout in the rest is not found."""
 # ---- parts ---------------------------------------------------------------------------------------
 
 
-def _of_members(
-    image: GroupImage, health: GroupHealth, topics: Mapping[str, bytes | None]
-) -> Evidence:
+def _of_members(image: GroupImage, health: GroupHealth, topics: TopicPayloads) -> Evidence:
     """Return whether live members are zkconsumer's or the JVM's, and the release if it shows."""
     if any(data and data.startswith(b'{ "pattern"') for data in image.registrations.values()):
         return Evidence(Program.JVM, "release 0.8.0, by the form of its registration")

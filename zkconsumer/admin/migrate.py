@@ -25,8 +25,8 @@ from zkconsumer.admin.groups import (
     Selection,
     existing_group,
     read_groups,
+    read_partitions,
     read_topic_names,
-    read_topics,
     registered_brokers,
     selected,
     unknown_group,
@@ -36,7 +36,6 @@ from zkconsumer.errors import RefusedError
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -223,11 +222,10 @@ def kafka_offsets(
 
 def _partitions(connection: ZooKeeperClient, topics: Selection | None) -> set[TopicPartition]:
     names = read_topic_names(connection) if topics is None else topics
-    payloads = {name: one.node.data for name, one in read_topics(connection, names).items()}
     every = (
         TopicPartition(name, number)
-        for name in payloads
-        for number in partitions_in(name, payloads)[0]
+        for name, numbers in read_partitions(connection, names).items()
+        for number in numbers
     )
     return set(selected(every, topics))
 

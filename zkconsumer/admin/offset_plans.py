@@ -32,8 +32,8 @@ from zkconsumer.admin.groups import (
     existing_group,
     read_allowed_groups,
     read_groups,
+    read_partitions,
     read_topic_names,
-    read_topics,
     registered_brokers,
     unknown_group,
     unknown_topic_remedy,
@@ -57,7 +57,6 @@ from zkconsumer.kafka.logs import (
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import matching, white_list
-from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.group_znodes import OFFSETS, OWNERS
 from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
@@ -308,9 +307,7 @@ def plan_import(
     do not exist.
     """
     wanted = {tp for of in offsets.values() for tp in of}
-    payloads = connection.read({paths.topic(tp.topic): None for tp in wanted})
-    topics = {paths.locate(path).name: node.data for path, node in payloads.items()}
-    existing = {topic: set(partitions_in(topic, topics)[0]) for topic in topics}
+    existing = read_partitions(connection, {tp.topic for tp in wanted})
     missing = {
         f"topic {tp.topic} does not exist"
         if tp.topic not in existing
@@ -411,13 +408,8 @@ def kafka_notes(connection: ZooKeeperClient, groups: Iterable[str], *, limit_s: 
 def _ever_owned(connection: ZooKeeperClient, group: str) -> list[TopicPartition]:
     below = connection.children([paths.offsets(group), paths.owners(group)])
     topics = {name for names in below.values() for name in names}
-    found = read_topics(connection, sorted(topics) or read_topic_names(connection))
-    payloads = {name: one.node.data for name, one in found.items()}
-    return [
-        TopicPartition(name, number)
-        for name in payloads
-        for number in partitions_in(name, payloads)[0]
-    ]
+    found = read_partitions(connection, sorted(topics) or read_topic_names(connection))
+    return [TopicPartition(name, n) for name, numbers in found.items() for n in sorted(numbers)]
 
 
 # ---- parts --------------------------------------------------------------------------------------
@@ -512,12 +504,11 @@ def _partitions(
 
 def partitions_of(connection: ZooKeeperClient, topics: Selection) -> set[TopicPartition]:
     """Return the selected partitions. Raises ConfigError for an unknown topic or partition."""
-    nodes = connection.read(map(paths.topic, topics))
-    payloads = {paths.locate(path).name: node.data for path, node in nodes.items()}
+    existing = read_partitions(connection, topics)
     found: set[TopicPartition] = set()
     for topic, numbers in topics.items():
-        there = set(partitions_in(topic, payloads)[0]) if topic in payloads else set()
-        if topic not in payloads:
+        there = existing.get(topic, frozenset())
+        if topic not in existing:
             raise ConfigError(
                 f"topic {topic} does not exist",
                 where=paths.topic(topic),

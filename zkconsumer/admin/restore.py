@@ -35,7 +35,7 @@ from zkconsumer.admin.offset_plans import at_most, clamped_to_log
 from zkconsumer.admin.plan import KafkaChange, Plan
 from zkconsumer.errors import ConfigError, MalformedZnodeError, RefusedError
 from zkconsumer.history.offsets import (
-    Committed,
+    KafkaCommit,
     Past,
     PastKafkaOffsets,
     PastOffsets,
@@ -93,7 +93,7 @@ class Restored:
     now: int | str | None
     action: RestoreAction
     new: int | None = None
-    written: Written | Committed | None = None
+    written: Written | KafkaCommit | None = None
     reason: str = ""
     store: Source = Source.ZOOKEEPER
     before: OffsetAndMetadata | None = None
@@ -208,7 +208,7 @@ def _plan(
 def _kafka_change(row: Restored) -> KafkaChange:
     """Return the change of an offset in Kafka. The metadata belong to the offset of the moment."""
     assert row.new is not None
-    metadata = row.written.metadata if isinstance(row.written, Committed) else ""
+    metadata = row.written.metadata if isinstance(row.written, KafkaCommit) else ""
     after = OffsetAndMetadata(row.new, metadata if row.new == row.then else "")
     return KafkaChange(row.group, row.partition, row.before, after)
 
@@ -426,7 +426,7 @@ class _PresentInKafka:
                 row = Restored(group, tp, None, now.offset, RestoreAction.LEFT, store=Source.KAFKA)
                 yield replace(row, reason=_NONE_THEN)
 
-    def _row(self, group: str, tp: TopicPartition, past: Committed | str) -> Restored:
+    def _row(self, group: str, tp: TopicPartition, past: KafkaCommit | str) -> Restored:
         before = self._now.get((group, tp))
         now = None if before is None else before.offset
         row = Restored(group, tp, None, now, RestoreAction.LEFT, store=Source.KAFKA, before=before)

@@ -20,16 +20,16 @@ from zkconsumer.admin.groups import (
     read_all_topic_payloads,
 )
 from zkconsumer.admin.health import last_write
-from zkconsumer.errors import Advice, RemedyOperation, quoted
+from zkconsumer.errors import AccessDeniedError, Advice, RemedyOperation, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import RequestedTopics, requested_topics
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 from zkconsumer.protocol.paths import consumer_of
-from zkconsumer.protocol.payloads import OwnerZnode
+from zkconsumer.protocol.payloads import OwnerZnode, TopicPayloads
 from zkconsumer.zk.client import ZooKeeperClient
 
 MALFORMED, NO_OWNER, UNREGISTERED = "malformed-registration", "no-owner", "unregistered-owner"
-MALFORMED_TOPIC, NO_MEMBERS = "malformed-topic", "no-members"
+MALFORMED_TOPIC, NO_MEMBERS, ACCESS_DENIED = "malformed-topic", "no-members", "access-denied"
 PERSISTENT_MEMBER, PERSISTENT_OWNER = "persistent-registration", "persistent-owner"
 
 
@@ -48,7 +48,7 @@ def verify(
 
 
 def unsettled(
-    image: GroupImage, topics: Mapping[str, bytes | None], *, exclude_internal: bool = True
+    image: GroupImage, topics: TopicPayloads, *, exclude_internal: bool = True
 ) -> Iterator[Finding]:
     """Yield why a group has not settled; `topics` is topic -> payload of all topics."""
     wanted = requested_topics(image.members, topics, exclude_internal=exclude_internal)
@@ -64,16 +64,7 @@ def unsettled(
             "examine the group",
             advice=Advice(RemedyOperation.EXAMINE, image.name),
         )
-    for topic, fault in wanted.topic_faults.items():
-        yield Finding(
-            Severity.ERROR,
-            MALFORMED_TOPIC,
-            image.name,
-            topic,
-            f"its partitions cannot be read: {fault}",
-            "members that subscribe to it fail",
-            f"compare {paths.topic(topic)} with the znode of another topic, and correct it",
-        )
+    yield from unreadable_topics(image.name, wanted, topics)
     for topic, missing in unowned(wanted, image.owners).items():
         of_all = len(missing) == len(wanted.partitions[topic])
         what = "no partition has an owner" if of_all else f"{partitions_of(missing)} without owner"
@@ -144,6 +135,34 @@ def _nobody(image: GroupImage) -> Iterator[Finding]:
             numbers,
             advice=Advice(RemedyOperation.EXAMINE, image.name),
         )
+
+
+def unreadable_topics(
+    group: str, wanted: RequestedTopics, topics: TopicPayloads
+) -> Iterator[Finding]:
+    """Yield the topics of a group whose partitions are unknown."""
+    for topic, fault in wanted.topic_faults.items():
+        payload = topics.get(topic)
+        if isinstance(payload, AccessDeniedError):
+            yield Finding(
+                Severity.ERROR,
+                ACCESS_DENIED,
+                group,
+                topic,
+                f"its partitions are unknown: {payload.what}",
+                "it is unknown which partitions the members must own",
+                f"permit this client to read {payload.where}, or {payload.remedy}",
+            )
+        else:
+            yield Finding(
+                Severity.ERROR,
+                MALFORMED_TOPIC,
+                group,
+                topic,
+                f"its partitions cannot be read: {fault}",
+                "members that subscribe to it fail in every rebalance",
+                f"compare {paths.topic(topic)} with the znode of another topic, and correct it",
+            )
 
 
 def unowned(

@@ -20,6 +20,7 @@ from zkconsumer.protocol.group_assignment import (
     AssignmentFailure,
     GroupInput,
     MemberAssignment,
+    partitions_in,
     requested_topics,
 )
 from zkconsumer.protocol.group_znodes import MEMBERS, OWNERS
@@ -29,7 +30,6 @@ from zkconsumer.protocol.later.assignors import Assignor
 from zkconsumer.protocol.later.subscriptions import Subscription, Topic
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import validate_streams, validate_topic_counts
-from zkconsumer.protocol.payloads import decode_topic
 from zkconsumer.protocol.registrations import (
     Pattern,
     Registration,
@@ -169,7 +169,9 @@ def _grown(group: GroupInput, wish: str) -> GroupInput:
             remedy=f"use {_FORMS}, with at most {MAX_ADDED} partitions",
         )
     topic, more = paths.validate_topic(match[1]), int(match[2])
-    there = decode_topic(group.topics[topic], where=topic) if topic in group.topics else ()
+    there, fault = partitions_in(topic, group.topics)
+    if fault:
+        raise ConfigError(f"the partitions of topic {topic} cannot be read: {fault}", where=_WHERE)
     first = there[-1] + 1 if there else 0
     numbers = (*there, *range(first, first + more))
     document = {"version": 1, "partitions": {str(number): [0] for number in numbers}}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from zkconsumer.errors import (
+    AccessDeniedError,
     ConfigError,
     InvalidFilterError,
     MalformedZnodeError,
@@ -29,7 +30,12 @@ from zkconsumer.protocol.java.text import utf16_key
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import thread_ids, znode_fault
 from zkconsumer.protocol.paths import topic as topic_path
-from zkconsumer.protocol.payloads import JvmException, decode_topic, known_partitions
+from zkconsumer.protocol.payloads import (
+    JvmException,
+    TopicPayloads,
+    decode_topic,
+    known_partitions,
+)
 from zkconsumer.protocol.registrations import Pattern, Registration, read_registration
 from zkconsumer.protocol.releases import DEFAULT, Profile
 
@@ -52,7 +58,7 @@ class GroupInput:
 
     strategy: Strategy
     registrations: Mapping[ConsumerId, bytes | None]
-    topics: Mapping[str, bytes | None]
+    topics: TopicPayloads
     exclude_internal: bool = True
 
 
@@ -117,7 +123,7 @@ class _Reading:
         for topic in dict.fromkeys(topic for counts in self.counts.values() for topic in counts):
             try:
                 self.partitions[topic] = _partitions(topic, group.topics, profile)
-            except MalformedZnodeError as error:
+            except (MalformedZnodeError, AccessDeniedError) as error:
                 self._faults[topic] = _failure(error)
 
     def failure_of(self, consumer: ConsumerId) -> AssignmentFailure | None:
@@ -193,16 +199,17 @@ class Subscriptions:
         return dict.fromkeys(topics, streams)
 
 
-def _partitions(
-    topic: str, topics: Mapping[str, bytes | None], profile: Profile
-) -> tuple[int, ...]:
+def _partitions(topic: str, topics: TopicPayloads, profile: Profile) -> tuple[int, ...]:
     fault = znode_fault(topic)
     if fault:
         what = f"{quoted(topic)} cannot be a topic: {fault}"
         raise MalformedZnodeError(what, thrown=JvmException.ARGUMENT)
     if topic not in topics:
         return ()
-    return _numbers(topics[topic], where=topic, profile=profile)
+    payload = topics[topic]
+    if isinstance(payload, AccessDeniedError):
+        raise payload
+    return _numbers(payload, where=topic, profile=profile)
 
 
 def _assign_all(
@@ -265,7 +272,7 @@ class RequestedTopics:
 
 def requested_topics(
     members: Members,
-    topics: Mapping[str, bytes | None],
+    topics: TopicPayloads,
     *,
     profile: Profile = DEFAULT,
     exclude_internal: bool = True,
@@ -301,13 +308,16 @@ def requested_topics(
 
 
 def partitions_in(
-    topic: str, topics: Mapping[str, bytes | None], *, profile: Profile = DEFAULT
+    topic: str, topics: TopicPayloads, *, profile: Profile = DEFAULT
 ) -> tuple[tuple[int, ...], str]:
     """Return a topic's partitions, ascending, and the reason if they cannot be read (else "")."""
     fault = znode_fault(topic)
     if fault or topic not in topics:
         return (), fault
+    payload = topics[topic]
+    if isinstance(payload, AccessDeniedError):
+        return (), str(payload)
     try:
-        return known_partitions(topics[topic], where=topic_path(topic), profile=profile), ""
+        return known_partitions(payload, where=topic_path(topic), profile=profile), ""
     except MalformedZnodeError as error:
         return (), error.what

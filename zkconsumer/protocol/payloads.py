@@ -23,7 +23,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from zkconsumer.errors import MalformedZnodeError, quoted
+from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java import json
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int32, parse_int64
@@ -151,6 +151,9 @@ class PartitionState:
 
 
 # ---- topics and brokers -------------------------------------------------------------------------
+
+TopicPayloads = Mapping[str, "bytes | AccessDeniedError | None"]
+"""Topic -> payload of its znode, or the error if this client may not read the znode."""
 
 # Number of decoded topics in the cache. A member reads its topics at every rebalance, and decoding
 # 5,000 partitions takes 16 ms. A topic that is no longer in the cache is decoded again.

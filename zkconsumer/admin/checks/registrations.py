@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, partitions_of
 from zkconsumer.admin.health import last_write, written
-from zkconsumer.admin.verify import MALFORMED, MALFORMED_TOPIC, NO_MEMBERS, PERSISTENT_MEMBER
+from zkconsumer.admin.verify import MALFORMED, NO_MEMBERS, PERSISTENT_MEMBER, unreadable_topics
 from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition, session_text
@@ -218,16 +218,7 @@ def of_members(examined: ExaminedGroup) -> Iterator[Finding]:
                 "its registration is persistent: no session expiry deletes it",
                 "partitions are assigned to it, and their messages are not consumed",
             )
-    for topic, fault in examined.wanted.topic_faults.items():
-        yield Finding(
-            Severity.ERROR,
-            MALFORMED_TOPIC,
-            examined.group,
-            topic,
-            f"its partitions cannot be read: {fault}",
-            "members that subscribe to it fail in every rebalance",
-            f"compare {paths.topic(topic)} with the znode of another topic, and correct it",
-        )
+    yield from unreadable_topics(examined.group, examined.wanted, examined.topics)
 
 
 def _finding(examined: ExaminedGroup, code: str, consumer: str, what: str, why: str) -> Finding:

@@ -39,7 +39,7 @@ from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.protocol.payloads import marked
+from zkconsumer.protocol.payloads import TopicPayloads, marked
 from zkconsumer.protocol.requests import Stat
 from zkconsumer.spark.tables.options import GroupsOptions, Table
 from zkconsumer.zk.client import ZooKeeperClient
@@ -182,7 +182,7 @@ class RowReader:
     def _members(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
         directories = (MEMBERS, OWNERS) if self._columns & _OF_OWNERS else (MEMBERS,)
         images = read_groups(self._connection, groups, directories=directories, topics=topics)
-        payloads: Mapping[str, bytes | None] = {}
+        payloads: TopicPayloads = {}
         if self._columns & _OF_TOPICS:
             payloads = read_topic_payloads(self._connection, images.values())
         for image in images.values():
