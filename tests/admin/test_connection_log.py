@@ -9,7 +9,7 @@ import pytest
 
 from zkconsumer.admin.connection_log import ConnectionChange, ConnectionLog
 from zkconsumer.errors import BadFileError, ConfigError, HistoryError
-from zkconsumer.history.clients import Client, Clients, parts_of, read_clients
+from zkconsumer.history.clients import Clients, SessionClient, parts_of, read_clients
 from zkconsumer.zk.clients import ConnectedClient, ServerClients
 
 
@@ -55,9 +55,9 @@ def test_changes_of_connections(tmp_path: Path) -> None:
         ("connected", "0x1"),
     ]
     found = clients_of(path)
-    assert found.at(1, 5000) == Client("10.0.0.5", 1001)
-    assert found.at(2, 650) == Client("10.0.0.5", 1002)
-    assert found.at(3, 650) == Client()
+    assert found.at(1, 5000) == SessionClient("10.0.0.5", 1001)
+    assert found.at(2, 650) == SessionClient("10.0.0.5", 1002)
+    assert found.at(3, 650) == SessionClient()
 
 
 def test_a_file_that_is_continued(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_file_that_is_continued(tmp_path: Path) -> None:
             ConnectionLog(path)
     with path.open("a") as file:
         file.write('{"event": "conn')
-    assert clients_of(path).at(1, 500) == Client("10.0.0.5", 1001)
+    assert clients_of(path).at(1, 500) == SessionClient("10.0.0.5", 1001)
     with ConnectionLog(path) as log:
         log.add([listed("a", s1=100, s2=600)], 700)
     assert [session for _, session in lines_of(path)] == ["0x1", "0x1", "0x2"]
@@ -83,7 +83,7 @@ def test_parts(tmp_path: Path) -> None:
             log.add([listed("a", s1=100, **{f"s{number}": 100 * number})], 100 * number)
     assert [one.name for one in parts_of(path)] == ["recorded.2", "recorded.1", "recorded"]
     assert all(("connected", "0x1") in lines_of(one) for one in parts_of(path))
-    assert clients_of(path).at(11, 5000) == Client("10.0.0.5", 1011)
+    assert clients_of(path).at(11, 5000) == SessionClient("10.0.0.5", 1011)
 
 
 @pytest.mark.parametrize("text", ["orders-0 7\n", "no line"])

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from zkconsumer.admin.exporter import OWN, READINGS
 from zkconsumer.cli import COMMANDS, app
-from zkconsumer.cli.exits import MEANINGS, Exit
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.sources import SettingSource
 from zkconsumer.kafka.columns.compilation import fastest_engine
 from zkconsumer.protocol import paths
@@ -385,9 +385,8 @@ def test_every_command_is_in_the_table() -> None:
 
 def test_the_exit_codes() -> None:
     """The page lists exactly the exit codes that exist."""
-    listed = re.findall(r"^\| (\d+) \| (.*?) \|$", PAGE, re.MULTILINE)
-    assert {Exit(int(code)): text for code, text in listed} == MEANINGS
-    assert set(MEANINGS) == set(Exit)
+    listed = re.findall(r"^\| (\d+) \| .*? \|$", PAGE, re.MULTILINE)
+    assert list(map(int, listed)) == list(Exit)
 
 
 def test_the_precedence() -> None:

@@ -9,7 +9,7 @@ from support.history.offset_commits import IDLE, TOOL, Offsets, moments_of
 
 from zkconsumer.history.kafka_offsets import KafkaLogs, read_past_in_kafka
 from zkconsumer.history.offset_logs import find_replicas
-from zkconsumer.history.offsets import Committed
+from zkconsumer.history.offsets import KafkaCommit
 
 RECORDINGS = sorted((Path(__file__).parent / "offsets").glob("*.tar.gz"))
 COMPLETE = [one for one in RECORDINGS if "compacted" not in one.name]
@@ -26,7 +26,7 @@ def known(path: Path, at_ms: int) -> tuple[Offsets, set[tuple[str, int]]]:
     unknown = set()
     for group, some in read_past_in_kafka(find_replicas([path]), at_ms).offsets.items():
         for tp, one in some.items():
-            if isinstance(one, Committed):
+            if isinstance(one, KafkaCommit):
                 found.setdefault(group, {})[tp.partition] = (one.offset, one.metadata)
             else:
                 unknown.add((group, tp.partition))

@@ -13,7 +13,7 @@ from support.zk.server_logs import GOLDEN, RELEASES
 from support.zk.servers import release_number
 
 from zkconsumer.errors import BadFileError, HistoryError
-from zkconsumer.history.clients import UNKNOWN, Client, Clients, name_clients, read_clients
+from zkconsumer.history.clients import UNKNOWN, Clients, SessionClient, name_clients, read_clients
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
 
@@ -92,14 +92,14 @@ def test_real_logs(release: str, level: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "client"),
     [
-        ("/10.0.0.5:4711", Client("10.0.0.5", 4711)),
-        ("app-1.example/10.0.0.5:4711", Client("10.0.0.5", 4711)),
-        ("/[0:0:0:0:0:0:0:1]:4711", Client("0:0:0:0:0:0:0:1", 4711)),
-        ("/0:0:0:0:0:0:0:1:4711", Client("0:0:0:0:0:0:0:1", 4711)),
+        ("/10.0.0.5:4711", SessionClient("10.0.0.5", 4711)),
+        ("app-1.example/10.0.0.5:4711", SessionClient("10.0.0.5", 4711)),
+        ("/[0:0:0:0:0:0:0:1]:4711", SessionClient("0:0:0:0:0:0:0:1", 4711)),
+        ("/0:0:0:0:0:0:0:1:4711", SessionClient("0:0:0:0:0:0:0:1", 4711)),
         ("null", UNKNOWN),
     ],
 )
-def test_addresses(address: str, client: Client, tmp_path: Path) -> None:
+def test_addresses(address: str, client: SessionClient, tmp_path: Path) -> None:
     """An address may have a name before it, and may be of IPv6; a closed socket has none."""
     text = log_of(("2026-01-15 12:00:01,000", ESTABLISHED, "ff00000000000001", address))
     found = read(tmp_path, text, (-0xFF_FFFF_FFFF_FFFF, 1))
@@ -119,7 +119,7 @@ def test_layouts(layout: str, tmp_path: Path) -> None:
     """The time may be anywhere in the line, and may have a zone."""
     line = layout.format(ESTABLISHED.format(session="1", address="/10.0.0.5:4711"))
     found = read(tmp_path, line, (1, 1))
-    assert found.at(1, after(2)) == Client("10.0.0.5", 4711)
+    assert found.at(1, after(2)) == SessionClient("10.0.0.5", 4711)
     assert str(found.at(1, after(2))) == "10.0.0.5:4711"
     assert found.at(2, after(2)) == UNKNOWN
 
@@ -132,9 +132,11 @@ def test_a_session_that_moves(tmp_path: Path) -> None:
         ("2026-01-15 12:00:30,000", CLOSED, "1", "/10.0.0.5:4711"),
     )
     found = read(tmp_path, text, (1, 10))
-    assert found.at(1, after(15)) == Client("10.0.0.5", 4711)
-    assert found.at(1, after(9)) == Client("10.0.0.5", 4711)  # the line follows the transaction
-    assert found.at(1, after(25)) == Client("10.0.0.6", 4712)
+    assert found.at(1, after(15)) == SessionClient("10.0.0.5", 4711)
+    assert found.at(1, after(9)) == SessionClient(
+        "10.0.0.5", 4711
+    )  # the line follows the transaction
+    assert found.at(1, after(25)) == SessionClient("10.0.0.6", 4712)
     assert found.at(1, after(0)) == UNKNOWN  # one of two hosts
 
 
@@ -146,8 +148,8 @@ def test_a_late_end(tmp_path: Path) -> None:
         ("2026-01-15 12:00:20,000", CLOSED, "3", "/10.0.0.7:4714"),
     )
     found = read(tmp_path, text, (1, 10), (2, 11))
-    assert found.at(3, after(15)) == Client("10.0.0.7")
-    assert found.at(3, after(25)) == Client("10.0.0.7")
+    assert found.at(3, after(15)) == SessionClient("10.0.0.7")
+    assert found.at(3, after(25)) == SessionClient("10.0.0.7")
 
 
 def test_zones(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_zones(tmp_path: Path) -> None:
     summer = round(datetime(2026, 7, 15, 12, tzinfo=UTC).timestamp() - BEGIN_MS / 1000)
     found = read(tmp_path, text, (1, 10), (2, 20), (3, 11), (4, summer + 10))
     assert found.at(1, after(10)).port == 1
-    assert found.at(3, after(20)) == Client("10.0.0.5")
+    assert found.at(3, after(20)) == SessionClient("10.0.0.5")
     assert found.at(3, after(3700)).port == 3
     assert found.at(4, after(summer + 30)).port == 4
     assert found.at(4, after(summer + 50)).port == 5
@@ -173,7 +175,7 @@ def test_an_unknown_zone(tmp_path: Path) -> None:
     text = log_of(("2026-01-15 12:00:10,000", ESTABLISHED, "1", "/10.0.0.5:1"))
     found = read(tmp_path, text)
     assert found.unplaced == {str(tmp_path)}
-    assert found.at(1, after(20)) == Client("10.0.0.5")
+    assert found.at(1, after(20)) == SessionClient("10.0.0.5")
 
 
 def test_users(tmp_path: Path) -> None:
@@ -194,9 +196,9 @@ def test_users(tmp_path: Path) -> None:
     (tmp_path / "zookeeper.out.1.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "log.1").write_bytes(b"\xff0x1")
     found = read_clients({1: (after(10), None)}, server_logs=[tmp_path])
-    assert found.at(1, after(11)) == Client("10.0.0.5", 4711, None)
-    assert found.at(1, after(21)) == Client("10.0.0.5", 4711, "alice")
-    assert found.at(1, after(50)) == Client("10.0.0.5", None, "alice")
+    assert found.at(1, after(11)) == SessionClient("10.0.0.5", 4711, None)
+    assert found.at(1, after(21)) == SessionClient("10.0.0.5", 4711, "alice")
+    assert found.at(1, after(50)) == SessionClient("10.0.0.5", None, "alice")
     assert str(found.at(1, after(50))) == "10.0.0.5, user alice"
 
 

@@ -12,7 +12,7 @@ from zkconsumer.errors import BadFileError
 from zkconsumer.history.describe import KafkaCommits
 from zkconsumer.history.kafka_offsets import KafkaLogs, read_past_in_kafka
 from zkconsumer.history.offset_logs import find_replicas
-from zkconsumer.history.offsets import Committed, PastKafkaOffsets
+from zkconsumer.history.offsets import KafkaCommit, PastKafkaOffsets
 from zkconsumer.protocol.model import TopicPartition
 
 TP = TopicPartition("orders", 0)
@@ -53,7 +53,7 @@ def past(at_ms: int, *log_dirs: Path) -> PastKafkaOffsets:
 def offset(at_ms: int, *log_dirs: Path, group: str = "g") -> int | str | None:
     """Return the offset in effect; "unknown", or None if there was none."""
     found = past(at_ms, *log_dirs).offsets.get(group, {}).get(TP)
-    return found.offset if isinstance(found, Committed) else "unknown" if found else None
+    return found.offset if isinstance(found, KafkaCommit) else "unknown" if found else None
 
 
 def rows(*log_dirs: Path) -> KafkaCommits:
@@ -238,5 +238,5 @@ def test_the_broker_deletes_a_segment(tmp_path: Path) -> None:
     segment(tmp_path, 0, batch([commit(0, "g", 1, 100), commit(1, "g", 2, 110)]))
     file.unlink()
     found = read_past_in_kafka(replicas, 110).offsets["g"][TP]
-    assert isinstance(found, Committed)
+    assert isinstance(found, KafkaCommit)
     assert found.offset == 2

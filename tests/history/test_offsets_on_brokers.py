@@ -21,7 +21,7 @@ from support.history.offset_commits import (
 from zkconsumer.admin.offsets_topic import OffsetsTopic
 from zkconsumer.history.kafka_offsets import LogReplay, OffsetChange, read_past_in_kafka
 from zkconsumer.history.offset_logs import Replica, find_replicas
-from zkconsumer.history.offsets import Committed
+from zkconsumer.history.offsets import KafkaCommit
 from zkconsumer.sandbox.topics import client_settings
 
 pytestmark = pytest.mark.server
@@ -41,7 +41,7 @@ def changes(replicas: Iterable[Replica]) -> dict[int, list[OffsetChange]]:
             change._replace(
                 file="",
                 after=change.after._replace(file="")
-                if isinstance(change.after, Committed)
+                if isinstance(change.after, KafkaCommit)
                 else change.after,
             )
             for change in LogReplay(one).changes()
@@ -58,7 +58,7 @@ def wrong(one: Recording, replicas: Sequence[Replica]) -> list[tuple[int, str, i
         past = read_past_in_kafka(replicas, at_ms).offsets
         known = {
             (group, tp.partition): (then.offset, then.metadata)
-            if isinstance(then, Committed)
+            if isinstance(then, KafkaCommit)
             else None
             for group, some in past.items()
             for tp, then in some.items()
@@ -104,5 +104,5 @@ def test_compaction(release: str, tmp_path: Path) -> None:
             read_past_in_kafka(find_replicas(one.log_dirs), at_ms).offsets
             for at_ms, _ in one.moments
         ]
-        assert all(isinstance(then, Committed) for found in past for then in found[IDLE].values())
+        assert all(isinstance(then, KafkaCommit) for found in past for then in found[IDLE].values())
         assert any(isinstance(then, str) for found in past for then in found.get(TOOL, {}).values())

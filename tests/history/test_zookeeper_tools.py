@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -209,7 +210,8 @@ def _unfolded(line: str) -> str:
 def compare_snapshot(source: LogSource, printed: list[str], release: str) -> None:
     tree = read_snapshot(source)
     assert snapshot_blocks(tree, release) == printed_blocks(printed)
-    sessions = {s: (timeout, len(tree.paths_of(s))) for s, timeout in tree.sessions.items()}
+    owned = Counter(znode.owner for znode in tree.znodes.values())
+    sessions = {s: (timeout, owned[s]) for s, timeout in tree.sessions.items()}
     assert sessions == printed_sessions(printed)
 
 

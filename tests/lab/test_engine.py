@@ -18,7 +18,7 @@ from zkconsumer.lab.stage import NOBODY
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.lab.worlds import (
     MAX_MOVES,
-    Move,
+    LabMove,
     parse_move,
     parse_world,
     read_moves,
@@ -584,10 +584,10 @@ def test_moves_as_text() -> None:
     moves = [
         None,
         None,
-        Move("kill", 3),
+        LabMove("kill", 3),
         None,
-        Move("delete_owner", tp=TopicPartition("t", 12)),
-        Move("produce", value=2),
+        LabMove("delete_owner", tp=TopicPartition("t", 12)),
+        LabMove("produce", value=2),
     ]
     text = write_moves(moves)
     assert text == "2,kill:3,1,delete_owner::t~12,produce:::2"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Reply
-from zkconsumer.sim.znodes import Change, End
+from zkconsumer.sim.znodes import End, ZnodeChange
 from zkconsumer.sim.zookeeper import NotConnected, ReplicaBehind, SimZooKeeper, Unreachable
 
 TIMEOUT_S = 1.0
@@ -463,4 +463,4 @@ def test_ranks_may_be_given_for_all_that_holds_zxids() -> None:
     assert sim.zxids() == {0, 1, 2}
     assert sim.key() == sim.key(ranks={0: 0, 1: 1, 2: 2})
     assert sim.key() != sim.key(ranks={0: 0, 1: 1, 2: 3})
-    assert isinstance(sim.history[0], Change)
+    assert isinstance(sim.history[0], ZnodeChange)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
 
 from zkconsumer.errors import (
@@ -31,19 +30,6 @@ class Exit(IntEnum):
     IN_PART = 5
     FOUND = 6
     INTERRUPTED = 130
-
-
-MEANINGS: Mapping[Exit, str] = {
-    Exit.OK: "The command succeeded, and a check found no problem.",
-    Exit.FAILED: "The command failed, or its result is incomplete.",
-    Exit.USAGE: "Wrong usage or wrong configuration.",
-    Exit.UNREACHABLE: "ZooKeeper cannot be reached, or the chroot does not exist.",
-    Exit.REFUSED: "A safety check refused the change; nothing was written.",
-    Exit.IN_PART: "The change was applied in part; the output says how to complete or undo it.",
-    Exit.FOUND: "The check ran, and it found a problem.",
-    Exit.INTERRUPTED: "Ctrl-C interrupted the command.",
-}
-"""What each exit code means; docs/operators.md contains this table."""
 
 
 def exit_code(error: ZkConsumerError) -> Exit:

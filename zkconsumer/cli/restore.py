@@ -27,7 +27,7 @@ from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
     from zkconsumer.admin.restore import Restored
-    from zkconsumer.history.offsets import Committed, PastKafkaOffsets, Point, Written
+    from zkconsumer.history.offsets import KafkaCommit, PastKafkaOffsets, Point, Written
 
 _COLORS = {"left": Color.BAD, "same": Color.FAINT}
 
@@ -227,7 +227,7 @@ def _row(one: Restored) -> Mapping[str, object]:
     }
 
 
-def _written(written: Written | Committed | None) -> dict[str, object]:
+def _written(written: Written | KafkaCommit | None) -> dict[str, object]:
     """Return the cells that say who wrote the offset of the moment."""
     from zkconsumer.history.offsets import Written
 

@@ -1,7 +1,7 @@
 """The machines and users behind sessions, from what ZooKeeper's servers say about their clients.
 
     clients = read_clients(sessions, server_logs=["/var/log/zookeeper"])
-    clients.at(session, time_ms)  # Client(host="10.0.0.5", port=41022, user=None)
+    clients.at(session, time_ms)  # SessionClient(host="10.0.0.5", port=41022, user=None)
 
 A transaction names its session only. Three kinds of files name the client of a session:
 
@@ -56,7 +56,7 @@ _PROGRESS_LINES: Final = 100_000
 _LOG_NAME: Final = re.compile(r".*\.(log|out)(\..+)?", re.DOTALL)
 
 
-class Client(NamedTuple):
+class SessionClient(NamedTuple):
     """The client of a session at some time; None for what is unknown."""
 
     host: str | None = None
@@ -70,7 +70,7 @@ class Client(NamedTuple):
         return ", ".join(filter(None, (address, self.user and f"user {self.user}")))
 
 
-UNKNOWN: Final = Client()
+UNKNOWN: Final = SessionClient()
 
 
 class _Line(Enum):
@@ -383,7 +383,7 @@ class _Reading:
         ):
             for run in runs:
                 zone = 0 if not run.folder else _zone(self._votes, run.folder, run.first_ms)
-                client = Client(run.host, run.port, run.user)
+                client = SessionClient(run.host, run.port, run.user)
                 if zone is None:
                     found.unplaced.add(run.folder)
                     seen = _Seen(client)
@@ -471,7 +471,7 @@ class _Seen(NamedTuple):
     """A client of a session between two times, and when its connection ended; None if a time is
     unknown."""
 
-    client: Client
+    client: SessionClient
     first_ms: int | None = None
     last_ms: int | None = None
     closed_ms: int | None = None
@@ -507,7 +507,7 @@ class Clients:
                 " host is known only if its session has no other"
             )
 
-    def at(self, session: int | None, time_ms: int) -> Client:
+    def at(self, session: int | None, time_ms: int) -> SessionClient:
         """Return the client of a session at a time: that of its last known connection until then.
 
         If the files show the session only later, the host is known if they show only one, and the
@@ -519,7 +519,7 @@ class Clients:
         everything = [*self.connections.get(session, []), *writers]
         begun, written = _begun(everything, time_ms), _begun(writers, time_ms)
         host = begun[-1].client.host if begun else _only(one.client.host for one in everything)
-        return Client(
+        return SessionClient(
             host,
             _port(begun, time_ms),
             written[-1].client.user if written else _only(one.client.user for one in writers),

@@ -41,7 +41,7 @@ from zkconsumer.history.offset_records import (
     decode_key,
     decode_owners,
 )
-from zkconsumer.history.offsets import Committed, PastKafkaOffsets
+from zkconsumer.history.offsets import KafkaCommit, PastKafkaOffsets
 from zkconsumer.history.report import time_text
 from zkconsumer.history.tables import KAFKA, Commits, Incident, Ownership
 from zkconsumer.kafka.columns.requests import MalformedError
@@ -54,7 +54,7 @@ Key: TypeAlias = tuple[str, TopicPartition]
 """A group, and a partition whose offset it has committed."""
 
 
-PastInKafka: TypeAlias = Committed | str | None
+PastInKafka: TypeAlias = KafkaCommit | str | None
 """The offset in effect: the commit, None if there was no offset, or why it is unknown."""
 
 
@@ -185,7 +185,7 @@ class LogReplay:
             if marker.commits and self._applied.get(one.key, -1) < one.place:
                 time_ms = one.until_ms if marker.time_ms is None else marker.time_ms
                 after = one.after
-                if isinstance(after, Committed):
+                if isinstance(after, KafkaCommit):
                     after = after._replace(time_ms=time_ms)
                 yield one._replace(after=after, at=marker.offset, from_ms=time_ms, until_ms=time_ms)
 
@@ -224,7 +224,7 @@ class LogReplay:
                 time_ms = value.time_ms if time_ms is None else time_ms
                 owner = self._owners.get(key.group, {}).get(key.tp, _NOBODY)
                 place = record.offset, record.file
-                after = Committed(
+                after = KafkaCommit(
                     value.offset, value.metadata, time_ms, owner.member, owner.host, *place
                 )
         known = self.until_ms if time_ms is None else time_ms
@@ -295,7 +295,7 @@ def read_past_in_kafka(
             on_progress(count + more)
         count += view.replay.count
         views.setdefault(replica.partition, []).append(view)
-    offsets: dict[str, dict[TopicPartition, Committed | str]] = {}
+    offsets: dict[str, dict[TopicPartition, KafkaCommit | str]] = {}
     ended: dict[str, set[TopicPartition]] = {}
     for some in views.values():
         for (group, tp), past, is_over in _agreed(some):
@@ -495,7 +495,7 @@ class _Runs:
     def add(self, change: OffsetChange) -> None:
         """Add the next change of an offset."""
         group, tp = change.key
-        if not isinstance(change.after, Committed):
+        if not isinstance(change.after, KafkaCommit):
             self._end(change)
             return
         self._found.groups.add(group)

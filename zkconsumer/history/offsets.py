@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from zkconsumer.errors import ConfigError, HistoryError, RefusedError
 from zkconsumer.history import transactions as tx
-from zkconsumer.history.clients import UNKNOWN, Client, Clients, Lifetimes
+from zkconsumer.history.clients import UNKNOWN, Clients, Lifetimes, SessionClient
 from zkconsumer.history.inputs import History, Problem, Server, zxid_of
 from zkconsumer.history.logs import LogSource
 from zkconsumer.history.report import time_text
@@ -72,7 +72,7 @@ class Written(NamedTuple):
     consumer: str = ""
     plan: str = ""
     acl: tuple[Right, ...] | None = None
-    client: Client = UNKNOWN
+    client: SessionClient = UNKNOWN
 
 
 Source: TypeAlias = Sequence[Server] | SavedTransactions
@@ -113,7 +113,7 @@ class PastOffsets:
     until_ms: int
     problems: tuple[Problem, ...]
     lifetimes: Lifetimes = field(default_factory=dict)
-    editor: Client = UNKNOWN
+    editor: SessionClient = UNKNOWN
 
     @property
     def is_edit(self) -> bool:
@@ -121,7 +121,7 @@ class PastOffsets:
         return self.session is not None
 
 
-class Committed(NamedTuple):
+class KafkaCommit(NamedTuple):
     """A commit in Kafka.
 
     Attributes:
@@ -155,7 +155,7 @@ class PastKafkaOffsets:
     """
 
     at_ms: int
-    offsets: Mapping[str, Mapping[TopicPartition, Committed | str]]
+    offsets: Mapping[str, Mapping[TopicPartition, KafkaCommit | str]]
     ended: Mapping[str, frozenset[TopicPartition]]
     from_ms: int
     until_ms: int

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from zkconsumer.errors import escaped_and_cut
-from zkconsumer.history.clients import UNKNOWN, Client
+from zkconsumer.history.clients import UNKNOWN, SessionClient
 from zkconsumer.history.describe import Described
 from zkconsumer.history.incidents import MOMENTARY, in_kafka, writer
 from zkconsumer.history.tables import (
@@ -178,12 +178,12 @@ class Line:
     group: str
     kind: str
     what: str
-    client: Client = field(default=UNKNOWN, compare=False)
+    client: SessionClient = field(default=UNKNOWN, compare=False)
     store: str = ZOOKEEPER
 
 
-def _client(row: Session | Member | Ownership | Commits | Incident) -> Client:
-    return Client(row.host, row.port, row.user)
+def _client(row: Session | Member | Ownership | Commits | Incident) -> SessionClient:
+    return SessionClient(row.host, row.port, row.user)
 
 
 def timeline(tables: Tables, to_ms: int | None = None) -> list[Line]:
@@ -288,7 +288,7 @@ def _table(name: str, rows: list[dict[str, object]]) -> str:
     names = [
         title
         for title in rows[0]
-        if title not in Client._fields or any(row[title] is not None for row in rows)
+        if title not in SessionClient._fields or any(row[title] is not None for row in rows)
     ]
     head = "".join(f"<th>{_escape(title)}</th>" for title in names)
     body = "\n".join(

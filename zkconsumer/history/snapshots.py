@@ -78,10 +78,6 @@ class Tree:
         if znode.owner > 0:
             self._ephemerals.setdefault(znode.owner, set()).add(path)
 
-    def paths_of(self, session: int) -> list[str]:
-        """Return the ephemeral znodes of a session."""
-        return sorted(self._ephemerals.get(session, ()))
-
     # ---- replay --------------------------------------------------------------------------------
 
     def apply(self, rows: Iterable[Row]) -> None:

@@ -25,7 +25,7 @@ from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.consumer.loop import SessionChanged
 from zkconsumer.errors import ZkConsumerError, escaped_and_cut
 from zkconsumer.lab.stage import NOBODY, STRANGER, Camera
-from zkconsumer.lab.worlds import LAB_MOVES, Move
+from zkconsumer.lab.worlds import LAB_MOVES, LabMove
 from zkconsumer.member import commands as cmd
 from zkconsumer.member.events import Event
 from zkconsumer.member.state import State
@@ -42,7 +42,7 @@ from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.lessons import RequestCounter
 from zkconsumer.sim.plan import Do
 from zkconsumer.sim.world import World
-from zkconsumer.sim.znodes import Change, End
+from zkconsumer.sim.znodes import End, ZnodeChange
 
 SHOWN_MESSAGES = 4
 """Maximum number of requests, and of inbox items, that the view of a member names. The view only
@@ -179,7 +179,7 @@ class ZooKeeperCamera(Camera[World], RequestCounter):
         self._seen = len(history)
         return tree
 
-    def _change(self, change: Change, tree: JsonObject) -> None:
+    def _change(self, change: ZnodeChange, tree: JsonObject) -> None:
         if isinstance(change.write, End):
             event = ["ended", self._sessions.get(change.session, -1), change.write.value]
             if event not in self._events:
@@ -493,7 +493,7 @@ _SENTENCES: dict[Do, str] = {
 }
 
 
-def sentence(world: World, move: Move) -> str:
+def sentence(world: World, move: LabMove) -> str:
     """Return a sentence that describes a move before it is performed."""
     name = world.members[move.who].name if 0 <= move.who < len(world.members) else ""
     action = move.action
@@ -515,7 +515,7 @@ def sentence(world: World, move: Move) -> str:
     return spoken(move, name)
 
 
-def spoken(move: Move, name: str) -> str:
+def spoken(move: LabMove, name: str) -> str:
     """Return a sentence that describes a move on the member with this name, or on the object that
     the move names.
     """

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab.runs import new_stage
 from zkconsumer.lab.stage import AnyStage
-from zkconsumer.lab.worlds import Move, WorldSpec
+from zkconsumer.lab.worlds import LabMove, WorldSpec
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.compare.run import (
     Step,
@@ -138,11 +138,11 @@ def _simulated(
     for number, step in enumerate(steps):
         who = step.member
         stage.say(described(step))
-        stage.move(Move(step.action.value, who))
+        stage.move(LabMove(step.action.value, who))
         if step.action is StepAction.FREEZE:
             _wait(stage, begin + number * every_s + step.frozen_s)
             stage.say(f"{name_of(who)} gets SIGCONT")
-            stage.move(Move("thaw", who))
+            stage.move(LabMove("thaw", who))
         _wait(stage, begin + (number + 1) * every_s)
     return scene, list(condensed(stage.frames, begin))
 

@@ -28,7 +28,7 @@ from zkconsumer.lab.worlds import (
     PRODUCE,
     REMOVE,
     REVIVE_BROKER,
-    Move,
+    LabMove,
     WorldSpec,
 )
 from zkconsumer.later import member_events as ev
@@ -52,11 +52,11 @@ from zkconsumer.sim.coordinated.world import (
     AnyState,
     InTransit,
     Member,
+    Move,
     Watcher,
     Watchers,
     World,
 )
-from zkconsumer.sim.coordinated.world import Move as WorldMove
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import NEVER, Delivered
 from zkconsumer.sim.plan import Do
@@ -404,22 +404,22 @@ class CoordinatedStage(LabStage[World], Director):
 
     # ---- ordinary moves --------------------------------------------------------------------------
 
-    def possible(self) -> list[Move]:
+    def possible(self) -> list[LabMove]:
         """Return the ordinary moves: the first message in each direction, and the next timer."""
         found = [self._shown(one) for one in self.world.enabled()]
         return sorted(found, key=lambda one: (one.do == TIME, one.who, one.do == RECEIVE))
 
-    def next_move(self) -> Move | None:
+    def next_move(self) -> LabMove | None:
         chosen = self.world.next()
         return None if chosen is None else self._shown(chosen)
 
-    def _shown(self, move: WorldMove) -> Move:
+    def _shown(self, move: Move) -> LabMove:
         """Return a move of the world as the lab names it: by the place of the message."""
         if move.do == TIME:
-            return Move(TIME)
+            return LabMove(TIME)
         messages = self.camera.waiting[move.who][move.do == RECEIVE]
         at = [number for number, _ in messages].index(move.number)
-        return Move(move.do, move.who, value=at)
+        return LabMove(move.do, move.who, value=at)
 
     def _step(self) -> bool:
         if not self.is_recording:
@@ -433,24 +433,24 @@ class CoordinatedStage(LabStage[World], Director):
     def wait(self, seconds: float) -> None:
         end = self.now + seconds
         while self.world.next_moment() <= end:
-            if self.world.next() == WorldMove(TIME):
-                self.move(Move(TIME, value=end))
+            if self.world.next() == Move(TIME):
+                self.move(LabMove(TIME, value=end))
             else:
                 self.step()
         if self.now < end:
-            self.move(Move(PASS_TIME, value=end))
+            self.move(LabMove(PASS_TIME, value=end))
 
     # ---- performing moves ------------------------------------------------------------------------
 
-    def _perform(self, move: Move) -> None:
+    def _perform(self, move: LabMove) -> None:
         self._record(move, lambda: self._act(move))
 
-    def _act(self, move: Move) -> None:
+    def _act(self, move: LabMove) -> None:
         world, before = self.world, self.now
         if move.do == TIME:
             self._let_time_come(move.value or NEVER)
         elif move.do in (SERVE, RECEIVE):
-            world.act(WorldMove(move.do, move.who, self._message(move)[0]))
+            world.act(Move(move.do, move.who, self._message(move)[0]))
         elif move.do in (DELAY_REQUEST, DELAY_REPLY):
             world.delay(self._message(move)[0], DELAY_S)
         elif move.do == PASS_TIME:
@@ -458,12 +458,12 @@ class CoordinatedStage(LabStage[World], Director):
         elif move.do == PRODUCE:
             world.produce(int(move.value))
         else:
-            world.act(WorldMove(move.do, move.who))
+            world.act(Move(move.do, move.who))
         seconds = int(self.now) - int(before)
         if move.do in (SERVE, RECEIVE, TIME) and self._flow and seconds:
             world.produce(self._flow * seconds)
 
-    def _outcome(self, move: Move, text: str, before: float) -> str:
+    def _outcome(self, move: LabMove, text: str, before: float) -> str:
         """Return what an advance of time has brought; the new time only if it took longer than a
         round trip or had no visible effect."""
         if move.do != TIME:
@@ -477,14 +477,12 @@ class CoordinatedStage(LabStage[World], Director):
         message, or is due later than `end`."""
         self.camera.has_seen = False
         until = self.now + IDLE_S
-        while (
-            self.world.next() == WorldMove(TIME) and not self.camera.has_seen and self.now < until
-        ):
+        while self.world.next() == Move(TIME) and not self.camera.has_seen and self.now < until:
             self.world.step()
             if self.world.next_moment() > end:
                 break
 
-    def _drop(self, move: Move) -> None:
+    def _drop(self, move: LabMove) -> None:
         target, _ = self._message(move)
         do = SERVE if move.do == DROP_REQUEST else RECEIVE
         while True:
@@ -493,10 +491,10 @@ class CoordinatedStage(LabStage[World], Director):
             before = next(it for it in messages if it[1].way == one.way)
             if before[0] == number:
                 break
-            self.move(Move(do, move.who, value=messages.index(before)))
-        self.move(Move(Do.CUT.value, move.who))
+            self.move(LabMove(do, move.who, value=messages.index(before)))
+        self.move(LabMove(Do.CUT.value, move.who))
 
-    def _message(self, move: Move) -> tuple[int, InTransit]:
+    def _message(self, move: LabMove) -> tuple[int, InTransit]:
         """Return the message that a move names. Raises RefusedError if it is no longer in
         transit."""
         is_request = move.do in (SERVE, DELAY_REQUEST, DROP_REQUEST)
@@ -507,17 +505,21 @@ class CoordinatedStage(LabStage[World], Director):
 
     # ---- which moves are possible ----------------------------------------------------------------
 
-    def faults(self) -> list[Move]:
+    def faults(self) -> list[LabMove]:
         """Return the faults and other commands that are possible now."""
         world = self.world
-        found = [Move("grow"), Move(NO_COORDINATOR)] if world.leader is not None else [Move("grow")]
+        found = (
+            [LabMove("grow"), LabMove(NO_COORDINATOR)]
+            if world.leader is not None
+            else [LabMove("grow")]
+        )
         for broker in range(len(world.brokers)):
             is_down = broker in world.down
-            found.append(Move(REVIVE_BROKER if is_down else KILL_BROKER, broker))
+            found.append(LabMove(REVIVE_BROKER if is_down else KILL_BROKER, broker))
             if not is_down and broker != world.leader:
-                found.append(Move(COORDINATE, broker))
+                found.append(LabMove(COORDINATE, broker))
         for who in range(len(world.members)):
-            found += [Move(do, who) for do in self._of_member(who)]
+            found += [LabMove(do, who) for do in self._of_member(who)]
         return found
 
     def _of_member(self, who: int) -> list[str]:
@@ -536,24 +538,24 @@ class CoordinatedStage(LabStage[World], Director):
             *((REMOVE,) if is_known else ()),
         ]
 
-    def _check(self, move: Move) -> None:
+    def _check(self, move: LabMove) -> None:
         if move.do in (SERVE, RECEIVE, TIME):
             known = self.possible()
-            move = Move(TIME) if move.do == TIME else move
+            move = LabMove(TIME) if move.do == TIME else move
         else:
             known = self.faults()
         if move not in known:
             raise RefusedError(f"impossible at this moment: {self.sentence(move)}")
 
-    def _check_message(self, move: Move) -> None:
+    def _check_message(self, move: LabMove) -> None:
         self._message(move)
 
-    def choices(self) -> tuple[list[Move], Move | None, list[Move]]:
+    def choices(self) -> tuple[list[LabMove], LabMove | None, list[LabMove]]:
         return self.possible(), self.next_move(), self.faults()
 
     # ---- texts -----------------------------------------------------------------------------------
 
-    def sentence(self, move: Move) -> str:
+    def sentence(self, move: LabMove) -> str:
         name = self._name(move.who)
         if move.do == TIME:
             return f"time advances to {max(self.now, self.world.next_moment()):.2f} s"

@@ -38,7 +38,7 @@ from zkconsumer.lab.worlds import (
     MAX_MOVES,
     MAX_PARTITIONS,
     ZOOKEEPER,
-    Move,
+    LabMove,
     parse_move,
     parse_world,
     read_moves,
@@ -431,7 +431,7 @@ def _break_quorum(run: Run, *, is_election: bool) -> None:
     stage = run.stage
     if not isinstance(stage, ZooKeeperStage):
         raise RefusedError("the group does not use ZooKeeper")
-    stage.check(Move(Do.NO_QUORUM.value))
+    stage.check(LabMove(Do.NO_QUORUM.value))
     stage.act(Action(Do.NO_QUORUM))
     for who, link in enumerate(stage.world.links):
         if link.connected:

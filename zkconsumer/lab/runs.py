@@ -28,7 +28,7 @@ from zkconsumer.lab.worlds import (
     SET_OFFSET,
     UNLIMITED_FAULTS,
     ZOOKEEPER,
-    Move,
+    LabMove,
     WorldSpec,
 )
 from zkconsumer.protocol import paths
@@ -79,17 +79,17 @@ class ZooKeeperStage(LabStage[World], Stage):
     # ---- moves -----------------------------------------------------------------------------------
 
     def act(self, action: Action) -> None:
-        self._record(Move.of(action), lambda: self._act(action))
+        self._record(LabMove.of(action), lambda: self._act(action))
 
     def produce(self, messages: int) -> None:
         more = super().produce
-        self._record(Move(PRODUCE, value=messages), lambda: more(messages))
+        self._record(LabMove(PRODUCE, value=messages), lambda: more(messages))
 
     def pass_time(self, until: float) -> None:
         jump = super().pass_time
-        self._record(Move(PASS_TIME, value=until), lambda: jump(until))
+        self._record(LabMove(PASS_TIME, value=until), lambda: jump(until))
 
-    def _perform(self, move: Move) -> None:
+    def _perform(self, move: LabMove) -> None:
         action = move.action
         if action is not None and action.do in ORDINARY:
             self.take_turn(action)
@@ -105,7 +105,7 @@ class ZooKeeperStage(LabStage[World], Stage):
     def _step(self) -> bool:
         return Stage.step(self)
 
-    def _drop(self, move: Move) -> None:
+    def _drop(self, move: LabMove) -> None:
         """Let the messages before this one arrive; then break the connection.
 
         The client notices the break at once, because otherwise it could still handle the messages
@@ -113,7 +113,7 @@ class ZooKeeperStage(LabStage[World], Stage):
         """
         do = Do.SERVE if move.do == DROP_REQUEST else Do.RECEIVE
         for one in (*[do] * int(move.value), Do.CUT, Do.NOTICE):
-            step = Move(one.value, move.who)
+            step = LabMove(one.value, move.who)
             self.check(step)
             self.move(step)
 
@@ -128,7 +128,7 @@ class ZooKeeperStage(LabStage[World], Stage):
             self._lossy -= {action.who}
             self._to_cut += (action.who,)
 
-    def _of_the_lab(self, move: Move) -> None:
+    def _of_the_lab(self, move: LabMove) -> None:
         camera, world = self.camera, self.world
         match move.do:
             case "hold":
@@ -178,18 +178,18 @@ class ZooKeeperStage(LabStage[World], Stage):
         inbox = self.world.members[action.who].inbox
         return action.do is Do.SERVE or (bool(inbox) and _is_message(inbox[0]))
 
-    def choices(self) -> tuple[list[Move], Move | None, list[Move]]:
+    def choices(self) -> tuple[list[LabMove], LabMove | None, list[LabMove]]:
         world = self.world
         others: list[Action] = [*possible(world), *repairs(world)]
         others += [one for one in world.enabled() if one.do is Do.JOIN]
         faults = [one for one in others if one.tp is None and not self._is_left_out(one)]
         return (
-            [Move.of(one) for one in self.possible()],
+            [LabMove.of(one) for one in self.possible()],
             self.next_move(),
-            [Move.of(one) for one in faults],
+            [LabMove.of(one) for one in faults],
         )
 
-    def sentence(self, move: Move) -> str:
+    def sentence(self, move: LabMove) -> str:
         return sentence(self.world, move)
 
     def explain(self, number: int) -> str:
@@ -206,16 +206,16 @@ class ZooKeeperStage(LabStage[World], Stage):
         draw = random.Random(f"{self._seed}:{self._turns}")
         return draw.choice(actions) if actions else None
 
-    def next_move(self) -> Move | None:
+    def next_move(self) -> LabMove | None:
         chosen = self.next()
-        return None if chosen is None else Move.of(chosen)
+        return None if chosen is None else LabMove.of(chosen)
 
-    def check(self, move: Move) -> None:
+    def check(self, move: LabMove) -> None:
         if move.do in COORDINATOR_MOVES:
             raise RefusedError("the group has no coordinator: ZooKeeper coordinates it")
         super().check(move)
 
-    def _check(self, move: Move) -> None:
+    def _check(self, move: LabMove) -> None:
         world, action = self.world, move.action
         if action is not None:
             known = [*world.enabled(), *possible(world), *repairs(world)]
@@ -238,7 +238,7 @@ class ZooKeeperStage(LabStage[World], Stage):
             is_of_client and isinstance(self.world.members[action.who], JvmMember)
         )
 
-    def _check_message(self, move: Move) -> None:
+    def _check_message(self, move: LabMove) -> None:
         if not 0 <= move.who < len(self.world.members):
             raise RefusedError(f"there is no member {move.who}")
         member, link = self.world.members[move.who], self.world.links[move.who]

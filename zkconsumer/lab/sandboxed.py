@@ -17,7 +17,7 @@ from zkconsumer.errors import RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import spoken
 from zkconsumer.lab.identify import Identity
 from zkconsumer.lab.live import GroupPicture, LiveGroup
-from zkconsumer.lab.worlds import Move, parse_move
+from zkconsumer.lab.worlds import LabMove, parse_move
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import JsonObject, TopicPartition
 from zkconsumer.sandbox.proxy import Wire
@@ -112,7 +112,7 @@ class SandboxGroup(LiveGroup):
         super().__init__(config, real.group, picture=self._looks)
         self._acting = threading.Lock()
         self._seen = [member.state for member in real.members]
-        self._actions: dict[str, Callable[[Move], None]] = {
+        self._actions: dict[str, Callable[[LabMove], None]] = {
             "join": lambda move: self._member(move).start(),
             "revive": lambda move: self._member(move).start(),
             "leave": lambda move: self._member(move).leave(),
@@ -170,12 +170,12 @@ class SandboxGroup(LiveGroup):
         do = token.partition(":")[0]
         if do not in self._actions:
             raise RefusedError("impossible on a real group", where=token[:60])
-        move = Move(do) if do == "quorum_lost" else parse_move(token)
+        move = LabMove(do) if do == "quorum_lost" else parse_move(token)
         with self._acting:
             self._actions[do](move)
             self._report(move)
 
-    def _report(self, move: Move) -> None:
+    def _report(self, move: LabMove) -> None:
         """Send a frame that describes the action."""
         name = self._real.members[move.who].name if self._is_member(move.who) else ""
         do = "no_quorum" if move.do == "quorum_lost" else move.do
@@ -188,26 +188,26 @@ class SandboxGroup(LiveGroup):
     def _is_member(self, who: int) -> bool:
         return 0 <= who < len(self._real.members)
 
-    def _member(self, move: Move) -> MemberProcess:
+    def _member(self, move: LabMove) -> MemberProcess:
         if not self._is_member(move.who):
             raise RefusedError(f"the lab has not started member {move.who}")
         return self._real.members[move.who]
 
-    def _partition(self, move: Move) -> TopicPartition:
+    def _partition(self, move: LabMove) -> TopicPartition:
         if move.tp is None:
             raise RefusedError("name a partition")
         return move.tp
 
-    def _wire(self, move: Move, wire: Wire) -> None:
+    def _wire(self, move: LabMove, wire: Wire) -> None:
         self._member(move).proxy.wire = wire
 
-    def _set_offset(self, move: Move) -> None:
+    def _set_offset(self, move: LabMove) -> None:
         if move.value < 0:
             raise RefusedError("an offset is not negative")
         path = paths.offset(self.group, self._partition(move))
         self._real.write_offset(path, int(move.value))
 
-    def _produce(self, move: Move) -> None:
+    def _produce(self, move: LabMove) -> None:
         if not 0 < move.value <= MAX_BURST:
             raise RefusedError(f"give 1 to {MAX_BURST} messages")
         self._real.producer.produce(int(move.value))

@@ -19,7 +19,7 @@ from zkconsumer.lab.worlds import (
     DROP_REQUEST,
     PASS_TIME,
     PRODUCE,
-    Move,
+    LabMove,
 )
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.sim.kernel.stories import Emit, StoryStuckError
@@ -64,7 +64,7 @@ class Camera(ABC, Generic[W]):
         self._begin()
         return {"t": round(world.now, 4), **parts, "counters": self.counters()}
 
-    def frame(self, world: W, move: Move, text: str) -> JsonObject:
+    def frame(self, world: W, move: LabMove, text: str) -> JsonObject:
         """Return the frame of a move: the parts of the picture that it has changed."""
         seconds, self._now = world.now - self._now, world.now
         self.unowned_s += seconds * self._unowned()
@@ -135,7 +135,7 @@ class LabStage(StoryStage[W]):
     def __init__(self, world: W, camera: Camera[W]) -> None:
         super().__init__(world, camera)
         self.camera = camera
-        self.moves: list[Move] = []
+        self.moves: list[LabMove] = []
         self.defaults: list[bool] = []
         self.frames: list[JsonObject] = []
         self.settled: tuple[int, ...] = ()
@@ -193,7 +193,7 @@ class LabStage(StoryStage[W]):
 
     # ---- moves -----------------------------------------------------------------------------------
 
-    def move(self, move: Move) -> None:
+    def move(self, move: LabMove) -> None:
         """Perform any move; the caller has checked that it is possible."""
         if move.do in (DROP_REQUEST, DROP_REPLY):
             self._drop(move)
@@ -201,14 +201,14 @@ class LabStage(StoryStage[W]):
             self._perform(move)
 
     @abstractmethod
-    def _drop(self, move: Move) -> None:
+    def _drop(self, move: LabMove) -> None:
         """Let the messages before this one arrive; then break the connection."""
 
     @abstractmethod
-    def _perform(self, move: Move) -> None:
+    def _perform(self, move: LabMove) -> None:
         """Perform a move other than a drop, and record it."""
 
-    def _record(self, move: Move, perform: Callable[[], object]) -> None:
+    def _record(self, move: LabMove, perform: Callable[[], object]) -> None:
         if not self.is_recording:
             perform()
             return
@@ -220,7 +220,7 @@ class LabStage(StoryStage[W]):
         self.frames.append(self.camera.frame(self.world, move, text))
         self.on_move()
 
-    def _outcome(self, move: Move, text: str, before: float) -> str:
+    def _outcome(self, move: LabMove, text: str, before: float) -> str:
         """Return the sentence of a move that has been performed; `before`: the time before it."""
         return text
 
@@ -238,14 +238,14 @@ class LabStage(StoryStage[W]):
     # ---- which moves are possible ----------------------------------------------------------------
 
     @abstractmethod
-    def choices(self) -> tuple[list[Move], Move | None, list[Move]]:
+    def choices(self) -> tuple[list[LabMove], LabMove | None, list[LabMove]]:
         """Return the ordinary moves, the move that `step` would perform, and all other moves."""
 
     @abstractmethod
-    def next_move(self) -> Move | None:
+    def next_move(self) -> LabMove | None:
         """Return the move that `step` would perform; None if there is none."""
 
-    def check(self, move: Move) -> None:
+    def check(self, move: LabMove) -> None:
         """Raise RefusedError if the move is impossible here."""
         if move.do in self.IS_A_MESSAGE:
             self._check_message(move)
@@ -261,11 +261,11 @@ class LabStage(StoryStage[W]):
             self._check(move)
 
     @abstractmethod
-    def _check_message(self, move: Move) -> None:
+    def _check_message(self, move: LabMove) -> None:
         """Raise RefusedError if the move names no message in transit."""
 
     @abstractmethod
-    def _check(self, move: Move) -> None:
+    def _check(self, move: LabMove) -> None:
         """Raise RefusedError if any other move is impossible here."""
 
     @abstractmethod
@@ -275,7 +275,7 @@ class LabStage(StoryStage[W]):
     # ---- texts -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def sentence(self, move: Move) -> str:
+    def sentence(self, move: LabMove) -> str:
         """Return a sentence that describes a move before it is performed."""
 
     @abstractmethod

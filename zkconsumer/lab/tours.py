@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from zkconsumer.lab.runs import ZooKeeperStage
 from zkconsumer.lab.stage import AnyStage
-from zkconsumer.lab.worlds import COORDINATE, KILL_BROKER, Move
+from zkconsumer.lab.worlds import COORDINATE, KILL_BROKER, LabMove
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.plan import Do
 
@@ -154,10 +154,10 @@ def _fourth(stage: AnyStage) -> None:
 
 def _new_coordinator(stage: AnyStage) -> None:
     stage.say("broker 0, the coordinator, dies")
-    stage.move(Move(KILL_BROKER, 0))
+    stage.move(LabMove(KILL_BROKER, 0))
     stage.wait(3.0)
     stage.say("broker 1 becomes the coordinator")
-    stage.move(Move(COORDINATE, 1))
+    stage.move(LabMove(COORDINATE, 1))
     stage.wait(5.0)
 
 
@@ -171,7 +171,7 @@ def _third(stage: AnyStage) -> None:
 
 def _join(stage: AnyStage, who: int) -> None:
     stage.say(f"g_{who} joins")
-    stage.move(Move(Do.JOIN.value, who))
+    stage.move(LabMove(Do.JOIN.value, who))
     stage.wait(SETTLING_S)
 
 

@@ -263,7 +263,7 @@ COORDINATOR_MOVES = frozenset({COORDINATE, NO_COORDINATOR, KILL_BROKER, REVIVE_B
 """Moves that exist only in worlds with a group coordinator."""
 
 
-class Move(NamedTuple):
+class LabMove(NamedTuple):
     """One move of a run: an action of the simulator, or one of `LAB_MOVES`."""
 
     do: str
@@ -272,8 +272,8 @@ class Move(NamedTuple):
     value: float = 0.0
 
     @staticmethod
-    def of(action: Action) -> Move:
-        return Move(action.do.value, action.who, action.tp)
+    def of(action: Action) -> LabMove:
+        return LabMove(action.do.value, action.who, action.tp)
 
     @property
     def action(self) -> Action | None:
@@ -292,7 +292,7 @@ class Move(NamedTuple):
 _MOVE_KINDS = {do.value for do in Do} | set(LAB_MOVES)
 
 
-def parse_move(token: str) -> Move:
+def parse_move(token: str) -> LabMove:
     """Return the move of a token. Raises ConfigError."""
     do, who, where, value, *more = [*token.split(":"), "", "", ""][:4]
     topic, _, number = where.partition("~")
@@ -300,19 +300,19 @@ def parse_move(token: str) -> Move:
         if do not in _MOVE_KINDS or more or not math.isfinite(float(value or 0)):
             raise ValueError(token)
         tp = TopicPartition(topic, int(number)) if where else None
-        return Move(do, int(who) if who else -1, tp, float(value or 0))
+        return LabMove(do, int(who) if who else -1, tp, float(value or 0))
     except ValueError:
         raise ConfigError(
             f"{token[:60]!r} is not a move", where="moves", remedy="copy the whole address"
         ) from None
 
 
-def write_moves(moves: list[Move | None]) -> str:
+def write_moves(moves: list[LabMove | None]) -> str:
     """Return moves as text; consecutive None values (steps that the run chose itself) are written
     as a count."""
     parts: list[str] = []
     steps = 0
-    for move in [*moves, Move("")]:
+    for move in [*moves, LabMove("")]:
         if move is None:
             steps += 1
             continue
@@ -324,9 +324,9 @@ def write_moves(moves: list[Move | None]) -> str:
     return ",".join(parts)
 
 
-def read_moves(text: str) -> list[Move | None]:
+def read_moves(text: str) -> list[LabMove | None]:
     """Return the moves of `write_moves`. Raises ConfigError."""
-    moves: list[Move | None] = []
+    moves: list[LabMove | None] = []
     for token in filter(None, text.split(",")):
         if token.isdigit():
             moves += [None] * min(int(token), MAX_MOVES + 1)

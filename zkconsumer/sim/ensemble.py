@@ -17,9 +17,9 @@ from zkconsumer.sim.znodes import (
     READ,
     AccessRules,
     Acls,
-    Change,
     SetAcl,
     Tree,
+    ZnodeChange,
     acls_after,
     allows,
     parent_of,
@@ -184,7 +184,7 @@ class Replica:
         self.data = _without(self.data, session)
         self.child = _without(self.child, session)
 
-    def fire(self, change: Change, connections: Mapping[int, Connection]) -> None:
+    def fire(self, change: ZnodeChange, connections: Mapping[int, Connection]) -> None:
         """Notify the watchers of a change, in the order of the server's `DataTree`.
 
         A change ends the watch even if the connection may not read the znode and so gets no event
@@ -240,7 +240,7 @@ class Ensemble:
         self._zxid = 0
         self._has_quorum = True
         self._backup = Tree(rules), 0
-        self.history: list[Change] = []
+        self.history: list[ZnodeChange] = []
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -327,7 +327,7 @@ class Ensemble:
 
     # ---- the log --------------------------------------------------------------------------------
 
-    def _commit(self, changes: list[Change]) -> None:
+    def _commit(self, changes: list[ZnodeChange]) -> None:
         """Append a transaction to the log; the leader's tree already has its changes."""
         self._zxid += 1
         self.history += changes
@@ -360,7 +360,7 @@ class Ensemble:
             replica.fire(change, self._connections)
         replica.zxid = zxid
 
-    def _pending(self, replica: Replica) -> Iterator[Change]:
+    def _pending(self, replica: Replica) -> Iterator[ZnodeChange]:
         """Return the part of the log that the replica has not applied."""
         log = self.history
         return (log[at] for at in range(replica.applied, len(log)))

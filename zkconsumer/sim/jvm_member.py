@@ -71,7 +71,7 @@ from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.promises import ObservedWorld
 from zkconsumer.sim.random_search import draw_plan, heal, run_world
 from zkconsumer.sim.world import Watcher, World
-from zkconsumer.sim.znodes import Change, Write, parent_of
+from zkconsumer.sim.znodes import Write, ZnodeChange, parent_of
 
 Answer: TypeAlias = Any  # Any: the kind of the request has its type
 
@@ -784,7 +784,9 @@ class MixedMonitor(Monitor):
     def _too_late(self, world: ObservedWorld, who: int, tp: TopicPartition) -> bool:
         return who not in self._jvm and super()._too_late(world, who, tp)
 
-    def _released(self, world: ObservedWorld, who: int, tp: TopicPartition, entry: Change) -> None:
+    def _released(
+        self, world: ObservedWorld, who: int, tp: TopicPartition, entry: ZnodeChange
+    ) -> None:
         foreign = entry.old is not None and entry.old.stat.owner != entry.session
         if who in self._jvm and foreign:
             self.by_hand.add(tp)

@@ -30,7 +30,7 @@ from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.plan import FAULTS, Action, Do
 from zkconsumer.sim.promises import Memory, ObservedWorld, assigned
 from zkconsumer.sim.world import Watcher, World
-from zkconsumer.sim.znodes import Change, parent_of
+from zkconsumer.sim.znodes import ZnodeChange, parent_of
 
 COMMIT_SLACK_S = 2.0
 """Seconds, beyond the commit interval, within which a member that can commit must store a finished
@@ -347,7 +347,7 @@ class Monitor(Memory, Watcher):
         self.owed.setdefault(tp, (epoch, offset, could_s))
         promises.stores_in_time.check(self, who, tp, limit_s)
 
-    def written(self, world: ObservedWorld, entry: Change) -> None:
+    def written(self, world: ObservedWorld, entry: ZnodeChange) -> None:
         """Check one write in ZooKeeper's history."""
         if "/" not in entry.path:
             return
@@ -374,7 +374,7 @@ class Monitor(Memory, Watcher):
             promises.claims_for_its_own_thread.check(world.members[who], tp, write, thread)
 
     def _by_hand(
-        self, world: ObservedWorld, kind: ZnodeKind, tp: TopicPartition, entry: Change
+        self, world: ObservedWorld, kind: ZnodeKind, tp: TopicPartition, entry: ZnodeChange
     ) -> None:
         """Record a write of a client that is not a member."""
         sessions = {link.session for link in world.links}
@@ -390,7 +390,9 @@ class Monitor(Memory, Watcher):
         elif paths.locate(parent_of(entry.path)).kind is ZnodeKind.EDITS:
             self.edited.update({tp: self.stored.get(tp, 0) for tp in self.unmarked})
 
-    def _released(self, world: ObservedWorld, who: int, tp: TopicPartition, entry: Change) -> None:
+    def _released(
+        self, world: ObservedWorld, who: int, tp: TopicPartition, entry: ZnodeChange
+    ) -> None:
         is_foreign = entry.old is not None and entry.old.stat.owner != entry.session
         promises.releases_only_its_own.check(self, who, tp, is_foreign=is_foreign)
         promises.delivery_stops_before_the_release.check(world, who, tp)

@@ -23,7 +23,7 @@ from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.plan import Action
 from zkconsumer.sim.world import Watcher, World
-from zkconsumer.sim.znodes import Change, End
+from zkconsumer.sim.znodes import End, ZnodeChange
 from zkconsumer.trace import Digest, header, transition
 
 QUIET = frozenset({Code.OK, Code.BROKEN})
@@ -112,7 +112,7 @@ class Recorder(kernel.Recorder[World], Watcher):
         for _, changes in groupby(news, lambda change: change.zxid):
             self._transaction(world, list(changes))
 
-    def _transaction(self, world: World, changes: list[Change]) -> None:
+    def _transaction(self, world: World, changes: list[ZnodeChange]) -> None:
         first = changes[0]
         ended = first.write.value if isinstance(first.write, End) else None
         extra: JsonObject = {}
@@ -123,7 +123,7 @@ class Recorder(kernel.Recorder[World], Watcher):
         self._put(world, member=member, writes=writes, **extra)
 
 
-def _shown(change: Change) -> list[str]:
+def _shown(change: ZnodeChange) -> list[str]:
     sign = "+" if change.old is None else "-" if change.new is None else "="
     data = change.new.data if change.new is not None else None
     text = (data or b"").decode(errors="replace")

@@ -120,7 +120,7 @@ class AccessRules(NamedTuple):
 NEWEST = AccessRules()
 
 
-class Change(NamedTuple):
+class ZnodeChange(NamedTuple):
     """One entry of the log: what one write did to one znode, and in which session.
 
     The changes of one transaction have the same `zxid`. The end of a session is a transaction too:
@@ -162,7 +162,7 @@ def allows(acls: Acls, path: str, permission: str, auth: Collection[str]) -> boo
     )
 
 
-def acls_after(acls: Acls, change: Change) -> Acls:
+def acls_after(acls: Acls, change: ZnodeChange) -> Acls:
     """Return the access control lists after a change."""
     path = change.path
     if isinstance(change.write, _WITH_ACL):
@@ -201,7 +201,7 @@ class Tree:
 
     def plan(
         self, write: Write, *, zxid: int, session: int, auth: Collection[str]
-    ) -> Change | Reply | None:
+    ) -> ZnodeChange | Reply | None:
         """Return the change that `write` would make, None for a check without a change, or the
         refusal.
         """
@@ -222,7 +222,7 @@ class Tree:
                     return BAD_VERSION
                 czxid, _, before, owner, _ = old.stat
                 new = Node(data, Stat(czxid, zxid, before + 1, owner))
-                return Change(zxid, session, write, path, old, new)
+                return ZnodeChange(zxid, session, write, path, old, new)
             case rq.Check(_, version):
                 if self.acls and not self.allows(path, READ, auth):
                     return NO_AUTH
@@ -230,11 +230,11 @@ class Tree:
             case SetAcl():
                 if self.acls and not self.allows(path, ADMIN, auth):
                     return NO_AUTH
-                return Change(zxid, session, write, path, old, old)
+                return ZnodeChange(zxid, session, write, path, old, old)
 
     def _create(
         self, write: rq.Create, zxid: int, session: int, auth: Collection[str]
-    ) -> Change | Reply:
+    ) -> ZnodeChange | Reply:
         path = write.path
         parent = parent_of(path)
         above = self.nodes.get(parent)
@@ -251,11 +251,11 @@ class Tree:
         if above.stat.owner:
             return NO_CHILDREN
         node = Node(write.data, Stat(zxid, zxid, 0, session if write.ephemeral else 0))
-        return Change(zxid, session, write, path, None, node)
+        return ZnodeChange(zxid, session, write, path, None, node)
 
     def _delete(
         self, write: rq.Delete, zxid: int, session: int, auth: Collection[str]
-    ) -> Change | Reply:
+    ) -> ZnodeChange | Reply:
         path = write.path
         if path == "/":
             return BAD_ARGUMENTS
@@ -271,19 +271,19 @@ class Tree:
             return BAD_VERSION
         if path in self.names:
             return NOT_EMPTY
-        return Change(zxid, session, write, path, old, None)
+        return ZnodeChange(zxid, session, write, path, old, None)
 
     def _creates(self, parent: str) -> int:
         """Return how many children were ever created below a znode."""
         return (self.cversions.get(parent, 0) + len(self.names.get(parent, ()))) // 2
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: ZnodeChange) -> None:
         """Make a planned change."""
         self._put(change.path, change.old, change.new)
         self._count(change, 1)
         self.acls = acls_after(self.acls, change)
 
-    def revert(self, changes: Sequence[Change], acls: Acls) -> None:
+    def revert(self, changes: Sequence[ZnodeChange], acls: Acls) -> None:
         """Undo the last changes; `acls` are the lists before them."""
         for change in reversed(changes):
             self._put(change.path, change.new, change.old)
@@ -299,7 +299,7 @@ class Tree:
         if old is None:
             self._add_name(path)
 
-    def _count(self, change: Change, by: int) -> None:
+    def _count(self, change: ZnodeChange, by: int) -> None:
         if change.old is not None and change.new is not None:
             return
         if change.old is None:

@@ -27,12 +27,12 @@ from zkconsumer.sim.znodes import (
     OPEN,
     SUPER,
     AccessRules,
-    Change,
     CreateSequential,
     CreateWithAcl,
     End,
     SetAcl,
     Write,
+    ZnodeChange,
 )
 
 Request = rq.Request | rq.Rights | Write
@@ -245,10 +245,10 @@ class SimZooKeeper(Ensemble):
             return
         zxid, nodes = self._zxid + 1, self._leader.nodes
         mine = sorted(path for path, node in nodes.items() if node.stat.owner == session)
-        changes = [Change(zxid, session, end, path, nodes[path], None) for path in mine]
+        changes = [ZnodeChange(zxid, session, end, path, nodes[path], None) for path in mine]
         for change in changes:
             self._leader.apply(change)
-        self._commit([*changes, Change(zxid, session, end, "", None, None)])
+        self._commit([*changes, ZnodeChange(zxid, session, end, "", None, None)])
 
     def ping(self, session: int, now: float) -> bool:
         """Receive a ping; return whether the replica answers. It does so without asking its
@@ -393,7 +393,7 @@ class SimZooKeeper(Ensemble):
         """
         leader, zxid = self._leader, self._zxid + 1
         acls = leader.acls
-        changes: list[Change] = []
+        changes: list[ZnodeChange] = []
         results: list[object] = []
         for write in writes:
             change = leader.plan(write, zxid=zxid, session=session, auth=auth)
@@ -467,7 +467,7 @@ class SimZooKeeper(Ensemble):
 _UPDATES = (rq.SetData, SetAcl)
 
 
-def _result(write: Write, change: Change | None) -> str | Stat | bool:
+def _result(write: Write, change: ZnodeChange | None) -> str | Stat | bool:
     """Return what kazoo returns for an element of a successful transaction."""
     if isinstance(write, rq.Create) and change:
         return change.path

@@ -20,7 +20,7 @@ from zkconsumer.errors import FakeServerError, InvalidNameError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import JsonObject, TopicPartition
 from zkconsumer.protocol.requests import Create, SetData
-from zkconsumer.sim.znodes import Change
+from zkconsumer.sim.znodes import ZnodeChange
 from zkconsumer.testing.broker_versions import BrokerProfile
 from zkconsumer.testing.clock import Clock
 from zkconsumer.testing.cluster_metadata import (
@@ -312,7 +312,7 @@ class Controller:
 
     # ---- following ZooKeeper --------------------------------------------------------------------
 
-    def _noticed(self, change: Change) -> None:
+    def _noticed(self, change: ZnodeChange) -> None:
         """Follow a change of ZooKeeper soon; the transaction may have further changes."""
         if not self._is_running:
             return

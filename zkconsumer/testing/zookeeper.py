@@ -14,7 +14,7 @@ from zkconsumer.errors import FakeServerError
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.requests import Code, Reply
-from zkconsumer.sim.znodes import Change, parent_of
+from zkconsumer.sim.znodes import ZnodeChange, parent_of
 from zkconsumer.testing.clock import Clock
 from zkconsumer.testing.faults import Delay, Fault, Injection
 from zkconsumer.testing.server import Port, ServerEngine
@@ -253,11 +253,11 @@ class FakeZooKeeper:
             lambda: {path: node.data for path, node in self._service.sim.nodes.items()}
         )
 
-    def listen(self, listener: Callable[[Change], object]) -> None:
+    def listen(self, listener: Callable[[ZnodeChange], object]) -> None:
         """Call `listener` with each later change of a znode, on the server's thread."""
         self._call(lambda: self._service.listeners.append(listener))
 
-    def forget(self, listener: Callable[[Change], object]) -> None:
+    def forget(self, listener: Callable[[ZnodeChange], object]) -> None:
         """End `listen`."""
         self._call(lambda: self._service.listeners.remove(listener))
 

@@ -18,7 +18,7 @@ from typing import Final
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.requests import Code, Reply, Stat
-from zkconsumer.sim.znodes import AccessRules, Change, SetAcl, parent_of
+from zkconsumer.sim.znodes import AccessRules, SetAcl, ZnodeChange, parent_of
 from zkconsumer.sim.zookeeper import MAX_REQUEST_BYTES, NotConnected, SimZooKeeper
 from zkconsumer.testing import zookeeper_wire as wire
 from zkconsumer.testing.clock import Clock
@@ -43,7 +43,7 @@ class _Metadata:
         self.pzxids: dict[str, int] = {}
         self.aversions: dict[str, int] = {}
 
-    def note(self, change: Change, now_ms: int) -> None:
+    def note(self, change: ZnodeChange, now_ms: int) -> None:
         """Take a change of the log."""
         path = change.path
         self.times_ms[change.zxid] = now_ms
@@ -148,7 +148,7 @@ class ZooKeeperService:
         self.connections: dict[int, ClientConnection] = {}
         self.injections: Injections[tuple[int, ZooKeeperCall]] = Injections()
         self.isolated: set[int] = set()
-        self.listeners: list[Callable[[Change], object]] = []
+        self.listeners: list[Callable[[ZnodeChange], object]] = []
         self._locals: set[int] = set()  # living sessions of the test's process
         self._metadata = self._backup = _Metadata()
         self._noted = 0

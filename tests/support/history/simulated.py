@@ -20,7 +20,7 @@ from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import run, world_of
 from zkconsumer.sim.world import Watcher, Watchers, World
-from zkconsumer.sim.znodes import Change, End
+from zkconsumer.sim.znodes import End, ZnodeChange
 
 BEGIN_MS = 1_700_000_000_000
 WRITES = (rq.Multi, rq.Create, rq.SetData, rq.Delete)
@@ -94,7 +94,7 @@ class LogOfWorld(Watcher):
         for _, changes in groupby(news, lambda change: change.zxid):
             self._transaction(tuple(changes))
 
-    def _transaction(self, changes: tuple[Change, ...]) -> None:
+    def _transaction(self, changes: tuple[ZnodeChange, ...]) -> None:
         if not changes[0].session:  # In the simulator, every client with all rights is number 0.
             others = OTHERS + self.log.zxid
             changes = tuple(change._replace(session=others) for change in changes)
@@ -117,7 +117,7 @@ class LogOfWorld(Watcher):
         return truth, self.reports.with_zxids(self.zxids)
 
 
-def encoded(change: Change) -> tuple[int, bytes]:
+def encoded(change: ZnodeChange) -> tuple[int, bytes]:
     """Return the type and the record of one change of a znode."""
     if change.new is None:
         return tx.DELETE, logs.sized(change.path)

@@ -24,7 +24,7 @@ from zkconsumer.protocol.group_assignment import AssignmentFailure, GroupInput, 
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind, locate, locate_below_chroot
 from zkconsumer.protocol.releases import DEFAULT, Profile, profile
-from zkconsumer.sim.znodes import Change, End
+from zkconsumer.sim.znodes import End, ZnodeChange
 
 QUIET_MS, STUCK_MS, ORPHAN_MS, SILENCE_MS = 5_000, 10_000, 5_000, 60_000
 STORM, STORM_MS, FLAP_MS = 5, 300_000, 600_000
@@ -45,7 +45,7 @@ class Moment:
     zxid: int
     t_ms: int
     session: int
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ZnodeChange, ...] = ()
     is_refused: bool = False
 
 
@@ -179,7 +179,7 @@ class Truth:
                 self.states.append(self._now)
                 before = self._now
 
-    def _member(self, moment: Moment, change: Change, name: str) -> None:
+    def _member(self, moment: Moment, change: ZnodeChange, name: str) -> None:
         if change.old is None:
             self._sessions[name] = change.session
         session = self._sessions[name]
@@ -187,7 +187,7 @@ class Truth:
         self.used.add(session)
         self._now = replace(self._now, members=_with(self._now.members, name, change))
 
-    def _owner(self, moment: Moment, change: Change, tp: TopicPartition) -> None:
+    def _owner(self, moment: Moment, change: ZnodeChange, tp: TopicPartition) -> None:
         owners = dict(self._now.owners)
         if change.new is None:
             one = self._open.pop(tp)
@@ -210,7 +210,9 @@ class Truth:
             owners[tp] = thread
         self._now = replace(self._now, owners=owners)
 
-    def _offset(self, moment: Moment, change: Change, tp: TopicPartition, *, edited: bool) -> None:
+    def _offset(
+        self, moment: Moment, change: ZnodeChange, tp: TopicPartition, *, edited: bool
+    ) -> None:
         if change.new is None:
             self.deleted.append(moment.zxid)
             self._last.pop(tp, None)
@@ -389,7 +391,9 @@ def _stuck_in(state: State, wanted: Mapping[TopicPartition, str]) -> Iterator[Ro
         yield "member gave up", state.t_ms, consumer
 
 
-def _with(before: Mapping[str, bytes | None], name: str, change: Change) -> dict[str, bytes | None]:
+def _with(
+    before: Mapping[str, bytes | None], name: str, change: ZnodeChange
+) -> dict[str, bytes | None]:
     after = dict(before)
     if change.new is None:
         after.pop(name, None)
@@ -398,13 +402,13 @@ def _with(before: Mapping[str, bytes | None], name: str, change: Change) -> dict
     return after
 
 
-def _is_mark(change: Change, group: str) -> bool:
+def _is_mark(change: ZnodeChange, group: str) -> bool:
     at = locate_below_chroot(change.path)[1]
     is_new = change.old is None and change.new is not None
     return at.kind is ZnodeKind.EDITS and at.group == group and bool(at.name) and is_new
 
 
-def _event(change: Change, session: int) -> str:
+def _event(change: ZnodeChange, session: int) -> str:
     if change.new is not None:
         return "joined" if change.old is None else "changed"
     if change.write is End.EXPIRED:
@@ -412,7 +416,7 @@ def _event(change: Change, session: int) -> str:
     return "left" if change.session == session else "removed"
 
 
-def _end(change: Change, session: int) -> str:
+def _end(change: ZnodeChange, session: int) -> str:
     if isinstance(change.write, End):
         return "expired" if change.write is End.EXPIRED else "closed"
     return "released" if change.session == session else "removed"

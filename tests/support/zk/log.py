@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Node, Stat
-from zkconsumer.sim.znodes import Change, End
+from zkconsumer.sim.znodes import End, ZnodeChange
 
 CREATES = (1, 15)  # The types of transactions that create a znode: create and create2.
 DELETE, SET_DATA, MULTI, SESSION, CLOSE, ERROR = 2, 5, 14, -10, -11, -1
@@ -111,7 +111,7 @@ class Written(NamedTuple):
     t_ms: int
     zxid: int
     session: int
-    change: Change | None
+    change: ZnodeChange | None
     forced: bool = False
 
 
@@ -142,7 +142,7 @@ class Tree:
         owned = [p for p, node in self._nodes.items() if node.stat.owner == entry.session]
         for path in owned:
             yield self._changed(entry, end, path, None)
-        change = Change(entry.zxid, entry.session, end, "", None, None)
+        change = ZnodeChange(entry.zxid, entry.session, end, "", None, None)
         yield Written(entry.t_ms, entry.zxid, entry.session, change, forced=bool(entry.call))
 
     def _write(self, entry: Entry, kind: int, body: bytes) -> Iterator[Written]:
@@ -173,7 +173,7 @@ class Tree:
         old = self._nodes.pop(path, None)
         if new is not None:
             self._nodes[path] = new
-        change = Change(entry.zxid, entry.session, write, path, old, new)
+        change = ZnodeChange(entry.zxid, entry.session, write, path, old, new)
         return Written(entry.t_ms, entry.zxid, entry.session, change)
 
 

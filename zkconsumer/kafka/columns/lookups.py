@@ -74,9 +74,6 @@ _SLOWEST: Final = 8.0
 # Maximum number of leaders that are asked at the same time.
 _MOST_THREADS: Final = 32
 
-# From this version of the metadata request on (0.11), brokers create no topic if the client forbids
-# it.
-_CREATES_NOTHING: Final = 4
 # Maximum number of bytes that `Lookup.without_messages` reads from a partition. A transaction
 # marker has 78 bytes.
 TAIL_BYTES: Final = 4096
@@ -242,21 +239,6 @@ class Lookup:
             return self._metadata(None, timeout_s)
         except AuthenticationError as error:
             raise error.error from error
-
-    def create_topics(self, timeout_s: float) -> bool:
-        """Return whether a broker may create a topic that a metadata request names (before 0.11).
-
-        A broker that does not answer counts as one that may.
-        """
-        for address in self._addresses:
-            try:
-                one = connect(address, self._settings, timeout_s)
-            except (*LOST, AuthenticationError):
-                return True
-            one.close()
-            if one.versions.get(requests.METADATA, 0) < _CREATES_NOTHING:
-                return True
-        return False
 
     def _metadata(self, wanted: Sequence[str] | None, timeout_s: float) -> Metadata:
         return self._any(

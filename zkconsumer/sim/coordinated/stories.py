@@ -94,10 +94,6 @@ class CoordinatedStory(Story[Director]):
         """The number of members."""
         return int(self.plan.get("members", Plan.members))
 
-    def decided_in(self, protocol: str) -> str:
-        """Return the function that decides in this protocol."""
-        return self.decided[protocol == "consumer"]
-
     def world(self, protocol: str, watcher: Value) -> World:
         """Return the story's world before its first action."""
         return World(plan_for(protocol, self.properties, **self.plan), watcher)
