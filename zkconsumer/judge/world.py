@@ -17,7 +17,7 @@ from zkconsumer.judge.judging import GroupScore
 from zkconsumer.judge.member import ProgramMember
 from zkconsumer.judge.program import Program
 from zkconsumer.lab.camera import sentence
-from zkconsumer.lab.worlds import Move
+from zkconsumer.lab.worlds import LabMove
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Reply
@@ -30,7 +30,7 @@ from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.promises import ObservedWorld
 from zkconsumer.sim.stage import ORDINARY
 from zkconsumer.sim.world import Watcher, World
-from zkconsumer.sim.znodes import Change
+from zkconsumer.sim.znodes import ZnodeChange
 
 
 class JudgedWorld(MixedWorld):
@@ -55,7 +55,7 @@ class JudgedWorld(MixedWorld):
     def act(self, action: Action) -> None:
         """Perform one action; announce it first if a story must show it."""
         if self.announce is not None and action.do not in ORDINARY:
-            self.announce(sentence(self, Move.of(action)))
+            self.announce(sentence(self, LabMove.of(action)))
         super().act(action)
 
     def new_member(self, who: int) -> SimMember:
@@ -213,7 +213,9 @@ class JudgeMonitor(MixedMonitor):
         if who >= self._programs:
             super()._is_on_time(world, who)
 
-    def _released(self, world: ObservedWorld, who: int, tp: TopicPartition, entry: Change) -> None:
+    def _released(
+        self, world: ObservedWorld, who: int, tp: TopicPartition, entry: ZnodeChange
+    ) -> None:
         if who >= self._programs:
             super()._released(world, who, tp, entry)
             return
