@@ -20,7 +20,7 @@ from support.zk.client import peer_of
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.zk.observer import Observer
+from zkconsumer.testing import groups
 
 PARTITIONS = 4
 
@@ -34,10 +34,7 @@ def arguments(sandbox: Sandbox, topic: str) -> tuple[str, ...]:
 
 def committed(sandbox: Sandbox, group: str) -> int:
     """Return the number of messages that the group has committed: the sum of its offsets."""
-    with Observer(sandbox.zookeeper_connect, group) as observer:
-        offsets = observer.snapshot().offsets
-    assert all(isinstance(offset, int) for offset in offsets.values()), offsets
-    return sum(offset for offset in offsets.values() if isinstance(offset, int))
+    return sum(groups.committed(sandbox.zookeeper_connect, group).values())
 
 
 def said(err: str) -> list[str]:

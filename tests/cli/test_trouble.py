@@ -10,8 +10,7 @@ from cli.conftest import Run, Spawn
 from support.zk.client import peer_of
 
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.process import until
-from zkconsumer.zk.observer import Observer
+from zkconsumer.testing import wait_until_settled
 
 Unique = Callable[[str], str]
 
@@ -61,8 +60,7 @@ def test_more_consumers_than_partitions(
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     # The assignor sorts the consumers by their ids.
     spawn("consume", *connect, "--property", "consumer.id=a")
-    with Observer(sandbox.zookeeper_connect, topic) as observer:
-        assert until(lambda: observer.count_owners(topic) > 0, limit_s=60.0)
+    wait_until_settled(sandbox.zookeeper_connect, topic, members=1)
     code, out, err = run("consume", *connect, "--property", "consumer.id=b", "--idle-timeout", "6")
     assert (code, out) == (0, "")
     reason = "the group has more consumer threads than the topic has partitions"

@@ -17,7 +17,7 @@ from support.wait import eventually
 
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port
-from zkconsumer.zk.observer import Observer
+from zkconsumer.testing import groups
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PARTITIONS = 4
@@ -51,9 +51,7 @@ def _running(example: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _committed(sandbox: Sandbox, group: str) -> int:
-    with Observer(sandbox.zookeeper_connect, group) as observer:
-        offsets = observer.snapshot().offsets.values()
-    return sum(offset for offset in offsets if isinstance(offset, int))
+    return sum(groups.committed(sandbox.zookeeper_connect, group).values())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.releases import profile
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.zk.observer import Observer
+from zkconsumer.testing import groups
 
 Join = Callable[..., ConsumerConnector]
 TOPIC_PARTITIONS = 11  # One number has two digits, so that the two orders differ.
@@ -67,9 +67,8 @@ def join(sandbox: Sandbox, topic: str, stack: ExitStack) -> Join:
 
 
 def owners(sandbox: Sandbox, topic: str) -> dict[int, str]:
-    with Observer(sandbox.zookeeper_connect, topic) as observer:
-        found = observer.snapshot().owners
-    return {tp.partition: owner.thread[len(topic) + 1 :] for tp, owner in found.items()}
+    found = groups.owners(sandbox.zookeeper_connect, topic)
+    return {tp.partition: thread[len(topic) + 1 :] for tp, thread in found.items()}
 
 
 def test_a_member_with_another_order_is_named(sandbox: Sandbox, topic: str, join: Join) -> None:

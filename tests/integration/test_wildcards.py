@@ -17,7 +17,7 @@ from zkconsumer import ConsumerConfig, ConsumerConnector, black_list, white_list
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import list_topics
-from zkconsumer.zk.observer import Observer
+from zkconsumer.testing import groups
 
 Join = Callable[..., ConsumerConnector]
 
@@ -47,16 +47,15 @@ def join(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Join:
 
 
 @pytest.fixture
-def owners(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Callable[[], dict[str, str]]:
+def owners(sandbox: Sandbox, prefix: str) -> Callable[[], dict[str, str]]:
     """Return 'topic without the prefix-partition' -> consumer thread without the group."""
     group = prefix.rstrip(".")
-    observer = stack.enter_context(Observer(sandbox.zookeeper_connect, group))
 
     def now() -> dict[str, str]:
-        found = observer.snapshot().owners
+        found = groups.owners(sandbox.zookeeper_connect, group)
         return {
-            str(tp).removeprefix(prefix): owner.thread.removeprefix(f"{group}_")
-            for tp, owner in found.items()
+            str(tp).removeprefix(prefix): thread.removeprefix(f"{group}_")
+            for tp, thread in found.items()
         }
 
     return now

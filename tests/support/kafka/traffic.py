@@ -13,17 +13,17 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from support.wait import LIMIT_S, wait_for
 from zkconsumer.protocol.model import TopicPartition
 
-# Seconds between two messages.
-PACE_S = 0.004
-
 
 class Traffic:
-    """Produces small messages to all partitions in turn until it is stopped.
+    """Produces `burst` small messages every `pace_s` seconds, to all partitions in turn.
 
     `cluster` has librdkafka's settings for the connection to the brokers.
     """
 
-    def __init__(self, cluster: Mapping[str, str | bool]) -> None:
+    def __init__(
+        self, cluster: Mapping[str, str | bool], *, burst: int = 1, pace_s: float = 0.004
+    ) -> None:
+        self._burst, self._pace_s = burst, pace_s
         self.produced: dict[TopicPartition, set[int]] = defaultdict(set)
         self.partitions: list[TopicPartition] = []
         self._over = threading.Event()
@@ -40,6 +40,11 @@ class Traffic:
             }
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def count(self) -> int:
+        """The number of messages that the brokers have accepted."""
+        return sum(map(len, self.produced.values()))
 
     def burst(self, partition: TopicPartition, count: int) -> None:
         """Produce `count` messages to one partition, without waiting for the broker's answer."""
@@ -76,9 +81,9 @@ class Traffic:
     def _run(self) -> None:
         try:
             for number in itertools.count():
-                if self._over.wait(PACE_S):
+                if self._over.wait(self._pace_s):
                     return
-                self.burst(self.partitions[number % len(self.partitions)], 1)
+                self.burst(self.partitions[number % len(self.partitions)], self._burst)
                 self._producer.poll(0)
         except (KafkaException, AssertionError) as error:  # `stop` raises this error.
             self._failures.append(error)

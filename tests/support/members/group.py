@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from support.wait import LIMIT_S, eventually
-from support.zk.client import peer_of
+from support.zk.client import OtherClient, peer_of
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.status import Status
@@ -107,6 +107,7 @@ class Group:
         self.sandbox, self.name, self.topic = sandbox, name, topic
         self._stack = stack
         self.admin = stack.enter_context(peer_of(sandbox.zookeeper_connect))
+        self._other = OtherClient(self.admin, name)
 
     def member(self, suffix: str = "m", **settings: Any) -> MemberUnderTest:
         """Return a connected member without a subscription; it leaves at the end of the test."""
@@ -156,22 +157,15 @@ class Group:
 
     def write(self, partition: int, payload: bytes) -> None:
         """Let another client write an offset znode."""
-        self.admin.ensure_path(self.offset(partition))
-        self.admin.set(self.offset(partition), payload)
+        self._other.write(self.tp(partition), payload)
 
     def hold(self, partition: int, thread: str = "somebody-0") -> None:
         """Let a session of another client claim a partition."""
-        self.admin.create(self.owner(partition), thread.encode(), ephemeral=True, makepath=True)
+        self._other.take(self.tp(partition), thread)
 
     def edit(self, partition: int, offset: int) -> None:
         """Set an offset as an operator's tool does: the write and its mark in one transaction."""
-        parent = paths.edits(self.name)
-        self.admin.ensure_path(parent)
-        transaction = self.admin.transaction()
-        transaction.set_data(self.offset(partition), str(offset).encode())
-        transaction.create(paths.edit(self.name, len(self.admin.get_children(parent))))
-        results = transaction.commit()
-        assert not any(isinstance(result, Exception) for result in results), results
+        self._other.edit(self.tp(partition), offset)
 
 
 @contextmanager

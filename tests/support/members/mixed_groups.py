@@ -75,30 +75,14 @@ class GroupSetup:
         return profile(self.releases[0]) if self.strategy is Strategy.ROUND_ROBIN else DEFAULT
 
 
-class Flow(Traffic):
-    """Produces five messages to every partition ten times a second."""
-
-    def _run(self) -> None:
-        try:
-            while not self._over.wait(0.1):
-                for partition in list(self.partitions):
-                    self.burst(partition, 5)
-                self._producer.poll(0)
-        except Exception as error:  # noqa: BLE001 - a thread's boundary; `stop` shows it
-            self._failures.append(error)
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.produced.values()))
-
-
 class Topics:
     """The topics that all groups of a scenario consume, and the messages for them."""
 
     def __init__(self, sandbox: Sandbox, topics: Iterable[str], stack: ExitStack) -> None:
         self.sandbox, self.topics = sandbox, tuple(topics)
         self.counts: dict[str, int] = {}
-        self.flow = Flow(client_settings(sandbox.zookeeper_connect))
+        cluster = client_settings(sandbox.zookeeper_connect)
+        self.flow = Traffic(cluster, burst=10, pace_s=0.02)
         stack.callback(self.flow.stop)
 
     def create(self, topic: str, partitions: int) -> None:

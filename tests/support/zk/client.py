@@ -40,11 +40,39 @@ def tps(*numbers: int, topic: str = "t") -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in numbers]
 
 
-class Client:
-    """The session of a member; `peer` is another client, which plays other members and tools."""
+class OtherClient:
+    """Another client of a group, which plays other members and tools in the session `peer`."""
+
+    def __init__(self, peer: KazooClient, group: str) -> None:
+        self.group, self.peer = group, peer
+
+    def take(self, tp: TopicPartition, thread: str = "g_other-0") -> None:
+        """Let another session claim a partition."""
+        path = paths.owner(self.group, tp)
+        self.peer.create(path, thread.encode(), ephemeral=True, makepath=True)
+
+    def write(self, tp: TopicPartition, payload: bytes) -> None:
+        """Let another client write an offset znode."""
+        path = paths.offset(self.group, tp)
+        self.peer.ensure_path(path)
+        self.peer.set(path, payload)
+
+    def edit(self, tp: TopicPartition, offset: int) -> None:
+        """Set an offset as an operator's tool does: the write and its mark in one transaction."""
+        self.peer.ensure_path(paths.edits(self.group))
+        count = len(self.peer.get_children(paths.edits(self.group)))
+        transaction = self.peer.transaction()
+        transaction.set_data(paths.offset(self.group, tp), str(offset).encode())
+        transaction.create(paths.edit(self.group, count))
+        results = transaction.commit()
+        assert not any(isinstance(result, Exception) for result in results), results
+
+
+class Client(OtherClient):
+    """The session of a member, beside the other client."""
 
     def __init__(self, connect: str, group: str, peer: KazooClient, consumer: str) -> None:
-        self.group, self.peer = group, peer
+        super().__init__(peer, group)
         self.thread = f"{consumer}-0"
         self.watches: list[tuple[str, str]] = []
         self.reads: list[str] = []  # the paths that `run` has read since a test emptied this list
@@ -117,26 +145,6 @@ class Client:
                 data, stat = self.peer.get(self.owner(tp))
                 found[tp] = (data, stat.ephemeralOwner)
         return found
-
-    def take(self, tp: TopicPartition, thread: str = "g_other-0") -> None:
-        """Let another session claim a partition."""
-        self.peer.create(self.owner(tp), thread.encode(), ephemeral=True, makepath=True)
-
-    def write(self, tp: TopicPartition, payload: bytes) -> None:
-        """Let another client write an offset znode."""
-        path = self.offset(tp)
-        self.peer.ensure_path(path)
-        self.peer.set(path, payload)
-
-    def edit(self, tp: TopicPartition, offset: int) -> None:
-        """Set an offset as an operator's tool does: the write and its mark in one transaction."""
-        self.peer.ensure_path(paths.edits(self.group))
-        count = len(self.peer.get_children(paths.edits(self.group)))
-        transaction = self.peer.transaction()
-        transaction.set_data(self.offset(tp), str(offset).encode())
-        transaction.create(paths.edit(self.group, count))
-        results = transaction.commit()
-        assert not any(isinstance(result, Exception) for result in results), results
 
 
 @contextmanager
