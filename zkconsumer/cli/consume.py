@@ -81,7 +81,7 @@ PROGRESS_INTERVAL_S = 0.25
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-class Output(Enum):
+class MessageFormat(Enum):
     """Output format of a message."""
 
     RAW = "raw"  # the value's bytes and a newline
@@ -92,11 +92,11 @@ class Output(Enum):
     ARROW = "arrow"  # Arrow's IPC files; only with --to
 
 
-_LINES: Mapping[Output, Lines] = {
-    Output.RAW: raw_lines,
-    Output.HEX: hex_lines,
-    Output.JSONL: json_lines,
-    Output.JSON: parsed_lines,
+_LINES: Mapping[MessageFormat, Lines] = {
+    MessageFormat.RAW: raw_lines,
+    MessageFormat.HEX: hex_lines,
+    MessageFormat.JSONL: json_lines,
+    MessageFormat.JSON: parsed_lines,
 }
 
 
@@ -139,7 +139,7 @@ To = Annotated[
 ]
 
 Format = Annotated[
-    Output,
+    MessageFormat,
     typer.Option(
         "--output",
         "-o",
@@ -188,7 +188,7 @@ def consume(
     max_messages: Annotated[
         int | None, typer.Option(min=1, help="Stop after this number of messages.")
     ] = None,
-    output: Format = Output.RAW,
+    output: Format = MessageFormat.RAW,
     to: To = None,
     file_mb: FileMb = 256,
     file_seconds: FileSeconds = 60.0,
@@ -267,7 +267,7 @@ def _without_group(
     topic: list[str] | None,
     offset: str,
     *,
-    output: Output,
+    output: MessageFormat,
     member: Mapping[str, object],
     max_messages: int | None,
     idle_timeout_s: float | None,
@@ -299,18 +299,18 @@ def _without_group(
         )
 
 
-def _check_format(output: Output, to: Path | None) -> None:
+def _check_format(output: MessageFormat, to: Path | None) -> None:
     """Raises ConfigError for a format that does not fit the destination."""
-    if to is None and output in (Output.PARQUET, Output.ARROW):
+    if to is None and output in (MessageFormat.PARQUET, MessageFormat.ARROW):
         raise ConfigError(
             f"{output.value} is not written to standard output",
             where="--output",
             remedy="name a directory with --to DIRECTORY, or use --output raw or jsonl",
         )
-    if to is not None and output in (Output.RAW, Output.HEX, Output.JSON):
+    if to is not None and output in (MessageFormat.RAW, MessageFormat.HEX, MessageFormat.JSON):
         raise ConfigError(
             f"{output.value} values are not written to files: a reader could not separate them"
-            if output is not Output.JSON
+            if output is not MessageFormat.JSON
             else "the format json is not written to files",
             where="--to",
             remedy="use --output parquet, arrow or jsonl",

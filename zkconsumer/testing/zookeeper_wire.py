@@ -75,7 +75,7 @@ LACKING: Final[dict[int, str]] = {
 }
 """Requests of real servers that the fake refuses, with their names."""
 
-PING_XID, AUTH_XID, EVENT_XID = -2, -4, -1
+EVENT_XID = -1
 
 
 class KeeperCode(IntEnum):
