@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 import _records
 from _bench import Result, add_json, at_least, at_most, show, without_goal
 from kazoo.client import KazooClient
-from support.members.crew import SESSION_S, Crew, MemberProcess, expire_member, frozen
+from support.members.crew import BRIEF, Crew, MemberProcess, expire_member, frozen
 from support.members.evidence import Evidence
 from support.wait import wait_for
 from support.zk.proxies import (
@@ -89,7 +89,7 @@ class Bench:
 
 def pair(crew: Crew, **second: object) -> tuple[MemberProcess, MemberProcess]:
     """Return two members that receive messages."""
-    members = crew.join(), crew.join(**second)
+    members = crew.join(**BRIEF), crew.join(**BRIEF, **second)
     crew.settle(*members)
     crew.flowing(*members)
     return members
@@ -101,9 +101,9 @@ def pair(crew: Crew, **second: object) -> tuple[MemberProcess, MemberProcess]:
 def kill(bench: Bench, rounds: int) -> list[Result]:
     took: list[float] = []
     with bench.crew() as (crew, _):
-        first = crew.join()
+        first = crew.join(**BRIEF)
         for number in range(rounds):
-            second = crew.join()
+            second = crew.join(**BRIEF)
             crew.settle(first, second)
             crew.flowing(first, second)
             lost = second.owned
@@ -116,8 +116,8 @@ def kill(bench: Bench, rounds: int) -> list[Result]:
             print(f"kill {number + 1}: {max(took[-len(lost) :]):.3f} s", flush=True)
         evidence = crew.finish()
     hundredths = statistics.quantiles(took, n=100, method="inclusive")
-    limit = SESSION_S + BEYOND_S
-    print(f"{len(took)} partitions of {rounds} killed members, session timeout {SESSION_S} s")
+    limit = first.session_s + BEYOND_S
+    print(f"{len(took)} partitions, {rounds} killed members, session timeout {first.session_s} s")
     return [
         at_most("kill", "takeover_p50", hundredths[49], "s", limit),
         at_most("kill", "takeover_p99", hundredths[98], "s", limit),
@@ -256,7 +256,7 @@ def _cut(crew: Crew, trap: Trap) -> None:
 def _lose(crew: Crew, trap: Trap, wire: Wire) -> None:
     first, second = pair(crew, zookeeper=trap.address)
     trap.wire = wire
-    until = boottime() + 2 * SESSION_S
+    until = boottime() + 2 * second.session_s
     wait_for(lambda: boottime() > until, "two session timeouts to pass")
     trap.wire = Wire.PASS
     trap.cut()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.scenes import Clients
+from support.wait import LIMIT_S
 from support.zk.proxies import Proxy, Wire
 
 from zkconsumer.admin import plan as plan_file
@@ -23,7 +24,6 @@ from zkconsumer.sandbox.process import until
 from zkconsumer.zk.client import ZooKeeperClient
 
 T = [TopicPartition("t", number) for number in range(9)]
-LIMIT_S = 60.0
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.members.group import Group, group_on
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 from typer.testing import CliRunner
 
 from zkconsumer import ConsumerConfig
@@ -21,8 +21,6 @@ from zkconsumer.cli.output import command_of
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.client import ZooKeeperClient
-
-LIMIT_S = 60.0
 
 
 @pytest.fixture

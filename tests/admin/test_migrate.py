@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from support.kafka.offsets import Foreign, foreign
 from support.members.group import Group, group_on
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.admin.apply import apply
@@ -31,7 +31,6 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.client import ZooKeeperClient
 
-LIMIT_S = 60.0
 TO_KAFKA, TO_ZOOKEEPER = Direction
 
 

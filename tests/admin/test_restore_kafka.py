@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.kafka.offsets import foreign, new_style_member
 from support.members.group import Group, group_on
+from support.wait import LIMIT_S
 
 from zkconsumer.admin import Admin, Choice, PastSources, Point
 from zkconsumer.admin.apply import Live, apply
@@ -25,7 +26,6 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.client import ZooKeeperClient
 
 pytestmark = pytest.mark.server
-LIMIT_S = 60.0
 
 Stored = tuple[str | None, dict[int, int]]
 """A group's offset of partition 0 in ZooKeeper, and its offsets in Kafka."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.kafka.logs import ABORTED, COMMITTED, transact
 from support.members.group import Group, group_on
+from support.wait import LIMIT_S
 from typer.testing import CliRunner
 
 from zkconsumer import ConsumerConfig
@@ -23,7 +24,6 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.client import ZooKeeperClient
 
 pytestmark = pytest.mark.server
-LIMIT_S = 60.0
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from support.kafka.logs import CODECS, LARGE, Keyed, contents, kept, tool, write
 from support.kafka.streams import assert_engines_agree
 from support.members.group import Group, MemberUnderTest, Reader
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -186,7 +186,7 @@ def test_compacted_topics(
     def left() -> list[int]:
         return [message.offset() or 0 for message in contents(cluster, topic)]
 
-    assert until(lambda: len(left()) < 150, limit_s=60.0), (
+    assert until(lambda: len(left()) < 150, limit_s=LIMIT_S), (
         "the log cleaner has not compacted the topic"
     )
     one = group.join()

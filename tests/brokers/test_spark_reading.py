@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from support.kafka.logs import CODECS, LARGE, Keyed, contents, write
+from support.wait import LIMIT_S
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.sandbox import Sandbox
@@ -74,7 +75,7 @@ def test_compacted_topics(
     def left() -> set[int]:
         return {message.offset() or 0 for message in contents(cluster, topic)}
 
-    assert until(lambda: len(left()) < 150, limit_s=60.0), (
+    assert until(lambda: len(left()) < 150, limit_s=LIMIT_S), (
         "the log cleaner has not compacted the topic"
     )
     holes = sorted(set(range(300)) - left())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.kafka.logs import TOOL_S, tool
 from support.scenes import connect_clients
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 from typer.testing import CliRunner
 
@@ -28,8 +29,6 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OFFSETS_TOPIC, TopicPartition
 from zkconsumer.protocol.payloads import decode_broker
 from zkconsumer.sandbox import Sandbox
-
-LIMIT_S = 60.0
 
 
 def test_log_ends_and_times(cluster: Sandbox, unique: Callable[[str], str]) -> None:

@@ -9,6 +9,7 @@ from typing import IO
 
 import pytest
 from kazoo.client import KazooClient
+from support.internals import let_zookeeper_answer_late
 from support.zk.client import peer_of
 from typer.testing import CliRunner
 
@@ -60,6 +61,12 @@ def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
         return process.returncode, out.decode(), err.decode()
 
     return to_the_end
+
+
+@pytest.fixture(autouse=True)
+def patience_with_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the process of the tests, `--timeout` limits only how long commands wait for brokers."""
+    let_zookeeper_answer_late(monkeypatch)
 
 
 @pytest.fixture

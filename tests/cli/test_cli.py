@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import pytest
 from cli.conftest import RUN_LIMIT_S, Run
+from support.wait import LIMIT_S
 from typer.testing import CliRunner
 
 from zkconsumer.cli import COMMANDS, app
@@ -159,7 +160,7 @@ def test_ctrl_c_within_a_request(sandbox: Sandbox) -> None:
     """Ctrl-C ends a command even within a request, where kazoo would ignore it and wait."""
     arguments = ("owners", "-g", "g", "-z", sandbox.zookeeper_connect)
     command = [sys.executable, "-c", SWALLOWED, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 

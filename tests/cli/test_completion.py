@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from cli.terminal import Terminal
 from support.scenes import Scene, scenes
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.cli.completion import Shell
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import ZooKeeperServer
 
-LIMIT_S = 60.0
 START = {
     Shell.BASH: ("bash", "--norc", "--noprofile", "-i"),
     Shell.ZSH: ("zsh", "-f", "-i"),

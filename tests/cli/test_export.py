@@ -18,7 +18,7 @@ from cli.conftest import RUN_LIMIT_S, Run, Spawn
 from cli.test_consume import committed
 from pyarrow import ipc, parquet
 from support.kafka.logs import ABORTED, COMMITTED, transact
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.cli.export import COLUMNS, Directory, runs_of
 from zkconsumer.errors import ConfigError
@@ -88,7 +88,7 @@ def test_the_reader_is_compiled_before_the_idle_time(
     """The time in which a first run compiles the columnar reader does not count as idle time."""
     sandbox.produce(topic, [f"value {one}" for one in range(30)], key="k")
     done = subprocess.run(
-        [sys.executable, "-m", "zkconsumer", *export, "--output", "jsonl", "--idle-timeout", "2"],
+        [sys.executable, "-m", "zkconsumer", *export, "--output", "jsonl", "--idle-timeout", "8"],
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
@@ -122,7 +122,7 @@ def test_the_position_after_a_marker_is_committed(
     """The log ends with the marker of a transaction; after the export the group has no lag."""
     for partition, end in ((0, COMMITTED), (1, ABORTED)):
         transact(sandbox, topic, end, partition=partition)
-        assert run(*export, "-o", "jsonl", "--idle-timeout", "3")[0] == 0
+        assert run(*export, "-o", "jsonl", "--idle-timeout", "8")[0] == 0
         assert committed(sandbox, topic) == 6 * (partition + 1)
     assert sum(len(rows_of(path)) for path in complete(tmp_path)) == 10
 
@@ -154,7 +154,7 @@ def test_a_signal(
     process = spawn(*export, "-o", "parquet")
     eventually(lambda: list((tmp_path / "out").glob(".*.open")))
     process.send_signal(number)
-    assert process.wait(timeout=100) == code
+    assert process.wait(timeout=LIMIT_S) == code
     found = read(tmp_path)
     assert set(found.values()) == {1}
     assert len(found) == committed(sandbox, topic)
@@ -253,7 +253,7 @@ def test_a_member_joins(
     eventually(lambda: len(list((tmp_path / "out").glob(".*.open"))) == PARTITIONS)
     for one in (first, second):
         one.send_signal(signal.SIGINT)
-        assert one.wait(timeout=100) == 130
+        assert one.wait(timeout=LIMIT_S) == 130
     found = read(tmp_path)
     assert set(found.values()) == {1}
     assert len(found) == committed(sandbox, topic)

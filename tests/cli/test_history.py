@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from cli.conftest import Run
 from jsonschema import Draft202012Validator
+from support.wait import LIMIT_S
 from support.zk.history_logs import HEADER, LogWriter, changed, created, number
 from support.zk.server_logs import Client
 from typer.testing import CliRunner
@@ -24,8 +25,6 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
-
-LIMIT_S = 60.0
 
 
 class Billing(LogWriter):

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from support.wait import LIMIT_S
+
 from zkconsumer.cli import was_interrupted
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.process import uninterrupted
 from zkconsumer.zk.client import ZooKeeperClient
-
-LIMIT_S = 60.0
 
 
 def press_at(step: int, action: Callable[[], object]) -> bool:

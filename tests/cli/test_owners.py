@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from cli.conftest import Run, Spawn
 from kazoo.client import KazooClient
+from support.wait import LIMIT_S
 from support.zk.clients import address_of
 
 from zkconsumer.protocol import paths
@@ -89,7 +90,7 @@ def test_watch(zookeeper: ZooKeeperServer, client: KazooClient, group: str, spaw
     seen = next(line for line in lines if b"-> g_c-0" in line)
     assert b"orders-0 owner:" in seen
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=LIMIT_S) == 130
     assert process.stderr is not None
     assert b"Traceback" not in process.stderr.read()
 

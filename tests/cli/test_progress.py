@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from support.scenes import scenes
+from support.wait import LIMIT_S
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
 from zkconsumer.cli.output import Progress
 from zkconsumer.sandbox import ZooKeeperServer
 
-LIMIT_S = 60
 OFFSETS = 2_500  # one transaction cannot contain this number of changes
 
 INTERRUPTED = """

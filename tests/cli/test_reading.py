@@ -14,6 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import ACL, Id, Permissions, make_digest_acl
 from support.scenes import Scene, scenes
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 from typer.testing import CliRunner
 
@@ -263,7 +264,7 @@ def test_a_closed_pipe(world: World, tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             process.stdout.close()
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=LIMIT_S) == 0
         finally:
             process.kill()
             process.wait()

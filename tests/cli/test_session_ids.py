@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cli.conftest import Run
 from kazoo.client import KazooClient
+from support.wait import LIMIT_S
 
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
@@ -21,7 +22,7 @@ def test_sessions_of_a_server_with_a_high_number(tmp_path: Path, run: Run) -> No
     peers = {200: Peer(free_port(), free_port())}
     settings = {"standaloneEnabled": "false"}
     with ZooKeeperServer(tmp_path, server_id=200, ensemble=peers, settings=settings) as server:
-        client = KazooClient(server.connect, timeout=60.0)
+        client = KazooClient(server.connect, timeout=LIMIT_S)
         client.start(60)
         try:
             client.ensure_path("/brokers/ids")

@@ -19,19 +19,21 @@ import pytest
 import yaml
 from cli.terminal import Terminal
 from support.scenes import Scene, scenes
+from support.wait import LIMIT_S
 
+from zkconsumer.protocol import paths
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
 
-LIMIT_S = 60.0
 ENTER, LEAVE, HOME = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l", b"\x1b[H"
 ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture
 def scene(zookeeper: ZooKeeperServer, unique: Callable[[str], str]) -> Iterator[Scene]:
-    """A group with long names; its broker does not answer."""
+    """A group with long names. No broker is registered, so no reading waits for an answer."""
     with scenes(zookeeper, unique("watch")) as one:
+        one.session.delete(paths.broker(0))
         one.settled({"g_" + "x" * 60: {"topic-" + "y" * 30: 1}}, {"topic-" + "y" * 30: 40})
         yield one
 
@@ -54,8 +56,6 @@ def test_watch_leaves_a_clean_terminal(scene: Scene, number: signal.Signals, cod
         "--watch",
         "--interval",
         "0.2",
-        "--timeout",
-        "0.3",
     )
     with terminal(*watched) as one:
         one.read_until(lambda written: written.count(HOME) >= 3)
@@ -84,8 +84,6 @@ def test_groups_show(scene: Scene) -> None:
         "--watch",
         "-z",
         scene.connect,
-        "--timeout",
-        "0.3",
         "--interval",
         "0.2",
     ) as one:
@@ -121,7 +119,7 @@ def exporter(*arguments: str) -> Iterator[Callable[[str], str]]:
     port = free_port()
     command = [sys.executable, "-m", "zkconsumer", "lag", "--prometheus", str(port)]
     process = subprocess.Popen(
-        [*command, "--interval", "0.2", "--timeout", "0.3", *arguments],
+        [*command, "--interval", "0.2", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -201,8 +199,6 @@ def test_watch_in_a_pipe(scene: Scene) -> None:
             "--watch",
             "--interval",
             "0.1",
-            "--timeout",
-            "0.3",
             "-o",
             "jsonl",
         ],

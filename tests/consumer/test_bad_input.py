@@ -242,10 +242,11 @@ def test_an_unreachable_zookeeper_is_an_error_in_time() -> None:
     """If no ZooKeeper server accepts or answers, an error names the address in time."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        began = time.monotonic()
+        # A member that waited for the session timeout would not end within the test's time limit.
+        began, patient = time.monotonic(), {"zookeeper_session_timeout_s": 3600.0}
         with pytest.raises(ZooKeeperUnreachableError, match=address):
-            ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
-        assert 0.3 <= time.monotonic() - began < 5.0, "the member waited for the session timeout"
+            ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3, **patient))
+        assert time.monotonic() - began >= 0.3
     with pytest.raises(ZooKeeperUnreachableError, match=address):
         ConsumerConnector(_config(address, zookeeper_connection_timeout_s=0.3))
 
@@ -394,7 +395,7 @@ def test_a_taken_consumer_id_is_an_error_in_time(group: Group) -> None:
     """If a live session has this consumer id, joining fails in time; the error names the id."""
     first = group.join("same")
     first.settled(0, 1, 2, 3)
-    second = group.member("same", zookeeper_session_timeout_s=0.5)
+    second = group.member("same", zookeeper_session_timeout_s=2.0)
     with pytest.raises(ConsumerIdTakenError, match="same") as caught:
         second.connector.create_message_streams({group.topic: 1})
     assert f"session {session_text(first.status.session or 0)} is registered" in str(caught.value)
@@ -440,7 +441,7 @@ def test_a_decoder_that_always_fails_keeps_the_lease(
 ) -> None:
     """200,000 decoder errors are counted, few are logged, and none delays a lease or commit."""
     caplog.set_level(logging.WARNING, "zkconsumer")
-    one = group.member(zookeeper_session_timeout_s=4.0, consumer_timeout_s=30.0)
+    one = group.member(zookeeper_session_timeout_s=12.0, consumer_timeout_s=LIMIT_S)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=_fails)[
         group.topic
     ]
@@ -452,7 +453,7 @@ def test_a_decoder_that_always_fails_keeps_the_lease(
         if number % 1000 == 0:
             assert one.status.lease_s > 0
             assert one.counted["decode_failed"] == number
-    one.connector.commit_offsets(timeout_s=60.0)
+    one.connector.commit_offsets(timeout_s=LIMIT_S)
     lines = [record for record in caplog.records if "decoder raised" in record.getMessage()]
     assert len(lines) <= 1 + (time.monotonic() - started) / TROUBLE_S
 

@@ -44,7 +44,7 @@ class Heard:
 
 def connected(group: Group, callbacks: RebalanceCallbacks, **settings: Any) -> ConsumerConnector:
     connect = group.sandbox.zookeeper_connect
-    given = {**SETTINGS, "zookeeper_connect": connect, "release_grace_s": 10.0, **settings}
+    given = {**SETTINGS, "zookeeper_connect": connect, "release_grace_s": LIMIT_S, **settings}
     return ConsumerConnector(ConsumerConfig(group_id=group.name, **given), callbacks=callbacks)
 
 

@@ -69,7 +69,7 @@ def of(text: str, name: str, consumer: str, **labels: str) -> float:
 
 
 def scrape(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:
         return str(answer.read().decode())
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.protocol import paths, registrations
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-
-LIMIT_S = 60
 
 
 @pytest.fixture

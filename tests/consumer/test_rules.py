@@ -304,7 +304,7 @@ def test_a_slow_user_holds_a_release_for_the_grace_only(group: Group) -> None:
 
 def test_a_release_within_the_grace_waits_for_the_unfinished_message(group: Group) -> None:
     """If the user finishes the message within the grace period, no message is redelivered."""
-    first = group.join("a", release_grace_s=20.0)
+    first = group.join("a", release_grace_s=LIMIT_S)
     first.read(40)
     first.readers[0].free.clear()
     group.sandbox.produce(group.topic, 1, partition=3)

@@ -25,6 +25,7 @@ from zkconsumer import (
     ZkConsumerError,
     aio,
 )
+from zkconsumer.consumer.stream import reader_of
 from zkconsumer.consumer.stuck_streams import STUCK_S, UNREAD_S, StuckStreams
 from zkconsumer.protocol.model import TopicPartition
 
@@ -208,9 +209,9 @@ def test_a_stream_in_two_threads_has_its_own_error(group: Group) -> None:
         (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
         thread = threading.Thread(target=lambda: next(stream, None), daemon=True)
         thread.start()
+        eventually(lambda: reader_of(stream).is_asked)
         with pytest.raises(StreamInUseError):
-            while thread.is_alive():
-                stream.poll(timeout_s=0.0)
+            stream.poll(timeout_s=0.0)
     thread.join(LIMIT_S)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -25,8 +26,9 @@ from zkconsumer.protocol.payloads import Broker
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.server import JavaServer
 
-# Seconds by which a poll may exceed its timeout.
-TOLERANCE_S = 0.05
+# Seconds by which polls may be later than plain waits. A poll that waits for a broker is late by a
+# second.
+TOLERANCE_S = 0.25
 
 
 @pytest.fixture
@@ -38,18 +40,22 @@ def silent(sandbox: Sandbox) -> Iterator[str]:
 
 
 def expect_exact(stream: Stream[object, object], timeout_s: float = 0.1) -> None:
-    """Poll 25 times: each poll returns empty and not too early, and the median is in time.
+    """Poll 15 times: each poll returns empty and not too early, and the median is in time.
 
-    The median is compared because another process may hold the CPU for longer than the tolerance.
+    Plain waits between the polls show how late the machine itself is. Other processes may delay
+    single polls, so the medians are compared.
     """
-    late: list[float] = []
-    for _ in range(25):
+    never, late, plainly_late = threading.Event(), list[float](), list[float]()
+    for _ in range(15):
         start = time.monotonic()
+        never.wait(timeout_s)
+        middle = time.monotonic()
         assert not stream.poll(timeout_s=timeout_s)
-        late.append(time.monotonic() - start - timeout_s)
+        plainly_late.append(middle - start - timeout_s)
+        late.append(time.monotonic() - middle - timeout_s)
     assert min(late) > -0.001
-    assert statistics.median(late) <= TOLERANCE_S, late
-    assert sum(one > 0.5 for one in late) <= 2, late
+    allowed = statistics.median(plainly_late) + TOLERANCE_S
+    assert statistics.median(late) <= allowed, (late, plainly_late)
 
 
 @pytest.mark.parametrize("offset", [0, None])
@@ -114,13 +120,10 @@ def test_a_silent_broker_does_not_delay_the_partitions_of_another(
     second.pause()
     reader.grant(stopped, None)
     expect_exact(reader.stream)
-    late: list[float] = []
     for _ in range(15):
-        start = time.monotonic()
+        # The poll would wait for its whole limit, if the stopped leader delayed the other one.
         log.append(flowing, ["more"])
         assert reader.stream.poll(timeout_s=LIMIT_S)
-        late.append(time.monotonic() - start)
-    assert statistics.median(late) < 0.5, late
     reader.stream.close()
 
 

@@ -19,6 +19,7 @@ import typer
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 from support.kafka.offsets import foreign
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 from typer.testing import CliRunner
 
@@ -49,8 +50,7 @@ VARYING = {
     r"[ \t]+": " ",
 }
 HOURS_S = 3600
-# Time limit in seconds for steps that take less than a second on an idle machine.
-LIMIT_S = 60
+# KEEP '# Time limit in seconds for steps that take less than a second on an idle machine.\n'
 
 
 class Recipe:

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import typer
+from support.wait import LIMIT_S
 
 from zkconsumer.cli import COMMANDS, app
 from zkconsumer.sandbox.ports import free_port
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
 TOUR = PAGE.split("\n## Try the commands on your own machine\n")[1].split("\n## ")[0]
-# Time limit in seconds for one command on a busy machine.
-LIMIT_S = 60
+# KEEP '# Time limit in seconds for one command on a busy machine.\n'
 
 
 def _lines() -> list[str]:

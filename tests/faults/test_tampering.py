@@ -20,7 +20,6 @@ from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.topics import create_topic
 
-LONG_SESSION_S = 6.0
 HOUR_S = 3600.0
 
 
@@ -118,9 +117,9 @@ def test_the_right_to_read_the_group_is_taken_and_given_back(
     """Without READ on ids no partition moves; with READ the group recovers at the next reading."""
     # From 3.8.4 on, ZooKeeper silently drops a watch if the client may not read its event.
     assert crew.counts == {topic: 8}
-    # The group is read again after two session timeouts, instead of 30 s.
+    # The group is read again after 3 s, a tenth of the session timeout, instead of 150 s.
     monkeypatch.setattr(group_member, "REFRESH_S", 0.0)
-    monkeypatch.setattr(rebalance, "REFRESH_SESSIONS", 2)
+    monkeypatch.setattr(rebalance, "REFRESH_SESSIONS", 0.1)
     pair = [crew.join_here() for _ in range(2)]
     crew.settle(*pair)
     crew.flowing(*pair)
@@ -162,7 +161,7 @@ def lonely(
 def test_no_space_is_left(lonely: tuple[ZooKeeperServer, Crew]) -> None:
     """If a write fails the server ends; members pause, and continue once there is space again."""
     server, crew = lonely
-    members = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
+    members = [crew.join() for _ in range(2)]
     crew.settle(*members)
     crew.flowing(*members)
     _fill(server)

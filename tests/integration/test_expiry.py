@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from kazoo.client import KazooClient
 from support.internals import client_of, member_of, observers_of
-from support.members.crew import LIMIT_S, Crew, LocalMember, wait_for
+from support.members.crew import LIMIT_S, MEASURED, Crew, LocalMember, wait_for
 from support.zk.takeover import expire
 
 from zkconsumer.consumer import group_member
@@ -80,7 +80,7 @@ Scene = Callable[[Crew, KazooClient, Phase, Recovery], None]
 
 
 def _pair(crew: Crew) -> tuple[LocalMember, LocalMember]:
-    member, partner = crew.join_here(), crew.join_here()
+    member, partner = crew.join_here(**MEASURED), crew.join_here(**MEASURED)
     crew.settle(member, partner)
     crew.flowing(member, partner)
     return member, partner
@@ -92,13 +92,13 @@ def _await_expiry(expiry: ExpiryAtPhase, phase: Phase) -> None:
 
 def _another_joins(crew: Crew, _: KazooClient, phase: Phase, recovery: Recovery) -> None:
     # A late commit of the member conflicts only if another commit came before it.
-    member = crew.join_here(auto_commit_interval_s=NEVER_S)
+    member = crew.join_here(auto_commit_interval_s=NEVER_S, **MEASURED)
     crew.settle(member)
     crew.flowing(member)
     member.connector.commit_offsets(timeout_s=LIMIT_S)
     crew.flowing(member)
     expiry = ExpiryAtPhase(crew, member, phase, recovery)
-    partner = crew.join_here(auto_commit_interval_s=NEVER_S)
+    partner = crew.join_here(auto_commit_interval_s=NEVER_S, **MEASURED)
     _await_expiry(expiry, phase)
     crew.settle(member, partner)
     crew.flowing(member, partner)
@@ -130,7 +130,7 @@ def _another_is_in_the_way(
     (topic,) = crew.counts
     path = paths.owner(crew.group, TopicPartition(topic, 0))
     admin.create(path, b"stranger-0", ephemeral=True, makepath=True)
-    member = crew.join_here()
+    member = crew.join_here(**MEASURED)
     expiry = ExpiryAtPhase(crew, member, phase, recovery)
     _await_expiry(expiry, phase)
     crew.flowing(member)
@@ -193,9 +193,9 @@ def test_expiry(
     """If a member expires in any phase, it claims again; no message and no offset is lost."""
     if phase is Phase.VERIFYING:
         # A settled member reads back its kept partitions at its next regular reading of the group,
-        # 30 s later. With these settings the reading comes after two session timeouts.
+        # 30 s later. With these settings the reading comes after a session timeout.
         monkeypatch.setattr(group_member, "REFRESH_S", 0.0)
-        monkeypatch.setattr(rebalance, "REFRESH_SESSIONS", 2)
+        monkeypatch.setattr(rebalance, "REFRESH_SESSIONS", 1)
     SCENES[phase](crew, admin, phase, recovery)
     crew.finish()
     for member in crew.members:

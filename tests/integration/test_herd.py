@@ -16,8 +16,7 @@ def test_sixteen_processes_join_at_once(
     name = unique("wide")
     sandbox.create_topic(name, partitions=64)
     crew.feed(name, 64)
-    # While sixteen interpreters start on two cores, each may get no CPU time for a second.
-    members = [crew.start(zookeeper_session_timeout_s=6.0) for _ in range(16)]
+    members = [crew.start() for _ in range(16)]
     crew.settle(*members)
     crew.flowing(*members)
     assert {len(member.owned) for member in members} == {4}

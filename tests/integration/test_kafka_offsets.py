@@ -256,7 +256,7 @@ def test_a_member_of_the_new_kind_is_named(group: Group, cluster: Sandbox) -> No
     ):
         one.connector.commit_offsets()
     # The new consumer has left; after some time the coordinator considers the group empty.
-    assert until(lambda: _commits(one), limit_s=60.0)
+    assert until(lambda: _commits(one), limit_s=LIMIT_S)
 
 
 def _commits(one: MemberUnderTest) -> bool:

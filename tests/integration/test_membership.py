@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.members.crew import LIMIT_S, Crew, frozen, wait_for
+from support.members.crew import BRIEF, LIMIT_S, Crew, frozen, wait_for
 
 from zkconsumer.sandbox import Sandbox
 
@@ -44,7 +44,7 @@ def test_a_member_leaves(crew: Crew, mode: str) -> None:
 
 def test_a_member_is_killed(crew: Crew) -> None:
     """After a SIGKILL the others own the member's partitions once its session has expired."""
-    first, second, third = crew.join(), crew.join(), crew.join()
+    first, second, third = crew.join(), crew.join(), crew.join(**BRIEF)
     crew.settle(first, second, third)
     crew.flowing(first, second, third)
     third.kill()
@@ -55,7 +55,7 @@ def test_a_member_is_killed(crew: Crew) -> None:
 
 def test_a_member_is_killed_at_work(crew: Crew) -> None:
     """The message that the user was handling at a SIGKILL is redelivered."""
-    first = crew.join(work_s=10 * LIMIT_S)
+    first = crew.join(work_s=10 * LIMIT_S, **BRIEF)
     wait_for(lambda: first.delivered, "a message")
     (in_hand,) = first.delivered
     wait_for(lambda: in_hand.partition in crew.observer.snapshot().offsets, "an auto-commit")
@@ -69,7 +69,7 @@ def test_a_member_is_killed_at_work(crew: Crew) -> None:
 
 def test_a_slow_user(crew: Crew) -> None:
     """A hand-over waits only for release.grace.ms, even if a message is never finished."""
-    first = crew.join(work_s=600.0, release_grace_s=0.3)
+    first = crew.join(work_s=600.0, release_grace_s=0.3, **BRIEF)
     wait_for(lambda: first.delivered, "a message")
     second = crew.join()
     wait_for(lambda: len(second.owned) == 4, "the second member to own its half")
@@ -81,7 +81,7 @@ def test_a_slow_user(crew: Crew) -> None:
 
 def test_a_frozen_member(crew: Crew) -> None:
     """If a freeze outlasts the session, only the unfinished message is finished late."""
-    first, second = crew.join(), crew.join(work_s=0.0003)
+    first, second = crew.join(), crew.join(work_s=0.0003, **BRIEF)
     crew.settle(first, second)
     for partition in sorted(second.owned):
         crew.traffic.burst(partition, 500)
@@ -96,8 +96,8 @@ def test_a_frozen_member(crew: Crew) -> None:
 
 def test_a_freeze_within_the_session_moves_nothing(crew: Crew) -> None:
     """If a freeze is shorter than the session, nothing moves and nothing is redelivered."""
-    # A busy machine may thaw the member late, so the session is ten times as long as the freeze.
-    first, second = (crew.join(zookeeper_session_timeout_s=10 * FREEZE_S) for _ in range(2))
+    # A busy machine may thaw the member late, so the session is much longer than the freeze.
+    first, second = crew.join(), crew.join()
     crew.settle(first, second)
     crew.flowing(first, second)
     owners = crew.observer.snapshot().owners

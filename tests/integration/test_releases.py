@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from support.members.crew import wait_for
+from support.members.crew import STEADY_S, wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
 from zkconsumer.errors import ConfigError
@@ -56,7 +56,7 @@ def join(sandbox: Sandbox, topic: str, stack: ExitStack) -> Join:
             consumer_id=consumer,
             partition_assignment_strategy="roundrobin",
             rebalance_backoff_s=0.3,
-            zookeeper_session_timeout_s=6.0,
+            zookeeper_session_timeout_s=STEADY_S,
             **properties,
         )
         member = stack.enter_context(ConsumerConnector(config))

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.members.crew import SESSION_S, Crew, MemberProcess, wait_for
+from support.members.crew import BRIEF, MEASURED, STEADY_S, Crew, MemberProcess, wait_for
 
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import BrokerServer, Sandbox, ZooKeeperEnsemble
 from zkconsumer.sandbox.topics import create_topic
 
 TICK_S = 0.1
-# The lease lasts four seconds, so a stream that pauses earlier has another reason.
-LONG_SESSION_S = 6.0
-# A member that loses its connection rebalances, even if no partition moves.
-STEADY_SESSION_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +26,6 @@ def sandbox(zookeeper_release: str) -> Iterator[Sandbox]:
         zookeeper_release=zookeeper_release, tick_time_s=TICK_S, overrides=overrides
     ) as servers:
         yield servers
-
-
-@pytest.fixture
-def steady_pair(crew: Crew, topic: str) -> tuple[MemberProcess, MemberProcess]:
-    """Two settled members that keep their connections to ZooKeeper while a broker's start takes all
-    processor time; a producer writes all the time.
-    """
-    first, second = (crew.join(zookeeper_session_timeout_s=STEADY_SESSION_S) for _ in range(2))
-    crew.settle(first, second)
-    crew.flowing(first, second)
-    return first, second
 
 
 @pytest.fixture
@@ -62,18 +48,17 @@ def _quiet(crew: Crew) -> None:
     wait_for(same, "deliveries to pause")
 
 
-@pytest.mark.usefixtures("topic")
-def test_zookeeper_restarts(crew: Crew, sandbox: Sandbox) -> None:
+def test_zookeeper_restarts(
+    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
+) -> None:
     """While ZooKeeper is down all members pause at once; afterwards they continue."""
-    pair = [crew.join(zookeeper_session_timeout_s=LONG_SESSION_S) for _ in range(2)]
-    crew.settle(*pair)
-    crew.flowing(*pair)
     owners = crew.observer.snapshot().owners
     sessions = [one.last("session") for one in pair]
     sandbox.zookeeper.stop()
     stopped_at = boottime()
     _quiet(crew)
-    assert max(d.t for d in crew.evidence().deliveries) < stopped_at + LONG_SESSION_S / 6
+    # The lease lasts 20 s, so a stream that pauses earlier has another reason.
+    assert max(d.t for d in crew.evidence().deliveries) < stopped_at + STEADY_S / 3
     sandbox.zookeeper.start()
     crew.flowing(*pair)
     crew.settle(*pair)
@@ -82,10 +67,12 @@ def test_zookeeper_restarts(crew: Crew, sandbox: Sandbox) -> None:
     assert crew.finish().duplicates() == 0
 
 
-def test_zookeeper_is_killed_for_longer_than_a_session(
-    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
-) -> None:
+@pytest.mark.usefixtures("topic")
+def test_zookeeper_is_killed_for_longer_than_a_session(crew: Crew, sandbox: Sandbox) -> None:
     """After an outage longer than the lease, all members continue at their positions."""
+    pair = crew.join(**BRIEF), crew.join(**BRIEF)
+    crew.settle(*pair)
+    crew.flowing(*pair)
     sandbox.zookeeper.kill()
     _quiet(crew)
     sandbox.zookeeper.start()
@@ -95,31 +82,31 @@ def test_zookeeper_is_killed_for_longer_than_a_session(
 
 
 def test_the_broker_restarts(
-    crew: Crew, sandbox: Sandbox, steady_pair: tuple[MemberProcess, MemberProcess]
+    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
     """If the broker restarts, no partition moves, and all members continue."""
     owners = crew.observer.snapshot().owners
-    counts = [one.rebalances for one in steady_pair]
+    counts = [one.rebalances for one in pair]
     sandbox.broker.restart()
-    crew.flowing(*steady_pair)
-    crew.settle(*steady_pair)
+    crew.flowing(*pair)
+    crew.settle(*pair)
     assert crew.observer.snapshot().owners == owners
-    assert [one.rebalances for one in steady_pair] == counts
+    assert [one.rebalances for one in pair] == counts
     assert crew.finish().duplicates() == 0
 
 
 def test_the_broker_is_killed(
-    crew: Crew, sandbox: Sandbox, steady_pair: tuple[MemberProcess, MemberProcess]
+    crew: Crew, sandbox: Sandbox, pair: tuple[MemberProcess, MemberProcess]
 ) -> None:
     """After the broker's SIGKILL and restart nothing moves, is lost, or is redelivered."""
     owners = crew.observer.snapshot().owners
-    counts = [one.rebalances for one in steady_pair]
+    counts = [one.rebalances for one in pair]
     sandbox.broker.kill()
     sandbox.broker.start()
-    crew.flowing(*steady_pair)
-    crew.settle(*steady_pair)
+    crew.flowing(*pair)
+    crew.settle(*pair)
     assert crew.observer.snapshot().owners == owners
-    assert [one.rebalances for one in steady_pair] == counts
+    assert [one.rebalances for one in pair] == counts
     assert crew.finish().duplicates() == 0
 
 
@@ -168,23 +155,27 @@ def ensemble_crew(
     tmp_path: Path,
     stack: ExitStack,
 ) -> Crew:
-    """Three settled members on the ensemble, with a flow of messages."""
+    """A group on the ensemble, with a flow of messages."""
     topic = unique("topic")
     create_topic(ensemble.connect, topic, partitions=8)
     crew = Crew(ensemble.connect, ensemble_bootstrap, unique("group"), tmp_path, stack)
     crew.feed(topic, 8)
-    for _ in range(3):
-        crew.join(zookeeper_session_timeout_s=2 * SESSION_S)
-    crew.settle(*crew.members)
-    crew.flowing(*crew.members)
     return crew
+
+
+def _three(crew: Crew, **settings: Any) -> list[MemberProcess]:
+    """Let three members join, and wait until each receives messages."""
+    members = [crew.join(**settings) for _ in range(3)]
+    crew.settle(*members)
+    crew.flowing(*members)
+    return members
 
 
 def test_the_leader_of_an_ensemble_is_killed(
     ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
 ) -> None:
     """If the leader of three servers dies, no session ends; nothing moves or repeats."""
-    crew, members = ensemble_crew, ensemble_crew.members
+    crew, members = ensemble_crew, _three(ensemble_crew)
     owners = crew.observer.snapshot().owners
     sessions = [one.last("session") for one in members]
     killed = ensemble.leader()
@@ -204,7 +195,8 @@ def test_the_leader_of_an_ensemble_is_frozen(
     ensemble_crew: Crew, ensemble: ZooKeeperEnsemble
 ) -> None:
     """A leader that was frozen and deposed misleads no member when it wakes up."""
-    crew, members = ensemble_crew, ensemble_crew.members
+    # A member of the frozen server connects to another one after two thirds of its session timeout.
+    crew, members = ensemble_crew, _three(ensemble_crew, **MEASURED)
     frozen = ensemble.leader()
     others = [server for server in ensemble.servers if server is not frozen]
     frozen.pause()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Partition
-from support.members.crew import LIMIT_S, wait_for
+from support.members.crew import LIMIT_S, STEADY_S, wait_for
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, black_list, white_list
 from zkconsumer.protocol.model import TopicPartition
@@ -38,7 +38,7 @@ def join(sandbox: Sandbox, prefix: str, stack: ExitStack) -> Join:
             group_id=prefix.rstrip("."),
             consumer_id=consumer,
             auto_offset_reset="smallest",
-            zookeeper_session_timeout_s=6.0,
+            zookeeper_session_timeout_s=STEADY_S,
             **properties,
         )
         return stack.enter_context(ConsumerConnector(config))

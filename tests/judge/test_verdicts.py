@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 from judge.examples import EXAMPLES, example
-from support.wait import wait_for
+from support.wait import LIMIT_S, wait_for
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
@@ -37,7 +37,7 @@ def play(
 ) -> Verdict[GroupScore]:
     """Judge a program by a few schedules."""
     with court(CHALLENGES[name], make) as bench:
-        return bench.judge(seed=seed, schedules=schedules, limit_s=60.0, shrink_s=1.0)
+        return bench.judge(seed=seed, schedules=schedules, limit_s=LIMIT_S, shrink_s=1.0)
 
 
 def broken(make: Play) -> InvariantViolation | None:

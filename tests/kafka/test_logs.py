@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition as RawPartition
 from confluent_kafka.admin import AdminClient
 from support.kafka.logs import COMMITTED, open_transaction, producer, transact
 from support.kafka.offsets import commit_as_another_client, store_of
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 
 from zkconsumer.config.settings import ConnectionConfig
@@ -42,7 +43,6 @@ from zkconsumer.protocol.requests import FetchOffsets
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings
 
-LIMIT_S = 60.0
 NOBODY = Broker("127.0.0.1", 1, 4, ("PLAINTEXT://127.0.0.1:1",))
 
 

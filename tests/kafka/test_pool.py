@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from support.kafka.streams import MemoryLog, NoWakeSignal, fetched, fetcher_of
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.fetcher import BUFFER_MESSAGES, Fetcher, FetchFault, FetchFaultKind
@@ -39,7 +39,7 @@ def pool(log: MemoryLog, made: list[MemoryFetcher]) -> Iterator[FetcherPool]:
     one = pool_of(lambda: made.append(fetcher_of(log)) or made[-1])
     yield one
     one.close()
-    assert not one.join(60.0)
+    assert not one.join(LIMIT_S)
 
 
 def pool_of(connect: Callable[[], Fetcher | None]) -> FetcherPool:
@@ -129,4 +129,4 @@ def test_each_stream_raises_why_no_client_can_be_made() -> None:
             eventually(lambda fetcher=fetcher: fetched(fetcher, 1, 0.05) or fetcher.faults)
             assert fetcher.faults[0].kind is FetchFaultKind.PERMANENT
             assert "PLAINTEXT" in fetcher.faults[0].text
-    assert not pool.join(60.0)
+    assert not pool.join(LIMIT_S)

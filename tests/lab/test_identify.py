@@ -15,7 +15,7 @@ import pytest
 from lab.conftest import LIMIT_MS, LabPage, running_lab
 from playwright.sync_api import expect
 from support.jvm.member import JvmMember
-from support.wait import wait_for
+from support.wait import LIMIT_S, wait_for
 
 from zkconsumer.admin.findings import ExaminedGroup
 from zkconsumer.admin.groups import GroupImage
@@ -154,7 +154,7 @@ def zkconsumer_member(zookeeper: str, group: str, topic: str) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(timeout=60)
+            process.wait(timeout=LIMIT_S)
 
 
 def test_real_members(

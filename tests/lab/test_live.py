@@ -10,6 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from lab.conftest import LIMIT_MS, LabPage, running_lab
 from playwright.sync_api import expect
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 
 from zkconsumer.admin.lag import PATIENCE_S, CommitWindow, PartitionLag
@@ -163,7 +164,7 @@ def test_many_events_are_drawn_at_once(
         one.page.evaluate(DRAWINGS)
         last = 1000
         for future in [members.client.set_async(offset, b"%d" % n) for n in range(last + 1)]:
-            future.get(timeout=60)
+            future.get(timeout=LIMIT_S)
         expect(one.page.locator(".tree .data", has_text=str(last))).to_be_visible(timeout=LIMIT_MS)
         drawn, pictures = one.page.evaluate("[window.drawn, window.pictures]")
         assert 0 < drawn <= pictures + 2

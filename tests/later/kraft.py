@@ -15,6 +15,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from support.wait import LIMIT_S
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import jars
@@ -22,7 +23,6 @@ from zkconsumer.sandbox.ports import HOST, free_port
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.server import FAST_JVM, LOG4J, JavaServer
 
-LIMIT_S = 60.0
 SESSION_S = 6.0
 TRY_S = 5.0
 """Seconds after which an admin request without a reply is sent again. A reply takes 0.1 s."""

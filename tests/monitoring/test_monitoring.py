@@ -17,6 +17,7 @@ import promql_parser as promql
 import pytest
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
+from support.wait import LIMIT_S
 
 from zkconsumer.admin.exporter import OWN, READINGS, REGISTERED, UNREGISTERED
 from zkconsumer.admin.lag import Status
@@ -372,6 +373,6 @@ def test_prometheus_accepts_the_rules(tmp_path: Path, promtool: str) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=LIMIT_S,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from support.wait import LIMIT_S
+
 from zkconsumer.sandbox import jars, server
 from zkconsumer.sandbox.jars import find_java
 
@@ -22,7 +24,7 @@ def test_the_jvms_warnings_go_to_standard_error(tmp_path: Path) -> None:
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         command = [find_java().executable, *options, "-cp", jar, MAIN]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
 
     with server.recording(known) as fresh:
         recorded = run(*server.options(known, record=fresh))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.wait import LIMIT_S
 
 from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.guard import start_time
@@ -53,9 +54,10 @@ def test_owner_ended_by_a_signal(number: signal.Signals) -> None:
         assert None not in births.values()
         owner.send_signal(number)
         assert until(
-            lambda: not any(birth == start_time(pid) for pid, birth in births.items()), limit_s=60.0
+            lambda: not any(birth == start_time(pid) for pid, birth in births.items()),
+            limit_s=LIMIT_S,
         )
-        assert until(lambda: not Path(left["directory"]).exists(), limit_s=60.0)
+        assert until(lambda: not Path(left["directory"]).exists(), limit_s=LIMIT_S)
 
 
 STARTING = """
@@ -82,7 +84,7 @@ def test_interrupted_while_starting(what: str) -> None:
             record.update(json.loads((directory / what).read_text()))
             return True
 
-        assert until(started, limit_s=60.0)
+        assert until(started, limit_s=LIMIT_S)
         owner.send_signal(signal.SIGINT)
         assert owner.wait(60.0) != 0
         assert start_time(int(str(record["pid"]))) != record["born"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from support.wait import LIMIT_S
 
 from zkconsumer.sandbox import (
     BrokerServer,
@@ -26,7 +27,7 @@ from zkconsumer.sandbox.process import until
 
 def _session(connect: str) -> KazooClient:
     client = KazooClient(connect, timeout=6.0, connection_retry={"max_tries": -1, "max_delay": 0.5})
-    client.start(timeout=60.0)
+    client.start(timeout=LIMIT_S)
     return client
 
 
@@ -72,7 +73,7 @@ def test_paused_zookeeper_answers_nothing(tmp_path: Path) -> None:
         assert server.alive
         assert server.mode == ""
         server.resume()
-        assert until(lambda: server.mode == "standalone", limit_s=60.0)
+        assert until(lambda: server.mode == "standalone", limit_s=LIMIT_S)
 
 
 def test_paused_server_stops(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_paused_server_stops(tmp_path: Path) -> None:
 def test_tick_decides_shortest_session(zookeeper: ZooKeeperServer) -> None:
     """With a tick of 0.1 s, the shortest session timeout of a server is 0.2 s."""
     client = KazooClient(zookeeper.connect, timeout=0.1)
-    client.start(timeout=60.0)
+    client.start(timeout=LIMIT_S)
     try:
         assert "minSessionTimeout=200" in zookeeper.command("conf")
     finally:
@@ -187,7 +188,7 @@ def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
         client.retry(client.set, "/e", b"1")
         assert client.client_id == session
         old.start()
-        assert until(lambda: old.mode == "follower", limit_s=60.0)
+        assert until(lambda: old.mode == "follower", limit_s=LIMIT_S)
     finally:
         client.stop()
         client.close()
@@ -238,7 +239,7 @@ def test_sandbox_leaves_nothing() -> None:
         sandbox.broker.kill()
         assert until(
             lambda: topics.describe_topic(sandbox.zookeeper_connect, "t")[0].leader == 1,
-            limit_s=60.0,
+            limit_s=LIMIT_S,
         )
         sandbox.broker.start()
         servers = [sandbox.zookeeper, *sandbox.brokers]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.members.group import SETTINGS, Group, MemberUnderTest
+from support.wait import LIMIT_S
 from support.zk.secure import KEY_PASSWORD, PASSWORD, USER, SecureZooKeeper
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -17,7 +18,6 @@ from zkconsumer.errors import ZkConsumerError
 CANARY = "canary-5e1f"
 # kazoo also logs below the level DEBUG.
 EVERYTHING = 1
-LIMIT_S = 60
 
 
 def _digest(group: Group, **more: Any) -> ConsumerConfig:

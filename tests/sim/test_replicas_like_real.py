@@ -11,6 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
+from support.wait import LIMIT_S
 
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code
@@ -18,7 +19,6 @@ from zkconsumer.sandbox import ZooKeeperEnsemble
 from zkconsumer.sandbox.process import until
 from zkconsumer.sim.zookeeper import ReplicaBehind, SimZooKeeper
 
-LIMIT_S = 60.0
 # Seconds without a reply that count as silence. Any reply takes less time here, and a follower
 # abandons its leader and disconnects its clients only after 3 s.
 SILENCE_S = 1.0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.wait import LIMIT_S
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.protocol import requests as rq
@@ -19,7 +20,6 @@ from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sim.zookeeper import SimZooKeeper
 from zkconsumer.zk.session import ZooKeeperSession
 
-LIMIT_S = 60.0
 MEMBERS = 2
 
 paths = st.sampled_from(["/a", "/b", "/a/x", "/b/x", "/a/x/z"])

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 from support.kafka.logs import ABORTED, COMMITTED, open_transaction, transact
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 
 from zkconsumer.errors import ConfigError, SparkSourceError
@@ -41,7 +42,6 @@ from zkconsumer.spark.options import SourceOptions
 Unique = Callable[[str], str]
 Sink = Callable[[DataFrame, int], None]
 
-LIMIT_S = 60.0
 ALL = ReadAllAvailable()
 EARLIEST = {"startingOffsets": "earliest"}
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from support.kafka.offsets import foreign
 from support.members.group import SETTINGS, Group
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 from support.zk.client import peer_of
 from support.zk.proxies import Proxy, Wire
 
@@ -93,10 +93,10 @@ def test_a_batch_is_committed_when_it_is_finished(group: Groups) -> None:
     serves(one, 0, 1, 2, 3)
     batch = plan(one, 10)
     assert len(batch) == 4 and not one.served()
-    one.commit().result(60)
+    one.commit().result(LIMIT_S)
     assert group.stored(0) == "0"
     assert one.finish(ends(batch)) and not one.finish(ends(batch))
-    one.commit().result(60)
+    one.commit().result(LIMIT_S)
     assert [group.stored(n) for n in range(4)] == ["10"] * 4
 
 
@@ -137,7 +137,7 @@ def test_the_grace_ends_the_wait(group: Groups) -> None:
     serves(other, 2, 3)
     assert [at.offset for at in other.served().values()] == [0, 0]
     one.finish(ends(batch))
-    one.commit().result(60)
+    one.commit().result(LIMIT_S)
     assert [group.stored(n) for n in range(4)] == ["10", "10", "0", "0"]
 
 
@@ -167,11 +167,11 @@ def test_a_member_continues_from_an_operator_s_edit(group: Groups) -> None:
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
-    one.commit().result(60)
+    one.commit().result(LIMIT_S)
     group.edit(0, 3)
     group.write(1, b"4")
     assert one.marked([group.tp(0), group.tp(1)]) == {group.tp(0)}
-    one.commit().result(60)
+    one.commit().result(LIMIT_S)
     eventually(lambda: {at.offset for at in one.served().values()} == {3, 10})
     assert not one.served()[group.tp(0)].is_first
 
@@ -181,7 +181,7 @@ def test_partitions_granted_anew_start_at_the_stored_offset(group: Groups) -> No
     one = member(group, "a")
     serves(one, 0, 1, 2, 3)
     one.finish(ends(plan(one, 10)))
-    one.commit().result(60)
+    one.commit().result(LIMIT_S)
     batch = plan(one, 10)
     for partition in range(4):
         group.admin.delete(group.owner(partition))

@@ -251,7 +251,7 @@ def test_an_idle_consumer_is_closed(
     let_another_thread_close(monkeypatch)
     idle_readers().clear()
     offsets(sandbox, OffsetRange(hundred, 0, 0, 100))
-    assert until(lambda: not idle_readers(), limit_s=60)
+    assert until(lambda: not idle_readers(), limit_s=LIMIT_S)
     assert offsets(sandbox, OffsetRange(hundred, 0, 0, 100)) == [*range(100)]
 
 
@@ -280,7 +280,7 @@ print(os.waitstatus_to_exitcode(status), count())
         [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=True,
     )
     assert done.stdout.split() == ["100", "100"]
@@ -580,7 +580,7 @@ except ModuleNotFoundError as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     assert done.stdout.splitlines() == [
         f"zkconsumer{name.replace('_', '-')}",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.wait import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +31,7 @@ def foreign(module: str, use: str = "") -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     return done.stdout.strip()
 
@@ -67,7 +68,7 @@ def test_the_first_picture_of_the_lab_needs_no_coordinator() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     assert done.stdout.strip() == ""
 

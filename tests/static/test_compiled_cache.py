@@ -12,6 +12,7 @@ from pathlib import Path
 from types import CodeType
 
 import pytest
+from support.wait import LIMIT_S
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 cache = importlib.import_module("_compiled_cache")
@@ -57,7 +58,7 @@ def name_in(root: Path) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     name, path = done.stdout.split()
     assert Path(path) == root / RULES

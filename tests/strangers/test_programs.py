@@ -12,7 +12,7 @@ from strangers.conftest import MESSAGES, PARTITIONS, Start, Tools
 from support.kafka.logs import TOOL_S, contents, java, tool
 from support.members.group import Group
 from support.packages import node_packages, pip
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
@@ -156,7 +156,7 @@ def test_zk_shell(group: Group, tools: Tools, tmp_path: Path) -> None:
 
     def run(command: str) -> None:
         words = [str(shell), group.sandbox.zookeeper_connect, "--run-once", command]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
     for partition in range(PARTITIONS):

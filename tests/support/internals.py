@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 
+from support.wait import LIMIT_S
 from zkconsumer import ConsumerConnector
+from zkconsumer.zk.session import ZooKeeperSession
 
 if TYPE_CHECKING:
     import pytest
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     from zkconsumer.kafka.librdkafka import KafkaFetcher
     from zkconsumer.zk.client import ZooKeeperClient
     from zkconsumer.zk.observer import Observer
-    from zkconsumer.zk.session import ZooKeeperSession
 
 
 def member_of(connector: ConsumerConnector) -> GroupMember:
@@ -50,6 +54,24 @@ def client_of(owner: ConsumerConnector | ZooKeeperSession | Observer) -> KazooCl
 def session_of(client: ZooKeeperClient) -> Any:
     """Return the session of a tool's connection, because a test sets the server's release."""
     return client._session
+
+
+def let_zookeeper_answer_late(patch: pytest.MonkeyPatch) -> None:
+    """Let connections wait for a ZooKeeper that listens, however short their time limit is.
+
+    The limit of a command applies to the brokers, too. Tests whose brokers do not answer give a
+    short one, and a busy ZooKeeper may need longer for a session.
+    """
+    start = ZooKeeperSession.start
+
+    def patiently(session: ZooKeeperSession) -> None:
+        config = session._config
+        host, _, port = config.zookeeper_hosts.partition(",")[0].rpartition(":")
+        with suppress(OSError, ValueError), socket.create_connection((host, int(port)), LIMIT_S):
+            session._config = replace(config, zookeeper_connection_timeout_s=LIMIT_S)
+        start(session)
+
+    patch.setattr(ZooKeeperSession, "start", patiently)
 
 
 def sender_of(client: ZooKeeperClient) -> Any:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 # In seconds. A condition usually holds within two seconds; on a busy machine on which JVMs start,
-# it may take twenty times as long.
-LIMIT_S = 60.0
+# it may take fifty times as long.
+LIMIT_S = 120.0
 # Seconds between two checks of a condition.
 LOOK_S = 0.05
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.internals import descriptor_of
+from support.wait import LIMIT_S
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import TraceError
@@ -231,7 +232,7 @@ def test_a_full_disk_ends_the_trace_and_not_the_member(
     with ConsumerConnector(config) as connector, open("/dev/full", "w") as full:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
         os.dup2(full.fileno(), descriptor_of(tmp_path / "trace.jsonl"))
-        assert until(lambda: "trace_failed" in connector.metrics(), limit_s=60.0)
+        assert until(lambda: "trace_failed" in connector.metrics(), limit_s=LIMIT_S)
         sandbox.produce(topic, 1)
         assert next(stream).offset == 0
         connector.commit_offsets()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.exceptions import ConnectionDropped
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig
@@ -90,7 +91,7 @@ def test_a_dead_name_among_other_servers(
     zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A session with another server begins, and one line names the unknown host."""
-    with ZooKeeperClient(_config(f"{UNKNOWN},{zookeeper.connect}", limit_s=60.0)) as client:
+    with ZooKeeperClient(_config(f"{UNKNOWN},{zookeeper.connect}", limit_s=LIMIT_S)) as client:
         assert "zookeeper" in client.children(["/"])["/"]
     lines = [one.getMessage() for one in caplog.records if one.name.startswith("zkconsumer")]
     (line,) = [one for one in lines if UNKNOWN in one]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.exceptions import ConnectionDropped
-from support.wait import eventually, wait_for
+from support.wait import LIMIT_S, eventually, wait_for
 from support.zk.client import peer_of
 from support.zk.proxies import RawProxy
 
@@ -101,7 +101,7 @@ def test_a_session_on_a_server_that_was_emptied(
             assert session.is_over(old.id)
             answer: queue.SimpleQueue[Sequence[Reply]] = queue.SimpleQueue()
             session.submit([Children("/")], answer.put)
-            (reply,) = answer.get(timeout=60)
+            (reply,) = answer.get(timeout=LIMIT_S)
             assert (reply.code, reply.value) == (Code.OK, ["zookeeper"])
         finally:
             session.stop()

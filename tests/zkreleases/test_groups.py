@@ -13,7 +13,7 @@ from admin.test_apply import group, test_offsets_are_set
 from integration.test_connections import test_a_lost_reply_to_a_claim
 from integration.test_membership import test_a_member_is_killed, test_a_member_joins
 from integration.test_wildcards import join, owners, prefix, test_topics_come_and_go
-from support.members.crew import Crew, wait_for
+from support.members.crew import BRIEF, Crew, wait_for
 from support.scenes import connect_clients
 from support.zk.proxies import Trap
 from support.zk.servers import release_number
@@ -51,7 +51,7 @@ def test_the_oldest_servers(
     """Broker 0.8.2.2 on ZooKeeper 3.4.6: three members, a take-over, lag, doctor, offsets reset."""
     assert sandbox.broker.release == "0.8.2.2"
     assert "version: 3.4.6-" in sandbox.zookeeper.command("srvr")
-    members = first, second, third = crew.join(), crew.join(), crew.join()
+    members = first, second, third = crew.join(), crew.join(), crew.join(**BRIEF)
     crew.settle(*members)
     crew.flowing(*members)
     assert sorted(len(one.owned) for one in members) == [2, 3, 3]

@@ -62,7 +62,9 @@ class Recording:
         reader = GroupOffsets(settings)
         try:
             found = {
-                group: reader.read(group, [TopicPartition(TOPIC, n) for n in (0, 1)], limit_s=60.0)
+                group: reader.read(
+                    group, [TopicPartition(TOPIC, n) for n in (0, 1)], limit_s=LIMIT_S
+                )
                 for group in self.groups
             }
         finally:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RawPartition
 
+from support.wait import LIMIT_S
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.protocol.model import TopicPartition
@@ -18,7 +19,6 @@ from zkconsumer.protocol.requests import OffsetRequest, Reply
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import client_settings
 
-LIMIT_S = 60.0
 OFFSET_COMMIT, OFFSET_FETCH, COORDINATOR = 8, 9, 10
 Store = Callable[[OffsetRequest], Reply]
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from support.kafka.traffic import Traffic
 from support.members.evidence import Delivery, Evidence, deliveries
+from support.members.group import STEADY_S
 from support.members.program import Member, Request
-from support.members.replay import Record, Replay
+from support.members.replay import LATE_S, Record, Replay
 from support.wait import LIMIT_S, wait_for
 from support.zk.log import history
 from support.zk.takeover import expire
@@ -31,13 +32,17 @@ from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.zk.observer import GroupPart, Observer
 
 REST_S = 0.7  # longer than a member waits before it reads back kept owner znodes
-SESSION_S = 1.5
+# The settings of a member that a test kills or freezes: the other members wait until its session
+# has ended.
+BRIEF: Mapping[str, Any] = {"zookeeper_session_timeout_s": 1.5}
+# The settings of a member whose lease a test measures (`Crew.assert_paused`).
+MEASURED: Mapping[str, Any] = {"zookeeper_session_timeout_s": 4.0}
 
 SETTINGS: Mapping[str, Any] = {
     "auto_offset_reset": "smallest",
     "auto_commit_interval_s": 0.2,
     "rebalance_backoff_s": 0.5,
-    "zookeeper_session_timeout_s": SESSION_S,
+    "zookeeper_session_timeout_s": STEADY_S,
     "zookeeper_connection_timeout_s": LIMIT_S,
 }
 
@@ -57,6 +62,7 @@ class Observed:
 
     events: list[dict[str, Any]]
     name: str
+    request: Request
     frozen: list[tuple[float, float]]
     gone_at: float | None = None
 
@@ -108,6 +114,11 @@ class Observed:
 
     def tell(self, word: str) -> None:
         raise NotImplementedError
+
+    @property
+    def session_s(self) -> float:
+        """Return the session timeout of a zkconsumer member, in seconds."""
+        return float(self.request.settings["zookeeper_session_timeout_s"])
 
     @property
     def delivered(self) -> list[Delivery]:
@@ -187,6 +198,7 @@ class MemberProcess(Program):
     """A zkconsumer member in its own process."""
 
     def __init__(self, name: str, request: Request, directory: Path) -> None:
+        self.request = request
         super().__init__(name, Path(__file__).with_name("program.py"), asdict(request), directory)
 
     def stacks(self) -> str:
@@ -201,7 +213,7 @@ class LocalMember(Observed):
     """A member in the process of the test, which can therefore read the member's state."""
 
     def __init__(self, name: str, request: Request) -> None:
-        self.name = name
+        self.name, self.request = name, request
         self.events: list[dict[str, Any]] = []
         self.frozen: list[tuple[float, float]] = []
         self.member = Member(request, self.events.append)
@@ -353,6 +365,16 @@ class Crew:
             ),
             lambda: f"messages for all: {[(m.name, len(m.delivered)) for m in members]}, {counts}",
         )
+
+    def assert_paused(self, member: MemberProcess | LocalMember, since: float) -> None:
+        """Check that a member without replies since then has not delivered after its lease.
+
+        The lease lasts two thirds of the session timeout. A message is logged a little later.
+        """
+        limit_s = member.session_s * 2 / 3 + LATE_S
+        assert limit_s < member.session_s, "after its session, another member owns the partitions"
+        late_s = max(one.t for one in member.delivered) - since
+        assert late_s < limit_s, f"{member.name} delivered {late_s:.3f} s after the last reply"
 
     # ---- the end ---------------------------------------------------------------------------------
 

@@ -22,9 +22,14 @@ from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
 
+# The session timeout of a member, in seconds. No stall of a busy machine lasts so long, so only the
+# test ends a session.
+STEADY_S = 30.0
+
 SETTINGS: Mapping[str, Any] = {
     "auto_offset_reset": "smallest",
-    "zookeeper_session_timeout_s": 6.0,
+    "zookeeper_session_timeout_s": STEADY_S,
+    "zookeeper_connection_timeout_s": LIMIT_S,
     "rebalance_backoff_s": 0.2,
     "consumer_timeout_s": 0.1,
 }

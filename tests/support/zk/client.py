@@ -10,6 +10,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
+from support.wait import LIMIT_S
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.topic_matcher import match_topics
 from zkconsumer.member import operations
@@ -30,7 +31,6 @@ from zkconsumer.protocol.requests import (
 )
 from zkconsumer.zk.session import ZooKeeperSession
 
-LIMIT_S = 60.0
 READS = (Get, Exists, Children, Listing)
 CLOSED = [make_acl("digest", "nobody:none", all=True)]
 READ_ONLY = [make_acl("world", "anyone", read=True)]

@@ -21,6 +21,7 @@ from kazoo.exceptions import KazooException
 from kazoo.protocol.states import WatchedEvent
 from kazoo.security import ACL, make_acl
 
+from support.wait import LIMIT_S
 from support.zk.proxies import Proxy
 from support.zk.takeover import expire
 from zkconsumer.sandbox.process import until
@@ -28,8 +29,7 @@ from zkconsumer.sandbox.process import until
 _numbers = itertools.count(1)
 
 OK = "OK"
-# No call takes longer than a session timeout; after this time the server counts as hung.
-LIMIT_S = 60.0
+# KEEP '# No call takes longer than a session timeout; after this time the server counts as hung.\n'
 # Number of steps of virtual time after which waiting for an event fails.
 VIRTUAL_STEPS = 400
 

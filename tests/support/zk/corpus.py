@@ -29,6 +29,7 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.security import make_acl, make_digest_acl
 
+from support.wait import LIMIT_S
 from zkconsumer.history.logs import LogReader, LogSource
 from zkconsumer.history.transactions import CLOSE_SESSION
 from zkconsumer.sandbox import ZOOKEEPER_RELEASES, jars
@@ -122,7 +123,7 @@ def serve(release: str, directory: Path) -> None:
             lone = abandoned_session(server.port)
             write(server.connect, release, f"run{number}")
             logs = directory / "data" / "version-2"
-            assert until(partial(_is_over, logs, lone), limit_s=60)
+            assert until(partial(_is_over, logs, lone), limit_s=LIMIT_S)
 
 
 def abandoned_session(port: int) -> int:

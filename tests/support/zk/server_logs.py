@@ -25,6 +25,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from support.wait import LIMIT_S
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
@@ -254,7 +255,7 @@ def record(release: str, level: str) -> None:
                 (folder / "cons.txt").write_text(server.command("cons"))
                 truth = [one.truth() for one in found]
             logs = folder / "data" / "version-2"
-            assert until(partial(_is_over, logs, lone), limit_s=60)
+            assert until(partial(_is_over, logs, lone), limit_s=LIMIT_S)
         (folder / "truth.json").write_text(json.dumps(truth))
         shorten(folder / "zookeeper.log")
         GOLDEN.mkdir(exist_ok=True)
