@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.jvm.member import RELEASES, recording
+from support.processes import adopt_orphans, children, end_orphans, wait_and_bury
 
 # The jars of the servers that nearly all tests use. The few tests that need another release
 # download its jars themselves.
@@ -144,18 +145,22 @@ def run(*command: str) -> int:
 
     The step has a separate session: otherwise a Ctrl-C would reach it twice, from the terminal and
     from this process. The second one would interrupt the tear-down in which pytest stops its
-    servers.
+    servers. A worker that ends without its tear-down leaves processes, which end here.
     """
+    adopt_orphans()
+    others = children(os.getpid())
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     stopped: BaseException | None = None
     while True:
         try:
-            code = process.wait()
+            code = wait_and_bury(process)
         except (KeyboardInterrupt, SystemExit) as error:
             stopped = error
             os.killpg(process.pid, signal.SIGINT)
         else:
             break
+    for one in end_orphans(others):
+        say(f"the tests left a process, which is killed: {one}")
     if stopped is not None:
         raise stopped
     return code

@@ -32,10 +32,10 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("release", ["0.8.2.2", "0.10.2.2", "1.1.1"])
-def test_captured_cases(run: Run, release: str) -> None:
+def test_captured_cases(call: Run, release: str) -> None:
     """A gzip file in the format of the captures gives the captured results and errors in order."""
     path = GOLDEN / "documented_and_failures.jsonl.gz"
-    code, out, err = run("assign", "--cases", str(path), "--release", release, "--output", "jsonl")
+    code, out, err = call("assign", "--cases", str(path), "--release", release, "--output", "jsonl")
     assert (code, err) == (0, "")
     cases = documents(gzip.decompress(path.read_bytes()).decode())
     for case, found in zip(cases, documents(out), strict=True):

@@ -86,9 +86,9 @@ def test_the_text_of_wrong_usage(call: Run, arguments: str, message: str) -> Non
     assert message in err
 
 
-def test_unreachable(run: Run) -> None:
+def test_unreachable(call: Run) -> None:
     """An unreachable ZooKeeper gives exit code 3 and one line."""
-    code, out, err = run("owners", "--group", "g", "--zookeeper", "127.0.0.1:1")
+    code, out, err = call("owners", "--group", "g", "--zookeeper", "127.0.0.1:1")
     assert (code, out) == (3, "")
     assert err.startswith(
         "zkconsumer: no ZooKeeper session within 6 s: 127.0.0.1:1: Connection refused"
@@ -117,11 +117,13 @@ def test_a_hostile_name(command: tuple[str, ...]) -> None:
     assert result.stderr.rstrip("\n").isprintable()
 
 
-def test_where_zookeeper_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_zookeeper_is(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that join a group take ZooKeeper's address from the environment, as all others."""
     monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")
     for command in (("consume", "-t", "t"), ("owners", "--timeout", "0.3")):
-        code, _, err = run(*command, "-g", "g", "--property", "zookeeper.connection.timeout.ms=300")
+        code, _, err = call(
+            *command, "-g", "g", "--property", "zookeeper.connection.timeout.ms=300"
+        )
         assert (code, "127.0.0.1:1" in err) == (3, True), err
 
 

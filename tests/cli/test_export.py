@@ -315,8 +315,8 @@ def test_a_batch_is_split_into_runs() -> None:
         (("--to", "out"), "raw values are not written to files"),
     ],
 )
-def test_formats_and_destinations(run: Run, given: tuple[str, ...], said: str) -> None:
+def test_formats_and_destinations(call: Run, given: tuple[str, ...], said: str) -> None:
     """If a format does not fit its destination, there is one clear error with code 2."""
-    code, _, err = run("consume", "-t", "t", "-z", "h:1", "-g", "g", *given)
+    code, _, err = call("consume", "-t", "t", "-z", "h:1", "-g", "g", *given)
     assert code == 2
     assert said in err

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from cli.conftest import Run
 from jsonschema import Draft202012Validator
-from support.wait import LIMIT_S
 from support.zk.history_logs import HEADER, LogWriter, changed, created, number
 from support.zk.server_logs import Client
 from typer.testing import CliRunner
@@ -203,18 +202,12 @@ def test_damage(run: Callable[..., str], billing: Billing, tmp_path: Path) -> No
         (["report", "-d", ".", "--from", "noon"], "'noon' is not a date and time"),
     ],
 )
-def test_wrong_use(words: list[str], text: str) -> None:
+def test_wrong_use(call: Run, words: list[str], text: str) -> None:
     """For wrong arguments one sentence says what is wrong; exit code 2."""
-    done = subprocess.run(
-        [sys.executable, "-m", "zkconsumer", "history", *words],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert text in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    code, _, err = call("history", *words)
+    assert code == 2
+    assert text in err
+    assert len(err.splitlines()) == 1
 
 
 def test_following(billing: Billing, tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ def group(client: KazooClient, unique: Callable[[str], str]) -> str:
     return name
 
 
-def test_a_table(zookeeper: ZooKeeperServer, group: str, run: Run) -> None:
+def test_a_table(zookeeper: ZooKeeperServer, group: str, call: Run) -> None:
     """Each partition with an owner or an offset is a row; malformed znodes are on stderr."""
-    code, out, err = run("owners", "--zookeeper", zookeeper.connect, "--group", group)
+    code, out, err = call("owners", "--zookeeper", zookeeper.connect, "--group", group)
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
         ["TOPIC", "PARTITION", "OWNER", "CONSUMER", "OFFSET"],
@@ -47,10 +47,10 @@ def test_a_table(zookeeper: ZooKeeperServer, group: str, run: Run) -> None:
     assert "is not an offset" in err
 
 
-def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, run: Run) -> None:
+def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, call: Run) -> None:
     """In JSON the output is one object with the members and the partitions."""
     arguments = ("--zookeeper", zookeeper.connect, "--group", group, "--output", "json")
-    document = json.loads(run("owners", *arguments)[1])
+    document = json.loads(call("owners", *arguments)[1])
     assert document["members"] == {"g_a": {"orders": 1}}
     assert document["partitions"][0] == {
         "group": group,
@@ -65,16 +65,16 @@ def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, run: 
     }
 
 
-def test_an_unknown_group(zookeeper: ZooKeeperServer, run: Run) -> None:
+def test_an_unknown_group(zookeeper: ZooKeeperServer, call: Run) -> None:
     """For a group that does not exist, the error names the group; exit code 1."""
-    code, out, err = run("owners", "--zookeeper", zookeeper.connect, "--group", "nobody")
+    code, out, err = call("owners", "--zookeeper", zookeeper.connect, "--group", "nobody")
     assert (code, out) == (1, "")
     assert err.startswith("zkconsumer: group nobody does not exist")
 
 
-def test_a_missing_chroot(zookeeper: ZooKeeperServer, run: Run) -> None:
+def test_a_missing_chroot(zookeeper: ZooKeeperServer, call: Run) -> None:
     """For a chroot that does not exist, the error names the chroot; exit code 3."""
-    code, _, err = run("owners", "--zookeeper", f"{zookeeper.connect}/none", "--group", "g")
+    code, _, err = call("owners", "--zookeeper", f"{zookeeper.connect}/none", "--group", "g")
     assert (code, err.count("\n")) == (3, 1)
     assert "/none" in err
 

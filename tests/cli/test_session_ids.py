@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2] / "zkconsumer"
 REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 
 
-def test_sessions_of_a_server_with_a_high_number(tmp_path: Path, run: Run) -> None:
+def test_sessions_of_a_server_with_a_high_number(tmp_path: Path, call: Run) -> None:
     """The ids of a server whose number is above 127 are printed as its `dump` prints them."""
     peers = {200: Peer(free_port(), free_port())}
     settings = {"standaloneEnabled": "false"}
@@ -36,7 +36,7 @@ def test_sessions_of_a_server_with_a_high_number(tmp_path: Path, run: Run) -> No
                 ("doctor", "g"),
                 ("owners", "g", "-o", "json"),
             ):
-                _, out, err = run(*words, "--zookeeper", server.connect)
+                _, out, err = call(*words, "--zookeeper", server.connect)
                 assert session in out + err, words
                 assert "0x-" not in out + err, words
         finally:

@@ -16,22 +16,22 @@ from zkconsumer.testing import wait_until_settled
 Unique = Callable[[str], str]
 
 
-def test_a_missing_chroot(sandbox: Sandbox, run: Run) -> None:
+def test_a_missing_chroot(sandbox: Sandbox, call: Run) -> None:
     """For a chroot that does not exist, one line names it; exit code 3."""
     connect = f"{sandbox.zookeeper_connect}/nowhere"
-    code, out, err = run("consume", "--zookeeper", connect, "--group", "g", "--topic", "t")
+    code, out, err = call("consume", "--zookeeper", connect, "--group", "g", "--topic", "t")
     assert (code, out) == (3, "")
     assert err.startswith("zkconsumer: the chroot /nowhere does not exist")
     assert err.count("\n") == 1
 
 
 def test_a_trace_that_cannot_be_written(
-    sandbox: Sandbox, run: Run, unique: Unique, tmp_path: Path
+    sandbox: Sandbox, call: Run, unique: Unique, tmp_path: Path
 ) -> None:
     """A trace file that cannot be written is a wrong setting: one line, and exit code 2."""
     path = tmp_path / "absent" / "trace"
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", unique("g"), "--topic", "t")
-    code, out, err = run("consume", *connect, "--trace", str(path))
+    code, out, err = call("consume", *connect, "--trace", str(path))
     assert (code, out) == (2, "")
     assert err.startswith("zkconsumer: the trace cannot be written: No such file or directory")
     assert str(path) in err

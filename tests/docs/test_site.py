@@ -19,7 +19,7 @@ from zkconsumer.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 BUILD_LIMIT_S = 200
-LIMIT_MS = 20_000
+LIMIT_MS = 120_000
 # Elements that show whether lists, tables, code and emphasis were rendered.
 ELEMENTS = ("h2", "h3", "h4", "li", "tr", "pre", "em", "strong")
 

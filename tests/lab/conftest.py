@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
+from support.wait import LIMIT_S
 
-LIMIT_MS = 20_000
-"""How long a test waits for the page, in ms; long, because a busy machine is slow."""
+LIMIT_MS = 1000 * LIMIT_S
+"""How long a test waits for the page, in ms."""
+
+# Without this, an expectation without a time limit fails after 5 s, and an action after 30 s.
+expect.set_options(timeout=LIMIT_MS)
 
 
 class LabProcess:
@@ -50,7 +54,7 @@ def running_lab(*arguments: str) -> Iterator[LabProcess]:
         finally:
             process.terminate()
             try:
-                process.wait(timeout=30)
+                process.wait(timeout=LIMIT_S)
             finally:
                 process.kill()  # A lab that hangs must not stay behind.
 
@@ -89,7 +93,7 @@ class LabPage:
         if message.type == "error" and not any(one in message.text for one in handled):
             self.errors.append(message.text)
 
-    def go(self, address: str, ready: str = ".picture", limit_ms: int = LIMIT_MS) -> LabPage:
+    def go(self, address: str, ready: str = ".picture", limit_ms: float = LIMIT_MS) -> LabPage:
         """Open an address; wait until the page shows the element `ready` and accepts keys.
 
         Chromium ends all its requests when a network interface of this machine appears or
@@ -141,6 +145,7 @@ def open_page(chromium: Browser) -> Iterator[Callable[..., LabPage]]:
         context = chromium.new_context(
             **{"viewport": {"width": 1280, "height": 720}, "reduced_motion": "reduce", **options}
         )
+        context.set_default_timeout(LIMIT_MS)
         contexts.append(context)
         opened.append(LabPage(context.new_page()))
         return opened[-1]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from lab.conftest import LabProcess
+from support.wait import LIMIT_S
 
 from zkconsumer.cli.lab import listen
 from zkconsumer.lab.server import WEB, web_files
@@ -23,7 +24,7 @@ def ask(
     lab: LabProcess, path: str, *, body: bytes | None = None, host: str = "", **headers: str
 ) -> Answer:
     """Send one request; a keyword is a header, with `_` in place of `-`."""
-    connection = http.client.HTTPConnection("127.0.0.1", lab.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", lab.port, timeout=LIMIT_S)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(

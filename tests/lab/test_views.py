@@ -11,6 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from lab.conftest import LIMIT_MS, LabPage, LabProcess, running_lab
 from playwright.sync_api import CDPSession, expect
+from support.wait import LIMIT_S
 
 from zkconsumer.lab.live import MAX_MESSAGES
 from zkconsumer.protocol import paths
@@ -100,7 +101,7 @@ def test_a_long_live_session_does_not_grow(zookeeper: ZooKeeperServer, open_page
     # events.
     group = f"g{uuid.uuid4().hex[:8]}"
     client = KazooClient(zookeeper.connect)
-    client.start()
+    client.start(LIMIT_S)
     payload = encode_registration(Registration({"t": 1}, timestamp_ms=1))
     client.create(paths.member(group, f"{group}_a"), payload, ephemeral=True, makepath=True)
     offsets = [paths.offset(group, TopicPartition("t", number)) for number in range(12)]
@@ -115,7 +116,7 @@ def test_a_long_live_session_does_not_grow(zookeeper: ZooKeeperServer, open_page
             sent += 1
             futures = [client.set_async(path, b"%d" % sent) for path in offsets]
             for future in futures:
-                future.get(timeout=30)
+                future.get(timeout=LIMIT_S)
             last = one.page.locator(".tree .data", has_text=str(sent))
             if not sent % 10:
                 expect(last.last).to_be_visible(timeout=LIMIT_MS)

@@ -26,7 +26,9 @@ from zkconsumer.sandbox.process import until
 
 
 def _session(connect: str) -> KazooClient:
-    client = KazooClient(connect, timeout=6.0, connection_retry={"max_tries": -1, "max_delay": 0.5})
+    client = KazooClient(
+        connect, timeout=30.0, connection_retry={"max_tries": -1, "max_delay": 0.5}
+    )
     client.start(timeout=LIMIT_S)
     return client
 

@@ -58,7 +58,7 @@ class QueryGroup(Group):
             "subscribe": self.topic,
             "auto.offset.reset": "smallest",
             "rebalance.backoff.ms": "200",
-            "zookeeper.session.timeout.ms": "3000",
+            "zookeeper.session.timeout.ms": "30000",
             **{name.replace("__", "."): text for name, text in options.items()},
         }
 

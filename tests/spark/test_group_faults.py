@@ -188,7 +188,7 @@ def test_queries_join_and_leave(scene: FlowingGroup) -> None:
     scene.flow.start()
     wait(lambda: len(one.read) > 50)
     # This is longer than a member needs to leave, so no session expires before that.
-    other = scene.query("b", consumer__id="b", zookeeper__session__timeout__ms="30000").start()
+    other = scene.query("b", consumer__id="b", zookeeper__session__timeout__ms="200000").start()
     wait(lambda: sorted(scene.parts().values()) == [2, 2] and len(other.read) > 50)
     scene.flow.stop()
     scene.all_read()
@@ -204,7 +204,7 @@ def test_queries_join_and_leave(scene: FlowingGroup) -> None:
     wait(lambda: len(scene.members) == 1)
     took_s = time.monotonic() - started
     log.info("znodes gone %.3f s after stop()", took_s)
-    assert took_s < 30.0
+    assert took_s < 100.0
     wait(lambda: scene.parts() == {f"{scene.name}_a": 4})
     for partition in range(4):
         placed = scene.sandbox.produce(scene.topic, 5, partition=partition)
@@ -273,7 +273,8 @@ def test_a_driver_is_killed_within_its_first_batch(scene: FlowingGroup) -> None:
 
 def test_a_source_process_freezes(scene: FlowingGroup) -> None:
     """Another query takes over, the resumed one rejoins; no message is lost, no offset lowered."""
-    query = scene.query("a", consumer__id="a").start()
+    brief = {"zookeeper__session__timeout__ms": "3000"}
+    query = scene.query("a", consumer__id="a", **brief).start()
     scene.flow.start()
     watcher = Watcher(scene)
     watcher.start()
@@ -308,7 +309,7 @@ def test_zookeeper_restarts(spark: SparkSession, tmp_path: Path) -> None:
         own.create_topic("flow", partitions=4)
         scene = FlowingGroup(own, "group", "flow", stack, spark=spark, directory=tmp_path)
         stack.callback(scene.flow.stop)
-        query = scene.query("a", zookeeper__session__timeout__ms="6000").start()
+        query = scene.query("a", zookeeper__session__timeout__ms="30000").start()
         scene.flow.start()
         wait(lambda: len(query.read) > 20)
         own.zookeeper.restart()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -76,11 +77,21 @@ def modules() -> dict[str, Path]:
     return found
 
 
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield each statement, without the expressions, in which nothing is imported."""
+    for one in body:
+        yield one
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+            for below in getattr(one, name, ()):
+                is_statement = isinstance(below, ast.stmt)
+                yield from _statements([below] if is_statement else below.body)
+
+
 @cache
 def imports(name: str) -> tuple[str, ...]:
     """Return the modules of this package that a module imports."""
     found = []
-    for node in ast.walk(ast.parse(modules()[name].read_text(encoding="utf-8"))):
+    for node in _statements(ast.parse(modules()[name].read_text(encoding="utf-8")).body):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zkconsumer"):
             for alias in node.names:
                 below = f"{node.module}.{alias.name}"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from support.wait import wait_for
+from support.wait import LOOK_S, wait_for
 
 PATIENCE_S = 60.0
 """Seconds within which all processes and files of an ended program must have disappeared. On an
@@ -51,6 +56,43 @@ def assert_nothing_is_left(home: Path) -> None:
     wait_for(
         lambda: not left(), lambda: f"these processes and files are left: {left()}", PATIENCE_S
     )
+
+
+# linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+GRACE_S = 10.0
+"""Seconds in which orphans may end by themselves, such as a guard that stops its servers."""
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of all descendants whose parent ends (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def wait_and_bury(process: subprocess.Popen[Any]) -> int:
+    """Wait for the end of a child, and return its exit code; meanwhile, reap adopted orphans."""
+    while process.returncode is None:
+        pid, status = os.wait()
+        if pid == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode
+
+
+def end_orphans(kept: Collection[int] = (), *, grace_s: float = GRACE_S) -> list[str]:
+    """End the children of this process, except `kept`; return the command lines of those killed."""
+    killed: dict[int, str] = {}
+    deadline = time.monotonic() + grace_s
+    while left := children(os.getpid()) - {*kept}:
+        if time.monotonic() > deadline:
+            killed |= {pid: command(pid) for pid in left - killed.keys()}
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        time.sleep(LOOK_S)
+    return list(killed.values())
 
 
 @contextmanager

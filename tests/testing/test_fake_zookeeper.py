@@ -289,7 +289,7 @@ def test_a_reply_is_lost_until_the_client_gives_up(fake: FakeZooKeeper, connect:
 def test_a_delayed_reply_keeps_the_order(fake: FakeZooKeeper, connect: Connect) -> None:
     """The reply of the next request waits behind the delayed one; another client's does not."""
     client, other = connect(), connect()
-    with fake.inject(Delay(1.5), path="/a"):
+    with fake.inject(Delay(4.0), path="/a"):
         slow, next_one = client.create_async("/a"), client.exists_async("/")
         assert other.exists("/") is not None
         assert not slow.ready()

@@ -24,13 +24,13 @@ UNKNOWN = "zookeeper.invalid:2181"
 """RFC 6761 reserves the top-level domain."""
 
 
-def _config(connect: str, *, limit_s: float = 2.0) -> ConsumerConfig:
+def _config(connect: str, *, limit_s: float = 5.0) -> ConsumerConfig:
     return ConsumerConfig(
         group_id="g", zookeeper_connect=connect, zookeeper_connection_timeout_s=limit_s
     )
 
 
-def _error(connect: str, *, limit_s: float = 2.0) -> str:
+def _error(connect: str, *, limit_s: float = 5.0) -> str:
     with pytest.raises(ZooKeeperUnreachableError) as caught:
         ZooKeeperClient(_config(connect, limit_s=limit_s)).__enter__()
     return str(caught.value)
@@ -72,7 +72,7 @@ def test_the_error_names_the_reason_of_each_server(stack: ExitStack) -> None:
     _, silent = _listener(stack)
     closing = _answering(stack, b"")
     other = _answering(stack, b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    text = _error(f"127.0.0.1:1,{silent},{closing},{other},{UNKNOWN}", limit_s=6.0)
+    text = _error(f"127.0.0.1:1,{silent},{closing},{other},{UNKNOWN}", limit_s=12.0)
     assert "127.0.0.1:1: Connection refused" in text
     assert f"{silent}: accepts the connection, and does not answer" in text
     assert f"{closing}: accepts the connection, and closes it: is maxClientCnxns reached" in text

@@ -30,14 +30,14 @@ from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.observer import ChangeKind, Observer
 from zkconsumer.zk.session import ZooKeeperSession
 
-SESSION_S = 1.0
+SESSION_S = 2.0
 SYNC = 9  # ZooKeeper's number for the request
 BROKER = b'{"version":1,"host":"127.0.0.1","port":1,"jmx_port":-1,"timestamp":"1"}'
 TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
 OFFSET = paths.offset("g", TopicPartition("t", 0))
 
 
-def _config(connect: str, *, limit_s: float = 60.0) -> ConsumerConfig:
+def _config(connect: str, *, limit_s: float = LIMIT_S) -> ConsumerConfig:
     return ConsumerConfig(
         group_id="g",
         zookeeper_connect=connect,
@@ -146,7 +146,7 @@ def test_an_outage_ends_no_session(tmp_path: Path, caplog: pytest.LogCaptureFixt
                 "a warning about the closed connections",
             )
             with pytest.raises(ZooKeeperUnreachableError, match="has no quorum"):
-                ZooKeeperClient(_config(first.connect, limit_s=1.0)).__enter__()
+                ZooKeeperClient(_config(first.connect, limit_s=5.0)).__enter__()
             assert states[-1] is None
             second.start()
             eventually(lambda: states[-1] is not None)

@@ -12,6 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 from support.internals import client_of
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 from support.zk.takeover import expire
 
@@ -28,8 +29,6 @@ from zkconsumer.protocol.registrations import Pattern, Registration, encode_regi
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.zk.observer import Change, ChangeKind, GroupPart, GroupSnapshot, Observer
 
-# Time limit in seconds for an expected change.
-PATIENCE_S = 60.0
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 REGISTRATION = encode_registration(Registration({"orders": 2}, Pattern.STATIC, 1))
 
@@ -51,14 +50,14 @@ class Followed:
         seen: list[Change] = []
         try:
             while not (seen and wanted(seen[-1])):
-                seen.append(self._changes.get(timeout=PATIENCE_S))
+                seen.append(self._changes.get(timeout=LIMIT_S))
         except Empty:
             raise AssertionError(f"only {seen}") from None
         return seen
 
     def join(self) -> bool:
         """Return whether the observer has stopped yielding changes."""
-        self._thread.join(PATIENCE_S)
+        self._thread.join(LIMIT_S)
         return not self._thread.is_alive()
 
 
@@ -213,7 +212,7 @@ def test_a_restarted_server(tmp_path: Path) -> None:
     """After a restart of ZooKeeper, missed changes are reported, and watches work again."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as server:
         hand = KazooClient(server.connect, timeout=3.0)
-        hand.start()
+        hand.start(LIMIT_S)
         claim(hand, "g", T0)
         hand.ensure_path(paths.offset("g", T0))
         with following(server.connect, "g") as (_, followed):
@@ -223,7 +222,7 @@ def test_a_restarted_server(tmp_path: Path) -> None:
             server.start()
             followed.until(is_owner(T0, None))  # The session of the client has expired.
             hand = KazooClient(server.connect)
-            hand.start()
+            hand.start(LIMIT_S)
             claim(hand, "g", T0, b"g_b-0")
             followed.until(is_owner(T0, "g_b-0"))
             hand.set(paths.offset("g", T0), b"7")

@@ -9,9 +9,9 @@ from support.zk.proxies import Wire
 
 def test_a_session_that_pings_lives(server: Server) -> None:
     """The pings of a client keep its session alive without other requests."""
-    session, other = server.session(timeout_s=2.0), server.session()
+    session, other = server.session(timeout_s=4.0), server.session()
     session.create_ephemeral("/id")
-    number, until = session.id, server.clock() + 5.0
+    number, until = session.id, server.clock() + 9.0
     assert server.until(lambda: server.clock() > until)
     assert other.exists("/id") is not None
     assert session.id == number
