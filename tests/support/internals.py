@@ -19,6 +19,7 @@ from kazoo.client import KazooClient
 
 from support.wait import LIMIT_S
 from zkconsumer import ConsumerConnector
+from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.zk.session import ZooKeeperSession
 
 if TYPE_CHECKING:
@@ -62,16 +63,15 @@ def let_zookeeper_answer_late(patch: pytest.MonkeyPatch) -> None:
     The limit of a command applies to the brokers, too. Tests whose brokers do not answer give a
     short one, and a busy ZooKeeper may need longer for a session.
     """
-    start = ZooKeeperSession.start
+    make = ZooKeeperSession.__init__
 
-    def patiently(session: ZooKeeperSession) -> None:
-        config = session._config
+    def patiently(session: ZooKeeperSession, config: ConnectionConfig, **more: Any) -> None:
         host, _, port = config.zookeeper_hosts.partition(",")[0].rpartition(":")
         with suppress(OSError, ValueError), socket.create_connection((host, int(port)), LIMIT_S):
-            session._config = replace(config, zookeeper_connection_timeout_s=LIMIT_S)
-        start(session)
+            config = replace(config, zookeeper_connection_timeout_s=LIMIT_S)
+        make(session, config, **more)
 
-    patch.setattr(ZooKeeperSession, "start", patiently)
+    patch.setattr(ZooKeeperSession, "__init__", patiently)
 
 
 def sender_of(client: ZooKeeperClient) -> Any:
