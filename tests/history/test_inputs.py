@@ -364,12 +364,12 @@ def test_servers_are_merged(tmp_path: Path) -> None:
 
 
 def test_a_gap_of_one_server_is_filled(tmp_path: Path) -> None:
-    """If one server lacks transactions, they are read from others, and the server is named."""
+    """If servers lack transactions, they are read from another one, and the servers are named."""
     all_ = [entry(n) for n in range(1, 9)]
-    rows, history = read(*ensemble(tmp_path, all_, [*all_[:3], *all_[5:]], all_))
+    rows, history = read(*ensemble(tmp_path, all_, [*all_[:3], *all_[5:]], [*all_[:2], *all_[6:]]))
     assert zxids(rows) == list(range(1, 9))
-    assert {one.kind for one in history.problems} == {"missing", "disagreement"}
-    assert all("s1" in one.where for one in history.problems)
+    assert {one.kind for one in history.problems} == {"missing"}
+    assert [Path(one.where).parents[1].name for one in history.problems] == ["s1", "s2"]
 
 
 def test_transactions_of_a_deposed_leader_are_left_out(tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ def zxid_of(source: LogSource) -> int:
     return int(match[1], 16) if match else -1
 
 
+def has_between(snapshots: Sequence[LogSource], last: int, zxid: int) -> bool:
+    """Return whether one of the sorted snapshots shows a transaction between two others."""
+    at = bisect_right(snapshots, last, key=zxid_of)
+    return at < len(snapshots) and zxid_of(snapshots[at]) < zxid
+
+
 Wanted: TypeAlias = Callable[[str], bool]
 """Whether the name of a file, without its directories, is that of a file to read."""
 
@@ -371,6 +377,7 @@ class History:
         self._fast = fast_decoder(servers)
         self._readers: dict[str, LogReader] = {}
         self._ends: dict[str, int] = {}  # log -> the last zxid that was read from it
+        self._gaps: dict[str, list[tuple[int, int]]] = {}  # server -> the zxids around each gap
         self._firsts: dict[str, int] = {}  # log -> the zxid of its first transaction
 
     def look_again(self, servers: Sequence[Server]) -> list[str]:
@@ -420,7 +427,7 @@ class History:
         logs = sorted(server.logs, key=self._first)
         self._check_names(logs)
         for batch in self._in_order(self._needed(logs, after), after):
-            last = self._check_order(batch, last)
+            last = self._check_order(batch, last, server)
             yield batch
         self._check_ends(logs[:-1])
         self.last_zxid = max(last, self.last_zxid)
@@ -513,18 +520,24 @@ class History:
             for rows_of, file in versions.items():
                 yield RowBatch(file, list(rows_of))
 
-    def _check_order(self, batch: RowBatch, last: int) -> int:
-        """Record gaps after the zxid `last`; return the highest zxid."""
+    def _check_order(self, batch: RowBatch, last: int, server: Server) -> int:
+        """Record a server's gaps after the zxid `last`; return the highest zxid.
+
+        The first transaction of a new leader (epoch) may follow any other, unless the name of a
+        snapshot shows a transaction between them.
+        """
         zxids = batch.zxids
         if _is_gapless(zxids, last):
             return int(zxids[-1])
         for zxid in map(int, zxids):
             if zxid > last + 1 and last:
-                # The first transaction of a new leader (epoch) may follow any other.
                 before = last if zxid >> 32 == last >> 32 else zxid >> 32 << 32
-                if missing := zxid - before - 1:
-                    what = f"the file lacks the {missing} transactions before 0x{zxid:x}"
+                missing = zxid - before - 1
+                if missing or has_between(server.snapshots, last, zxid):
+                    number = f"the {missing}" if missing else "some"
+                    what = f"the file lacks {number} transactions before 0x{zxid:x}"
                     self.problems.append(Problem("missing", batch.file, last, what))
+                    self._gaps.setdefault(server.name, []).append((last, zxid))
             last = max(last, zxid)
         return last
 
@@ -573,8 +586,9 @@ class History:
     def _agreed(self, cut: dict[int, list[Row]], begins: dict[int, int]) -> list[Row]:
         """Return the rows of the majority, and record where servers disagree.
 
-        A server covers the zxids between its first and its last transaction. A transaction that
-        fewer than half of the covering servers have was never committed: its leader lost its role.
+        A server covers the zxids between its first and its last transaction, apart from the gaps in
+        its files. A transaction that fewer than half of the covering servers have was never
+        committed: its leader lost its role.
         """
         by_zxid: dict[int, dict[int, tuple[Row, ...]]] = {}
         for number, rows in cut.items():
@@ -585,7 +599,11 @@ class History:
             versions = by_zxid[zxid]
             counts = Counter(versions.values())
             ((rows_of, votes),) = counts.most_common(1)
-            lacking = [n for n in cut if n not in versions and begins[n] < zxid]
+            lacking = [
+                n
+                for n in cut
+                if n not in versions and begins[n] < zxid and not self._is_in_gap(n, zxid)
+            ]
             taken = 2 * votes >= len(versions) + len(lacking)
             if len(counts) > 1:
                 self._disagree(zxid, versions, "have different transactions", taken=taken)
@@ -594,6 +612,11 @@ class History:
             if taken:
                 agreed += rows_of
         return agreed
+
+    def _is_in_gap(self, number: int, zxid: int) -> bool:
+        """Return whether a transaction is in a gap of a server's files."""
+        gaps = self._gaps.get(self.servers[number].name, ())
+        return any(last < zxid < following for last, following in gaps)
 
     def _disagree(self, zxid: int, numbers: Iterable[int], what: str, *, taken: bool) -> None:
         """Record a disagreement of servers."""

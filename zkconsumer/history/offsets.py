@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 from zkconsumer.errors import ConfigError, HistoryError, RefusedError
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.clients import UNKNOWN, Clients, Lifetimes, SessionClient
-from zkconsumer.history.inputs import History, Problem, Server, zxid_of
+from zkconsumer.history.inputs import History, Problem, Server, has_between, zxid_of
 from zkconsumer.history.logs import LogSource
 from zkconsumer.history.report import time_text
 from zkconsumer.history.saved_tables import SavedTransactions
@@ -36,6 +36,7 @@ _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREA
 _DELETES: Final = frozenset({tx.DELETE, tx.DELETE_CONTAINER})
 _WRITES: Final = frozenset({*_CREATES, *_DELETES, tx.SET_DATA, tx.SET_ACL})
 _GROUPS: Final = f"{paths.CONSUMERS}/"
+_FIRST_OF_ENSEMBLE: Final = 0x1_0000_0001
 
 
 class Choice(Enum):
@@ -218,13 +219,21 @@ class _Doubt(NamedTuple):
 
     Attributes:
         last: its last known write; None if no write is known.
-        zxid: the last transaction before the moment.
-        gap: the last transaction of the gap.
+        first, end: the moment is after the transaction `first`, and not after `end`. They are equal
+            unless the moment is within a gap.
+        gap: the last transaction of the gap before the moment. The logs contain each transaction
+            from there to `read`, and none of those up to the moment writes the znode.
+        read: a transaction after the moment, or `end`.
+        existed: whether the znode existed, by the first operation on it after the moment; None if
+            there is none up to `read`.
     """
 
     last: Written | None
-    zxid: int
+    first: int
+    end: int
     gap: int
+    read: int
+    existed: bool | None
 
 
 @dataclass
@@ -264,16 +273,21 @@ class _Replay:
         self._trees: dict[str, Tree | None] = {}  # name of a snapshot -> its tree, if readable
         self._znodes: dict[str, Written] = {}
         self._deleted: dict[str, int] = {}  # path -> zxid
-        self._consumers: dict[tuple[int, str], str] = {}  # session, group -> consumer id
+        self._consumers: dict[int, dict[str, str]] = {}  # session -> group -> consumer id
+        self._ephemerals: dict[int, set[str]] = {}  # session -> the paths that end with it
         self._lifetimes: dict[int, tuple[int | None, int | None]] = {}
         self._created: dict[str, int] = {}
         self._edit = _Edit()
         self._gap = -1  # the last transaction before the present one that may be missing
-        self._zxid = 0
+        self._first = self._zxid = 0
+        self._end = 0  # the last transaction that may precede the moment, if it is in a gap
+        self._read = 0  # the last transaction after the moment up to which none is missing
         self._from_ms = self._time_ms = 0
         self._until_ms = 0
         self._is_over = False  # whether the moment has been reached
+        self._is_cut = False  # whether transactions after it are missing
         self._later: dict[str, bool] = {}  # path -> whether it existed at the moment
+        self._maybe: set[str] = set()  # the paths that may have existed at the moment
         self._there: set[str] = set()  # the groups in the files
         self._elsewhere: set[str] = set()  # the chroots of other groups in the files
 
@@ -291,8 +305,17 @@ class _Replay:
                 return
             count += len(rows)
             on_progress(count)
-        if not self._is_over and self._is_damaged():
+        if not self._is_over:
+            self._end_of_logs()
+
+    def _end_of_logs(self) -> None:
+        """Record what may be missing between the end of the logs and the moment."""
+        if self._is_damaged():
             self._gap = self._zxid
+        newest = max(map(zxid_of, self._snapshots), default=0)
+        if newest > self._zxid and self._point.choice is Choice.TIME:
+            # The servers wrote transactions after the end of the last log that is there.
+            self._gap = self._end = newest
 
     def _begin(self) -> None:
         """Begin with the last readable snapshot before the first log."""
@@ -303,8 +326,8 @@ class _Replay:
                 return
 
     def _adopt(self, tree: Tree) -> None:
-        """Begin with the tree of a snapshot."""
-        self._zxid = tree.zxid
+        """Begin with the tree of a snapshot, which may contain later transactions."""
+        self._zxid = self._gap = tree.zxid
         for path, znode in tree.znodes.items():
             if path.startswith(self._brokers):
                 self._created[path] = znode.czxid
@@ -312,30 +335,26 @@ class _Replay:
             if parts is None:
                 continue
             if _is_registration(parts) and znode.owner > 0:
-                self._consumers[znode.owner, parts[0]] = parts[2]
-            elif _is_kept(parts):
+                self._consumers.setdefault(znode.owner, {})[parts[0]] = parts[2]
+            elif _is_kept(parts) and znode.mzxid <= tree.zxid:
                 self._znodes[path] = _of_snapshot(tree, znode)
+                if znode.owner > 0:
+                    self._ephemerals.setdefault(znode.owner, set()).add(path)
 
     def _apply(self, rows: Sequence[RowTuple]) -> None:
-        """Apply transactions in their order, up to the moment."""
-        choice, value = self._point
-        last, plans = self._zxid, dict[str, str]()
+        """Apply transactions in their order, up to the moment; after it, note what existed."""
+        plans = dict[str, str]()
         for at, row in enumerate(rows):
             zxid, time_ms, _, _, kind, part, path, *_ = row
-            if not self._is_over and zxid != last:
-                self._is_over = (choice is Choice.TIME and time_ms > value) or (
-                    choice is Choice.ZXID and zxid >= value
-                )
-                if self._is_over and self._lacks_between(last, zxid):
-                    self._stop_in_gap(zxid)
-            if self._is_over:
+            if self._is_over or (zxid != self._zxid and self._begins_after(zxid, time_ms)):
                 self._until_ms = time_ms
-                self._note_later(kind, path)
+                self._note_later(kind, path, is_whole=self._is_over_whole(zxid))
                 continue
-            if zxid != last:
-                if self._lacks_between(last, zxid):
+            if zxid != self._zxid:
+                if self._lacks_between(self._zxid, zxid):
                     self._gap = zxid - 1
-                self._zxid = last = zxid
+                self._first = self._first or zxid
+                self._zxid = zxid
                 self._time_ms = self._until_ms = time_ms
             if part <= 0:
                 plans = self._plans(rows, at) if part == 0 else {}
@@ -344,22 +363,51 @@ class _Replay:
             elif kind in _WRITES:
                 self._change(row, path, plans)
 
+    def _begins_after(self, zxid: int, time_ms: int) -> bool:
+        """Return whether a transaction is the first one after the moment."""
+        choice, value = self._point
+        self._is_over = (choice is Choice.TIME and time_ms > value) or (
+            choice is Choice.ZXID and zxid >= value
+        )
+        if self._is_over:
+            self._read = self._zxid
+            if self._lacks_between(self._zxid, zxid):
+                self._stop_in_gap(zxid)
+        return self._is_over
+
+    def _is_over_whole(self, zxid: int) -> bool:
+        """Return whether no transaction is missing between the moment and this one."""
+        if not self._is_cut and zxid != self._read:
+            self._is_cut = self._lacks_between(self._read, zxid)
+            self._read = self._read if self._is_cut else zxid
+        return not self._is_cut
+
     def _session(self, row: RowTuple) -> None:
-        """Note when a session began or ended."""
-        _, time_ms, session, _, kind, *_ = row
+        """Note when a session began, or end it with its ephemeral znodes."""
+        zxid, time_ms, session, _, kind, *_ = row
         if kind == tx.CREATE_SESSION:
             self._lifetimes[session] = (time_ms, None)
         elif kind == tx.CLOSE_SESSION:
             begin = self._lifetimes.get(session, (None, None))[0]
             self._lifetimes[session] = (begin, time_ms)
+            self._consumers.pop(session, None)
+            for path in self._ephemerals.pop(session, ()):
+                self._znodes.pop(path, None)
+                self._deleted[path] = zxid
 
     def _lacks_between(self, last: int, zxid: int) -> bool:
         """Return whether transactions between two are missing.
 
-        The first transaction of a new leader (epoch) may follow any other.
+        The first transaction of a new leader (epoch) may follow any other, unless the name of a
+        snapshot shows a transaction between them. Nothing precedes the first transaction of a
+        single server (epoch 0) or of an ensemble (epoch 1).
         """
-        is_same = last >> 32 == zxid >> 32
-        return zxid > last + 1 and (is_same or zxid & 0xFFFF_FFFF > 1 or self._is_damaged())
+        if last == 0:
+            return zxid not in (1, _FIRST_OF_ENSEMBLE)
+        if last >> 32 == zxid >> 32:
+            return zxid > last + 1
+        is_shown = has_between(self._snapshots, last, zxid)
+        return zxid & 0xFFFF_FFFF > 1 or is_shown or self._is_damaged()
 
     def _stop_in_gap(self, zxid: int) -> None:
         """Record that the moment is in a gap, which ends before the transaction `zxid`.
@@ -368,9 +416,11 @@ class _Replay:
         """
         choice, value = self._point
         if choice is Choice.TIME:
-            self._gap = zxid - 1
+            self._gap = self._end = zxid - 1
+            self._is_cut = True
         elif value > self._zxid + 1:
-            self._gap = self._zxid = value - 1
+            self._gap = self._zxid = self._read = value - 1
+            self._is_cut = zxid != value
 
     def _is_damaged(self) -> bool:
         """Return whether the only server's log could not be read from here on."""
@@ -418,25 +468,37 @@ class _Replay:
         if parts is None:
             return
         if _is_registration(parts) and kind in _CREATES and number == 1:
-            self._consumers[session, parts[0]] = parts[2]
+            self._consumers.setdefault(session, {})[parts[0]] = parts[2]
         if not _is_kept(parts):
             return
         group = parts[0] if parts else ""
         plan = plans.get(group, "")
-        self._note_edit(path, session, plan)
+        self._note_edit(path, session, plan, existed=kind not in _CREATES)
+        if parts and self._lacks_root and self._gap < 0:
+            self._gap = _FIRST_OF_ENSEMBLE - 1
         old = self._znodes.get(path)
         if kind in _DELETES:
             self._znodes.pop(path, None)
             self._deleted[path] = zxid
+            self._ephemerals.get(session, set()).discard(path)
         elif kind == tx.SET_ACL:
             if old is not None:
                 self._znodes[path] = old._replace(acl=_rights(acl))
         else:
-            consumer = self._consumers.get((session, group), "")
+            consumer = self._consumers.get(session, {}).get(group, "")
+            if kind in (tx.CREATE, tx.CREATE2) and number == 1:
+                self._ephemerals.setdefault(session, set()).add(path)
             rights = _rights(acl) if kind in _CREATES else None if old is None else old.acl
             self._znodes[path] = Written(data, zxid, time_ms, session, consumer, plan, rights)
 
-    def _note_edit(self, path: str, session: int, plan: str) -> None:
+    @property
+    def _lacks_root(self) -> bool:
+        """Whether older transactions must have created the root of all groups: a single server
+        wrote them before it became a server of an ensemble."""
+        is_known = self._root in self._znodes or self._root in self._deleted
+        return self._first == _FIRST_OF_ENSEMBLE and not is_known
+
+    def _note_edit(self, path: str, session: int, plan: str, *, existed: bool) -> None:
         """Keep the state of a znode before the first write of the edit that is to be undone."""
         choice, value = self._point
         if choice is Choice.TOOL and plan:
@@ -446,31 +508,44 @@ class _Replay:
             return
         if choice is Choice.TOOL and not plan:
             return
-        self._edit.before.setdefault(path, self._present(path, self._zxid - 1))
+        if path not in self._edit.before:
+            before = self._present(path)
+            if isinstance(before, _Doubt):
+                last = self._zxid - 1
+                before = before._replace(first=last, end=last, read=self._zxid, existed=existed)
+            self._edit.before[path] = before
         self._edit.zxid, self._edit.time_ms = self._zxid, self._time_ms
         self._edit.session = session
 
-    def _note_later(self, kind: int, path: str | None) -> None:
-        """Record whether a znode existed at the moment, by the first operation after it."""
+    def _note_later(self, kind: int, path: str | None, *, is_whole: bool) -> None:
+        """Record whether a znode existed at the moment, by the first operation after it; if
+        transactions between them are missing, whether it may have existed."""
         if path is not None and kind in _WRITES and self._gap >= 0:
             parts = self._parts(path)
-            if parts is not None and _is_kept(parts):
+            if parts is None or not _is_kept(parts):
+                return
+            if is_whole:
                 self._later.setdefault(path, kind not in _CREATES)
+            elif kind not in _CREATES:
+                self._maybe.add(path)
 
     def _needs(self, zxid: int) -> bool:
         """Return whether the transactions after `zxid` tell more about the moment."""
         if self._gap < 0:
             return False
         tree = self._tree_after(self._gap)
-        return tree is None or zxid < tree.zxid
+        return tree is None or (zxid < tree.latest and not self._is_cut)
 
     # ---- znodes at the moment ----------------------------------------------------------------
 
-    def _present(self, path: str, zxid: int) -> Written | _Doubt | None:
-        """Return a znode after the transaction `zxid`, which is the last one that was applied."""
+    def _present(self, path: str) -> Written | _Doubt | None:
+        """Return a znode after the last transaction that was applied."""
         last = self._znodes.get(path)
         known = last.zxid if last is not None else self._deleted.get(path, -1)
-        return last if known > self._gap or self._gap < 0 else _Doubt(last, zxid, self._gap)
+        if known > self._gap or self._gap < 0:
+            return last
+        first, end = self._zxid, max(self._zxid, self._end)
+        return _Doubt(last, first, end, self._gap, max(end, self._read), self._later.get(path))
 
     def _settled(self, path: str, now: Written | _Doubt | None) -> Past:
         """Return a znode, from a snapshot if it may have been written in a gap of the logs."""
@@ -478,16 +553,23 @@ class _Replay:
             return now
         tree = self._tree_after(now.gap)
         znode = tree.znodes.get(path) if tree is not None else None
-        if tree is not None and znode is not None and znode.mzxid <= now.zxid:
+        if tree is not None and znode is not None and self._precedes(znode, now):
             is_known = now.last is not None and now.last.zxid == znode.mzxid
             return now.last if is_known else _of_snapshot(tree, znode)
-        if tree is not None and znode is None and tree.zxid <= now.zxid:
-            return None
-        if now.last is None and not self._later.get(path, znode is not None):
-            return None
-        if znode is not None and now.last is None and znode.czxid > now.zxid:
-            return None
+        if now.first == now.end:
+            if now.existed is False:
+                return None
+            is_absent = tree is not None and znode is None and tree.latest <= now.read
+            if is_absent and now.existed is None:
+                return None
         return "the logs lack transactions before the moment, which may have written it"
+
+    def _precedes(self, znode: Znode, now: _Doubt) -> bool:
+        """Return whether the last write of a znode, by a snapshot after a gap, was before the
+        moment."""
+        choice, value = self._point
+        is_time = choice is Choice.TIME and now.first < znode.mzxid <= now.end
+        return znode.mzxid <= now.first or (is_time and 0 < znode.mtime <= value)
 
     def _tree_after(self, gap: int) -> Tree | None:
         """Return the first readable snapshot after a gap."""
@@ -513,7 +595,7 @@ class _Replay:
         if is_edit:
             touched = self._edit.before
         else:
-            touched = {path: self._present(path, self._zxid) for path in self._all_paths()}
+            touched = {path: self._present(path) for path in self._all_paths()}
         then = {path: self._settled(path, one) for path, one in touched.items()}
         found: dict[str, dict[TopicPartition, Past]] = {}
         for path, past in sorted(then.items()):
@@ -545,7 +627,9 @@ class _Replay:
 
     def _all_paths(self) -> set[str]:
         """Return the znodes that existed at the moment, or that may have existed."""
-        found = {*self._znodes, *(path for path, there in self._later.items() if there)}
+        found = {*self._znodes, *self._maybe}
+        found.update(path for path, existed in self._later.items() if existed)
+        found.update(path for path, zxid in self._deleted.items() if zxid <= self._gap)
         if self._gap >= 0 and (tree := self._tree_after(self._gap)) is not None:
             for path in tree.znodes:
                 parts = self._parts(path)

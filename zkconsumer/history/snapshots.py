@@ -55,10 +55,12 @@ class Tree:
 
     Attributes:
         zxid: the last transaction that is in the tree for certain.
+        latest: the last transaction that may be in the tree.
         acls: the access control lists that `Znode.acl` refers to.
     """
 
     zxid: int = 0
+    latest: int = 0
     znodes: dict[str, Znode] = field(default_factory=dict)
     sessions: dict[int, int] = field(default_factory=dict)
     acls: dict[int, list[tuple[int, str, str]]] = field(default_factory=dict)
@@ -253,7 +255,7 @@ def _read(data: _Bytes, zxid: int) -> Tree:
     if data.integer() != VERSION:
         raise data.damage("the version of the snapshot is unknown")
     data.long()  # the database's id
-    tree = Tree(zxid)
+    tree = Tree(zxid, zxid)
     for _ in range(data.count()):
         session = data.long()
         tree.sessions[session] = data.integer()
@@ -267,7 +269,9 @@ def _read(data: _Bytes, zxid: int) -> Tree:
             raise data.damage("a znode has no parent in the snapshot")
         content, acl = data.buffer(), data.long()
         stat = struct.unpack(">qqqqiiiqq", data.take(60))
-        tree.add(path or "/", Znode(content, acl, *stat))
+        znode = Znode(content, acl, *stat)
+        tree.latest = max(tree.latest, znode.mzxid, znode.pzxid)
+        tree.add(path or "/", znode)
     _check_seals(data)
     return tree
 
