@@ -194,6 +194,7 @@ LONG_TESTS = (
         "The cases take 12 s together. They check the simulator's monitor, whose code changes "
         "rarely.",
         "tests/sim/test_mutants.py",
+        "tests/sim/test_bridged.py::test_a_planted_fault_breaks_its_promise",
         "tests/sim/test_handover.py::test_a_mutant_of_the_hand_over_is_caught",
     ),
 )
@@ -247,6 +248,12 @@ SINGLE_TESTS = (
     *_later(
         "Takes 5 s. The normal lane runs the same simulator with fresh seeds for 6 s.",
         "tests/sim/test_random_search.py::test_no_invariant_is_broken_by_drawn_decisions",
+    ),
+    *_later(
+        "Hundreds of runs take minutes, and the run of this mutant waits 900 virtual seconds. The "
+        "quick lane runs a fresh seed of each weather, and the other mutants.",
+        "tests/sim/test_bridged.py::test_many_random_runs_keep_the_promises",
+        "tests/sim/test_bridged.py::test_a_planted_fault_breaks_its_promise[a restarted bridge",
     ),
     *_later(
         "The cases take 3 s each. The normal lane explores groups without faults to the end.",

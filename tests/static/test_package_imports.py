@@ -28,6 +28,7 @@ PERMITTED: dict[str, set[str]] = {
     "consumer": {"errors", "protocol", "config", "member", "zk", "kafka", "trace"},
     "aio": {"errors", "protocol", "config", "consumer"},
     "admin": {"errors", "java", "protocol", "config", "zk", "kafka", "history", "file_lock"},
+    "bridge": {"errors", "protocol", "later"},
     "loops": {"kafka", "history"},
     "spark": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "consumer", "admin"),
@@ -36,7 +37,7 @@ PERMITTED: dict[str, set[str]] = {
     "tables": {"errors", "protocol", "config", "zk", "kafka", "admin", "spark"},
     "sim": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "trace", "consumer", "admin"),
-        *("spark", "later"),
+        *("spark", "later", "bridge"),
     },
     "judge": {
         *("errors", "protocol", "member", "consumer", "trace", "sandbox", "sim", "lab"),

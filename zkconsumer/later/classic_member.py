@@ -33,7 +33,7 @@ from zkconsumer.later.client_state import (
 from zkconsumer.later.member_events import Callback, CallListener, Commands, then
 from zkconsumer.protocol.later import consumer_protocol as wire
 from zkconsumer.protocol.later import messages as msg
-from zkconsumer.protocol.later.assignors import Assignor, assign
+from zkconsumer.protocol.later.assignors import Assignor, assign, assign_only
 from zkconsumer.protocol.later.messages import NO_GENERATION, UNKNOWN_MEMBER, Error
 from zkconsumer.protocol.later.subscriptions import Subscription, Topic
 
@@ -244,6 +244,7 @@ def _join(state: State, now: float) -> Step:
         settings.instance,
         settings.session_s,
         settings.poll_s,
+        version=settings.join_version,
     )
     timeout_s = max(REQUEST_S, settings.poll_s + JOIN_LAPSE_S)
     return _send(replace(state, phase=Phase.PREPARING), request, now, timeout_s=timeout_s)
@@ -343,7 +344,8 @@ def _joined(state: State, sent: InFlightRequest, response: msg.Response, now: fl
     if response.leader == response.member:
         state = replace(state, is_leader=True, planned=_subscribed(state))
         if not response.skip_assignment:
-            assignments = compute_assignments(response, state.client.topics)
+            topics = state.client.topics
+            assignments = compute_assignments(response, topics, state.settings.lends)
     request = msg.SyncGroup(
         state.settings.group,
         state.member,
@@ -355,11 +357,20 @@ def _joined(state: State, sent: InFlightRequest, response: msg.Response, now: fl
     return _send(state, request, now)
 
 
-def compute_assignments(joined: msg.Joined, topics: Mapping[str, Topic]) -> dict[str, bytes]:
-    """Return the assignments that the leader sends: the result of the group's assignor."""
+def compute_assignments(
+    joined: msg.Joined,
+    topics: Mapping[str, Topic],
+    lends: Mapping[str, frozenset[int]] | None = None,
+) -> dict[str, bytes]:
+    """Return the assignments that the leader sends: the result of the group's assignor.
+
+    `lends` limits them as `ClientSettings.lends` describes.
+    """
     name = joined.protocol or ""
     subscriptions = {}
     for one in joined.members:
+        if lends is not None and one.member == joined.member:
+            continue
         subscription, user_data = wire.decode_subscription(one.metadata)
         if name == "sticky":
             owned, generation = wire.decode_sticky_user_data(user_data) if user_data else ((), -1)
@@ -367,7 +378,10 @@ def compute_assignments(joined: msg.Joined, topics: Mapping[str, Topic]) -> dict
         subscriptions[one.member] = replace(subscription, instance=one.instance)
     wanted = {topic for one in subscriptions.values() for topic in one.topics}
     known = {topic: topics[topic] for topic in topics if topic in wanted}
-    found = assign(Assignor(name), known, subscriptions)
+    if lends is None:
+        found = assign(Assignor(name), known, subscriptions)
+    else:
+        found = assign_only(Assignor(name), known, subscriptions, lends)
     return {member: wire.encode_assignment(partitions) for member, partitions in found.items()}
 
 

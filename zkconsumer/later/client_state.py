@@ -200,6 +200,10 @@ class ClientSettings:
         assignors: `partition.assignment.strategy`, the preferred one first.
         auto_commit_s: `auto.commit.interval.ms`; None: `enable.auto.commit=false`.
         poll_s: `max.poll.interval.ms`, which is also the member's rebalance timeout.
+        join_version: the version of JoinGroup (`messages.JoinGroup.version`).
+        lends: topic -> the partitions that the member assigns when it leads the group. It assigns
+            all partitions of the other topics, and none to itself. None: it assigns all partitions
+            to all members, as Kafka's consumers do. Only the bridge sets it (`zkconsumer.bridge`).
     """
 
     group: str
@@ -212,6 +216,8 @@ class ClientSettings:
     heartbeat_s: float = 3.0
     poll_s: float = 300.0
     auto_commit_s: float | None = 5.0
+    join_version: int = 9
+    lends: Mapping[str, frozenset[int]] | None = None
 
     @property
     def mode(self) -> Mode:

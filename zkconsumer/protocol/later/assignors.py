@@ -7,6 +7,7 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 from itertools import groupby
 
@@ -186,3 +187,47 @@ def assign(
         JavaError: Kafka's class throws this exception.
     """
     return _FUNCTIONS[assignor](topics, members_of(subscriptions))
+
+
+def assign_only(
+    assignor: Assignor,
+    topics: Topics,
+    subscriptions: Mapping[str, Subscription],
+    allowed: Mapping[str, Iterable[int]],
+) -> Assignment:
+    """Return what `assign` returns if the cluster had only the allowed partitions.
+
+    The assignors number a topic's partitions from 0. So the allowed partitions of a topic get
+    consecutive numbers for the calculation, in the members' previous assignments too.
+
+    Args:
+        assignor, topics, subscriptions: as in `assign`; without members the result is empty.
+        allowed: topic -> the partitions that may be assigned; topics that are absent are assigned
+            as a whole.
+
+    Raises:
+        JavaError: Kafka's class throws this exception.
+    """
+    if not subscriptions:
+        return {}
+    real: dict[str, list[int]] = {}
+    dense: dict[str, Topic] = {}
+    for name, topic in topics.items():
+        known = range(topic.partitions)
+        real[name] = sorted(set(allowed.get(name, known)).intersection(known))
+        racks = tuple(topic.racks[one] for one in real[name]) if topic.racks else ()
+        dense[name] = replace(topic, partitions=len(real[name]), racks=racks)
+    places = {
+        TopicPartition(name, number): TopicPartition(name, place)
+        for name, numbers in real.items()
+        for place, number in enumerate(numbers)
+    }
+    mapped = {
+        member: replace(one, owned=tuple(places[tp] for tp in one.owned if tp in places))
+        for member, one in subscriptions.items()
+    }
+    found = assign(assignor, dense, mapped)
+    return {
+        member: [TopicPartition(tp.topic, real[tp.topic][tp.partition]) for tp in given]
+        for member, given in found.items()
+    }

@@ -1,0 +1,519 @@
+"""The bridge as a state machine: `step(state, event) -> (state, commands)`.
+
+The membership in the brokers' group is `later.classic_member`, whose settings limit the assignment
+to the partitions that the bridge lends (`ClientSettings.lends`). This module decides which
+partitions these are. After each event it brings the state closer to what should be:
+
+- A partition that a consumer of the bridge has claimed is lent when Kafka stores an offset that is
+  not below ZooKeeper's (`_seed`), and the brokers' group then rebalances (`_rejoin`).
+- A partition that the old side will get, or whose consumer's lease is about to end, is not assigned
+  any more. When no new member owns it, its offset is read in Kafka; only then may the consumer
+  commit this offset to ZooKeeper and release the partition (`_return`).
+- The consumers of the bridge change only when all partitions that the change takes away from them
+  have returned, and their offsets are in ZooKeeper (`change_consumers`). A JVM member reads the
+  offset before it claims a partition, and gives up after four attempts.
+
+The coordinator does not say who owns a partition. The leader knows: the members that it has just
+assigned a partition to, and in cooperative mode the members that list the partition as owned when
+they join (`learn_members`). Eager members revoke everything before they join.
+
+A restarted static leader is told its old member id as the leader's, so it believes that it follows.
+It joins again with its new member id, and then leads (`take_lead`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from zkconsumer.bridge import shares
+from zkconsumer.bridge.state import (
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Goal,
+    GoalChanged,
+    Granted,
+    GroupSeen,
+    Held,
+    LeaseChanged,
+    ReleaseAsked,
+    RemoveMembers,
+    Return,
+    RunConsumers,
+    Stage,
+    State,
+    Stored,
+    Withdrawn,
+)
+from zkconsumer.later import classic_member, client_state
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.classic_member_state import OVER, Phase
+from zkconsumer.later.client_state import BACKOFF_S, NEVER
+from zkconsumer.later.member_events import Commands, then
+from zkconsumer.protocol.later import consumer_protocol as wire
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.messages import Error
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+
+Step = tuple[State, Commands]
+
+
+def step(state: State, event: ev.Event) -> Step:
+    """Return the state after an event, and the commands to run."""
+    if is_over(state):
+        return state, ()
+    if isinstance(event, Event):
+        result: Step = HANDLERS[type(event)](state, event), ()
+    elif isinstance(event, ev.Answered) and event.number in _own_requests(state):
+        result = _answered(state, event), ()
+    else:
+        result = _in_brokers_group(state, event)
+    result = then(result, lambda s: _advance(s, event.now))
+    # The membership acts on what has just been decided, for instance to join again.
+    after, commands = then(result, lambda s: _in_brokers_group(s, ev.Tick(event.now)))
+    return after, (*commands, Ended(after.ended)) if after.ended else commands
+
+
+def is_over(state: State) -> bool:
+    """Return whether the bridge has ended."""
+    return bool(state.ended)
+
+
+def is_settled(state: State) -> bool:
+    """Return whether the bridge leads, and no partition is on its way to the other side."""
+    is_calm = state.change is None and state.wanted[0] == len(state.running)
+    return (
+        classic_member.is_settled(state.classic)
+        and state.leads
+        and state.given == lendable(state, float("-inf"))
+        and all(one.stage is Stage.LENT for one in state.held.values())
+        and shares.holds_all(state)
+        and is_calm
+    )
+
+
+def next_deadline(state: State, now: float) -> float:
+    """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
+    if is_over(state):
+        return NEVER
+    due = [classic_member.next_deadline(state.classic, now), state.mirror_at, state.retry_at]
+    due += [lease_end(state, one.consumer) for one in state.held.values()]
+    due.append(state.wanted[1] + state.setup.calm_s)
+    return min((at for at in due if at > now), default=NEVER)
+
+
+# ---- what may be lent ----------------------------------------------------------------------------
+
+
+def lease_end(state: State, consumer: int) -> float:
+    """Return when the new members must have been asked to revoke a consumer's partitions."""
+    return state.leases.get(consumer, -NEVER) - state.setup.lease_margin_s
+
+
+def lendable(state: State, now: float) -> frozenset[TopicPartition]:
+    """Return the partitions that the new members may read."""
+    return frozenset(
+        tp
+        for tp, one in state.held.items()
+        if one.stage is Stage.LENT and now < lease_end(state, one.consumer)
+    )
+
+
+def _limit(state: State, now: float) -> State:
+    """Tell the membership which partitions it may assign from now on."""
+    lends: dict[str, frozenset[int]] = dict.fromkeys(state.settings.topics, frozenset())
+    for tp in lendable(state, now):
+        lends[tp.topic] = lends.get(tp.topic, frozenset()) | {tp.partition}
+    if state.settings.lends == lends:
+        return state
+    settings = replace(state.settings, lends=lends)
+    return replace(state, classic=replace(state.classic, settings=settings))
+
+
+# ---- the membership in the brokers' group --------------------------------------------------------
+
+
+def _in_brokers_group(state: State, event: ev.Event) -> Step:
+    """Let the membership handle an event, and learn from its result."""
+    if is_over(state):
+        return state, ()
+    state = _limit(state, event.now)
+    before = state.classic
+    classic, commands = classic_member.step(before, event)
+    state = replace(state, classic=classic)
+    if classic.generation != before.generation or classic.member != before.member:
+        # Another generation: nobody knows what the new members own, unless the bridge leads it.
+        state = replace(state, given=None, occupied=None, removing=False)
+    if isinstance(event, ev.Answered) and isinstance(event.response, msg.Joined):
+        state = learn_members(state, event.response, commands, event.now)
+    if classic.phase in OVER:
+        state = replace(state, ended=f"the brokers refuse the bridge: {classic.error.name}")
+    return state, _without_listener(commands)
+
+
+def _without_listener(commands: Commands) -> Commands:
+    """Drop the commands for a user: the bridge assigns nothing to itself."""
+    return tuple(one for one in commands if not isinstance(one, ev.CallListener))
+
+
+def learn_members(state: State, joined: msg.Joined, commands: Commands, now: float) -> State:
+    """Record the members of the generation, if the bridge leads it."""
+    if joined.error is not Error.NONE or joined.leader != joined.member or not joined.members:
+        return state
+    synced = [
+        one.request
+        for one in commands
+        if isinstance(one, ev.Send) and isinstance(one.request, msg.SyncGroup)
+    ]
+    if not synced:
+        return state
+    owned: set[TopicPartition] = set()
+    for one in joined.members:
+        if one.member != joined.member:
+            owned.update(wire.decode_subscription(one.metadata)[0].owned)
+    owners = {
+        tp: member
+        for member, assignment in synced[0].assignments.items()
+        for tp in wire.decode_assignment(assignment)[0]
+    }
+    is_restarted = joined.skip_assignment
+    return replace(
+        state,
+        given=None if is_restarted else lendable(state, now),
+        occupied=None if is_restarted else frozenset(owned).union(owners),
+        owners=owners,
+        members=frozenset(one.member for one in joined.members) - {joined.member},
+        has_led=True,
+        asked_lead=False,
+        removing=False,
+    )
+
+
+# ---- answers to the bridge's own requests --------------------------------------------------------
+
+
+def _own_requests(state: State) -> frozenset[int]:
+    own = (state.reading, state.storing, state.leaving)
+    return frozenset(number for number in own if number is not None)
+
+
+def _send(state: State, request: msg.Request, now: float) -> tuple[State, Commands, int]:
+    number = state.client.number
+    client, commands = client_state.send(state.client, request, now)
+    return replace(state, classic=replace(state.classic, client=client)), commands, number
+
+
+def _answered(state: State, event: ev.Answered) -> State:
+    sent, client = client_state.answered(state.client, event.number)
+    state = replace(state, classic=replace(state.classic, client=client))
+    error = event.response.error
+    if error in client_state.COORDINATOR_MOVED:
+        forgotten = client_state.forget_coordinator(client)
+        state = replace(state, classic=replace(state.classic, client=forgotten))
+    if event.number == state.leaving:
+        return state if sent is None else replace(state, ended="it has left the brokers' group")
+    if event.number == state.reading:
+        state = replace(state, reading=None)
+        if sent is None or error is not Error.NONE:
+            return replace(state, retry_at=event.now + BACKOFF_S)
+        assert isinstance(sent.request, msg.OffsetFetch)
+        assert isinstance(event.response, msg.OffsetsFetched)
+        return offsets_read(state, sent.request.partitions or (), event.response)
+    state = replace(state, storing=None)
+    if sent is None or error is not Error.NONE:
+        return replace(state, retry_at=event.now + BACKOFF_S)
+    assert isinstance(sent.request, msg.OffsetCommit)
+    return _offsets_stored(state, sent.request)
+
+
+def offsets_read(
+    state: State, asked: tuple[TopicPartition, ...], answer: msg.OffsetsFetched
+) -> State:
+    """Record Kafka's offsets. A partition in RETURNING whose offset is final has now returned."""
+    held = dict(state.held)
+    for tp in asked:
+        if tp not in held:
+            continue
+        one, found = held[tp], answer.offsets.get(tp)
+        kafka = None if found is None else found.offset
+        highest = max((at for at in (one.offset, kafka) if at is not None), default=None)
+        if one.stage is Stage.LENT:
+            held[tp] = replace(one, offset=highest)
+        elif one.stage is Stage.SEEDING and tp in state.final:
+            held[tp] = replace(one, kafka=kafka, is_read=True)
+        elif one.stage is Stage.RETURNING and tp in state.final:
+            held[tp] = replace(one, offset=highest, stage=Stage.RETURNED)
+    return replace(state, held=held, final=frozenset())
+
+
+def _offsets_stored(state: State, request: msg.OffsetCommit) -> State:
+    held = dict(state.held)
+    for tp, stored in request.offsets.items():
+        if tp in held and held[tp].stage is Stage.SEEDING and held[tp].offset == stored.offset:
+            held[tp] = replace(held[tp], stage=Stage.LENT)
+    return replace(state, held=held)
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+def _granted(state: State, event: Event) -> State:
+    assert isinstance(event, Granted)
+    new = {tp: Held(event.consumer, epoch, offset) for tp, (epoch, offset) in event.grants.items()}
+    return replace(state, held={**state.held, **new}, final=state.final - new.keys())
+
+
+def _release_asked(state: State, event: Event) -> State:
+    assert isinstance(event, ReleaseAsked)
+    held = {
+        tp: replace(one, asked=True)
+        if tp in event.partitions and one.consumer == event.consumer
+        else one
+        for tp, one in state.held.items()
+    }
+    return replace(state, held=held)
+
+
+def _withdrawn(state: State, event: Event) -> State:
+    assert isinstance(event, Withdrawn)
+    held = {
+        tp: one
+        for tp, one in state.held.items()
+        if tp not in event.partitions or one.consumer != event.consumer
+    }
+    return replace(state, held=held)
+
+
+def _committed(state: State, event: Event) -> State:
+    """Record that a commit has ended.
+
+    If ZooKeeper has refused it, the consumer commits again before it releases the partitions. A JVM
+    member that has read the offset before then redelivers messages.
+    """
+    assert isinstance(event, Committed)
+    held = {
+        tp: replace(one, stored=Stored.YES)
+        if one.stored is Stored.SENT and one.consumer == event.consumer
+        else one
+        for tp, one in state.held.items()
+    }
+    return replace(state, held=held)
+
+
+def _lease_changed(state: State, event: Event) -> State:
+    assert isinstance(event, LeaseChanged)
+    return replace(state, leases={**state.leases, event.consumer: event.deadline})
+
+
+def _group_seen(state: State, event: Event) -> State:
+    assert isinstance(event, GroupSeen)
+    return replace(state, view=event.view)
+
+
+def _goal_changed(state: State, event: Event) -> State:
+    assert isinstance(event, GoalChanged)
+    return replace(state, goal=event.goal, share=event.share)
+
+
+HANDLERS: Mapping[type[Event], Callable[[State, Event], State]] = {
+    Granted: _granted,
+    ReleaseAsked: _release_asked,
+    Withdrawn: _withdrawn,
+    Committed: _committed,
+    LeaseChanged: _lease_changed,
+    GroupSeen: _group_seen,
+    GoalChanged: _goal_changed,
+}
+
+
+# ---- decisions -----------------------------------------------------------------------------------
+
+
+def _advance(state: State, now: float) -> Step:
+    """Decide everything that can be decided now."""
+    if is_over(state):
+        return state, ()
+    state = _forget_lost_requests(state)
+    state = _want(state, now)
+    state = _stages(state)
+    result: Step = take_lead(state)
+    result = then(result, lambda s: _store(s, now))
+    result = then(result, lambda s: _read(s, now))
+    result = then(result, _return)
+    result = then(result, change_consumers)
+    result = then(result, lambda s: _end(s, now))
+    return then(result, lambda s: (_rejoin(s, now), ()))
+
+
+def _forget_lost_requests(state: State) -> State:
+    """Forget the bridge's requests whose connection is lost."""
+    sent = state.client.sent
+    return replace(
+        state,
+        reading=state.reading if state.reading in sent else None,
+        storing=state.storing if state.storing in sent else None,
+        leaving=state.leaving if state.leaving in sent else None,
+    )
+
+
+def _want(state: State, now: float) -> State:
+    """Decide which consumers the bridge should run, when the wish has been the same for a while."""
+    count = shares.wanted_consumers(state)
+    if count != state.wanted[0]:
+        state = replace(state, wanted=(count, now))
+    is_urgent = state.goal in (Goal.ROLLBACK, Goal.STOP)
+    if not is_urgent and now < state.wanted[1] + state.setup.calm_s:
+        return replace(state, change=None)
+    target = frozenset(range(count))
+    return replace(state, change=None if target == state.running else target)
+
+
+def _target(state: State) -> frozenset[int]:
+    return state.running if state.change is None else state.change
+
+
+def _stages(state: State) -> State:
+    """Move each held partition to the stage that follows from what is known."""
+    state = shares.with_plan(state, _target(state))
+    leaving = shares.leaving(state)
+    held = {tp: staged_partition(one, is_leaving=tp in leaving) for tp, one in state.held.items()}
+    if held == state.held:
+        return state
+    moved = {tp for tp, one in held.items() if one.stage is not state.held[tp].stage}
+    return replace(state, held=held, final=state.final - moved)
+
+
+def staged_partition(one: Held, *, is_leaving: bool) -> Held:
+    if one.asked or is_leaving:
+        is_back = one.stage is Stage.RETURNED
+        return one if is_back else replace(one, stage=Stage.RETURNING, stored=Stored.NO)
+    if one.stage in (Stage.RETURNING, Stage.RETURNED):
+        # It stays after all. Nobody else has read it meanwhile.
+        return replace(one, stage=Stage.SEEDING, is_read=False)
+    if one.stage is Stage.SEEDING and one.is_read and needs_no_commit(one):
+        return replace(one, stage=Stage.LENT, offset=one.offset if one.kafka is None else one.kafka)
+    return one
+
+
+def needs_no_commit(one: Held) -> bool:
+    """Return whether Kafka's offset is at least ZooKeeper's, or neither store has one."""
+    return one.offset is None or (one.kafka is not None and one.kafka >= one.offset)
+
+
+def take_lead(state: State) -> Step:
+    """Lead the group: join again with the member id, or remove the other members."""
+    if state.phase is not Phase.STABLE or state.leads or state.classic.rejoin:
+        return state, ()
+    if state.removing:
+        return state, ()
+    if not state.asked_lead:
+        return replace(state, asked_lead=True, classic=replace(state.classic, rejoin=True)), ()
+    if state.setup.takes_lead or state.has_led:
+        return replace(state, removing=True), (RemoveMembers(),)
+    return state, ()
+
+
+def _store(state: State, now: float) -> Step:
+    """Commit ZooKeeper's offsets to Kafka, as a member of the current generation.
+
+    During a rebalance the coordinator refuses the commit.
+    """
+    offsets = {
+        tp: OffsetAndMetadata(one.offset)
+        for tp, one in sorted(state.held.items())
+        if one.stage is Stage.SEEDING and one.is_read and one.offset is not None
+    }
+    may = state.leads and state.client.coordinator is not None and now >= state.retry_at
+    if not offsets or not may or state.storing is not None or state.classic.rejoin:
+        return state, ()
+    settings = state.settings
+    request = msg.OffsetCommit(
+        settings.group, offsets, state.member, state.generation, settings.instance
+    )
+    state, commands, number = _send(state, request, now)
+    return replace(state, storing=number), commands
+
+
+def _read(state: State, now: float) -> Step:
+    """Read Kafka's offsets of the partitions that need them.
+
+    New members commit before they join a rebalance, or in cooperative mode before they join the
+    second one. So the offset of a partition that no member owns any more is final.
+    """
+    if state.client.coordinator is None or state.reading is not None or now < state.retry_at:
+        return state, ()
+    if state.occupied is None:
+        return state, ()
+    free = {
+        tp
+        for tp, one in state.held.items()
+        if (one.stage is Stage.RETURNING or (one.stage is Stage.SEEDING and not one.is_read))
+        and tp not in state.occupied
+    }
+    is_due = now >= state.mirror_at
+    lent = {tp for tp, one in state.held.items() if one.stage is Stage.LENT} if is_due else set()
+    if not free and not lent:
+        return state, ()
+    state = replace(state, final=frozenset(free), mirror_at=now + state.setup.mirror_s)
+    request = msg.OffsetFetch(state.settings.group, tuple(sorted(free | lent)))
+    state, commands, number = _send(state, request, now)
+    return replace(state, reading=number), commands
+
+
+def _return(state: State) -> Step:
+    """Let the consumers release the partitions that have returned."""
+    ready: dict[int, set[TopicPartition]] = {}
+    for tp, one in sorted(state.held.items()):
+        if one.asked and one.stage is Stage.RETURNED:
+            ready.setdefault(one.consumer, set()).add(tp)
+    return state, tuple(Return(number, frozenset(tps)) for number, tps in ready.items())
+
+
+def change_consumers(state: State) -> Step:
+    """Start and close consumers, if every partition that they will lose has returned."""
+    if state.change is None:
+        return state, ()
+    leaving = {tp: state.held[tp] for tp in sorted(shares.leaving(state))}
+    if any(one.stage is not Stage.RETURNED for one in leaving.values()):
+        return state, ()
+    if any(one.stored is not Stored.YES for one in leaving.values()):
+        return _store_in_zookeeper(state, leaving)
+    return replace(state, running=state.change, change=None), (RunConsumers(state.change),)
+
+
+def _store_in_zookeeper(state: State, leaving: Mapping[TopicPartition, Held]) -> Step:
+    """Let the consumers commit the offsets that the new side has reached."""
+    held, offsets = dict(state.held), dict[int, dict[TopicPartition, int]]()
+    for tp, one in leaving.items():
+        if one.offset is None:
+            held[tp] = replace(one, stored=Stored.YES)
+        elif one.stored is Stored.NO:
+            held[tp] = replace(one, stored=Stored.SENT)
+            offsets.setdefault(one.consumer, {})[tp] = one.offset
+    commits = tuple(Commit(number, found) for number, found in offsets.items())
+    return replace(state, held=held), commits
+
+
+def _end(state: State, now: float) -> Step:
+    """End the bridge when its goal is reached."""
+    is_empty = not state.running and not state.held and state.change is None
+    if state.goal is Goal.STOP and is_empty:
+        return replace(state, ended="it has given all partitions back"), ()
+    is_done = (state.goal is Goal.ROLLBACK and is_empty and not state.members) or (
+        state.goal is Goal.FINISH and is_settled(state) and not shares.old_members(state)
+    )
+    if not is_done or not state.leads or state.leaving is not None:
+        return state, ()
+    settings = state.settings
+    leaver = msg.Leaver(state.member, settings.instance)
+    state, commands, number = _send(state, msg.LeaveGroup(settings.group, (leaver,)), now)
+    return replace(state, leaving=number), commands
+
+
+def _rejoin(state: State, now: float) -> State:
+    """Start a rebalance of the brokers' group if other partitions are to be assigned."""
+    if not state.leads or state.given == lendable(state, now):
+        return state
+    return replace(state, classic=replace(state.classic, rejoin=True))

@@ -1,0 +1,323 @@
+"""The state, the events and the commands of the bridge's state machine. Times are in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.classic_member_state import Phase
+from zkconsumer.later.classic_member_state import State as ClassicState
+from zkconsumer.later.client_state import NEVER, ClientSettings, ClientState
+from zkconsumer.protocol.group_assignment import GroupInput
+from zkconsumer.protocol.model import ConsumerId, TopicPartition
+from zkconsumer.protocol.releases import DEFAULT, Profile
+
+ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""The assignors that the bridge offers to the new members, and so can compute."""
+
+JOIN_VERSION = 5
+"""The version of JoinGroup: the first one with static members (Kafka 2.3).
+
+It is the last version without tagged fields. Before version 9, a restarted static leader is told
+its old member id as the leader's (see `machine`).
+"""
+
+
+class Goal(Enum):
+    """What an operator wants the bridge to do."""
+
+    RUN = "run"  # divide the partitions among both sides
+    PAUSE = "pause"  # keep the number of its consumers
+    FINISH = "finish"  # leave both groups as soon as the old side is empty
+    ROLLBACK = "rollback"  # give everything to the old side; leave when the new side is empty
+    STOP = "stop"  # give everything to the old side, and end without leaving the brokers' group
+
+
+class Stage(Enum):
+    """Where a partition that the bridge holds in ZooKeeper is on its way to the new side or back.
+
+    Only a partition in LENT is assigned to new members.
+    """
+
+    SEEDING = "seeding"  # Kafka must store an offset that is not below ZooKeeper's
+    LENT = "lent"  # the new members may read it
+    RETURNING = "returning"  # new members may still own it, or have just committed it
+    RETURNED = "returned"  # no new member owns it, and Kafka's last offset has been read
+
+
+class Stored(Enum):
+    """Whether ZooKeeper has the last offset of a partition that has returned."""
+
+    NO = "no"
+    SENT = "sent"
+    YES = "yes"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A partition that a consumer of the bridge owns in ZooKeeper.
+
+    Attributes:
+        consumer: the number of the bridge's consumer.
+        epoch: the fencing token of the grant.
+        offset: the highest stored offset that is known of both stores; None: none is stored.
+        asked: whether the consumer has been asked to release the partition.
+        kafka: in SEEDING, Kafka's offset; None: none is stored, or it is not known yet.
+        is_read: in SEEDING, whether Kafka's offset is known.
+        stored: in RETURNED, whether ZooKeeper has `offset`.
+    """
+
+    consumer: int
+    epoch: int
+    offset: int | None
+    stage: Stage = Stage.SEEDING
+    asked: bool = False
+    kafka: int | None = None
+    is_read: bool = False
+    stored: Stored = Stored.NO
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentPlan:
+    """The old group's assignment if exactly these consumers of the bridge were registered.
+
+    Attributes:
+        view: the group from which the assignment was computed.
+        running: the numbers of the consumers.
+        owners: partition -> consumer id; None: a member cannot compute the assignment now, because
+            a registration or a topic cannot be read.
+    """
+
+    view: GroupInput | None
+    running: frozenset[int]
+    owners: Mapping[TopicPartition, ConsumerId] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The configuration of a bridge; durations in seconds.
+
+    Attributes:
+        client: the member of the brokers' group.
+        consumers: the consumer ids in ZooKeeper that the bridge may use, by number.
+        profile: the rules of the old members' release.
+        share: the new side's share of the old members' streams, between 0 and 1; None: it follows
+            the number of members on each side.
+        takes_lead: whether the bridge removes the other members from the brokers' group once if it
+            does not lead it. They join again at once, under the bridge's lead.
+        mirror_s: how often Kafka's offsets are read, to be committed to ZooKeeper.
+        lease_margin_s: how long before the end of a consumer's lease the new members must revoke
+            its partitions.
+        calm_s: for how long the wanted number of consumers must stay the same before the bridge
+            changes it, so that members that start together cause one change.
+    """
+
+    client: ClientSettings
+    consumers: tuple[ConsumerId, ...]
+    profile: Profile = DEFAULT
+    share: float | None = None
+    takes_lead: bool = False
+    mirror_s: float = 5.0
+    lease_margin_s: float = 5.0
+    calm_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of the bridge.
+
+    Attributes:
+        classic: the membership in the brokers' group.
+        held: the partitions that the bridge's consumers own in ZooKeeper.
+        leases: consumer -> the end of its lease.
+        view: the old group, as last read from ZooKeeper; None: not read yet.
+        goal: what the operator wants.
+        share: as `Settings.share`; the operator can change it.
+        running: the numbers of the bridge's consumers that run.
+        change: the consumers to run next, while partitions return for this change; None: no change
+            is due.
+        plan: the assignment after `change`, or the present one if no change is due.
+        wanted: the number of consumers that was wanted last, and since when.
+        occupied: the partitions that new members may own or deliver; None: unknown, because the
+            bridge does not lead the group.
+        given: the partitions among which the bridge's last assignment was computed; None: the
+            bridge has computed none in this membership.
+        members: the new members, by member id, in the last generation that the bridge led.
+        owners: partition -> the new member to which the bridge has assigned it.
+        has_led: whether the bridge has led the group.
+        asked_lead: whether the bridge, as a follower, has joined again with its member id.
+        removing: whether the other members are being removed.
+        reading: the number of the request that reads offsets; None: none is in flight.
+        final: the partitions that no new member owned when `reading` was sent. Their offsets in
+            the answer are the new side's last ones.
+        storing: the number of the request that stores offsets; None: none is in flight.
+        mirror_at: when Kafka's offsets are read again.
+        retry_at: the end of the back-off after a refused commit.
+        leaving: the number of the request that leaves the brokers' group.
+        ended: why the bridge has ended; empty while it works.
+    """
+
+    setup: Settings
+    classic: ClassicState
+    held: Mapping[TopicPartition, Held] = field(default_factory=dict)
+    leases: Mapping[int, float] = field(default_factory=dict)
+    view: GroupInput | None = None
+    goal: Goal = Goal.RUN
+    share: float | None = None
+    running: frozenset[int] = frozenset()
+    change: frozenset[int] | None = None
+    plan: AssignmentPlan | None = None
+    wanted: tuple[int, float] = (0, 0.0)
+    occupied: frozenset[TopicPartition] | None = None
+    given: frozenset[TopicPartition] | None = None
+    members: frozenset[str] = frozenset()
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    has_led: bool = False
+    asked_lead: bool = False
+    removing: bool = False
+    reading: int | None = None
+    final: frozenset[TopicPartition] = frozenset()
+    storing: int | None = None
+    mirror_at: float = NEVER
+    retry_at: float = 0.0
+    leaving: int | None = None
+    ended: str = ""
+
+    # The following are read where any member of a coordinated group is expected.
+
+    @property
+    def settings(self) -> ClientSettings:
+        """The settings of the membership."""
+        return self.classic.settings
+
+    @property
+    def client(self) -> ClientState:
+        """The client of the membership."""
+        return self.classic.client
+
+    @property
+    def member(self) -> str:
+        """The member id in the brokers' group."""
+        return self.classic.member
+
+    @property
+    def generation(self) -> int:
+        """The generation of the membership."""
+        return self.classic.generation
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the membership."""
+        return self.classic.phase
+
+    @property
+    def leads(self) -> bool:
+        """Whether the bridge computed the assignment of the current generation."""
+        return self.classic.phase is Phase.STABLE and self.given is not None
+
+
+def begin(setup: Settings) -> State:
+    """Return the state of a bridge that has just started."""
+    return State(setup, ClassicState(setup.client), share=setup.share)
+
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Event(ev.Event):
+    """An event that no ordinary member has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted(Event):
+    """A consumer has claimed partitions: partition -> its fencing token and ZooKeeper's offset."""
+
+    consumer: int
+    grants: Mapping[TopicPartition, tuple[int, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAsked(Event):
+    """A consumer must release partitions, and waits until the new side has finished."""
+
+    consumer: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn(Event):
+    """A consumer does not own these partitions any more, or does so no longer for the new side."""
+
+    consumer: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Event):
+    """The consumer's answer to `Commit`: the offsets are stored, or ZooKeeper has refused them."""
+
+    consumer: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseChanged(Event):
+    """A consumer's lease ends at `deadline`; minus infinity: it has none."""
+
+    consumer: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen(Event):
+    """The old group has been read from ZooKeeper."""
+
+    view: GroupInput
+
+
+@dataclass(frozen=True, slots=True)
+class GoalChanged(Event):
+    """The operator wants something else."""
+
+    goal: Goal
+    share: float | None = None
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Return(ev.Command):
+    """A consumer may release these partitions, which it was asked to release."""
+
+    consumer: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(ev.Command):
+    """Let a consumer commit these offsets to ZooKeeper now; `Committed` follows."""
+
+    consumer: int
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RunConsumers(ev.Command):
+    """Exactly these consumers must run: start the missing ones, and close the others."""
+
+    consumers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMembers(ev.Command):
+    """Remove all other members from the brokers' group, so that the bridge leads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(ev.Command):
+    """The bridge has ended; `reason` says why."""
+
+    reason: str

@@ -1,0 +1,1 @@
+"""Groups that a bridge divides among old and new members: one ZooKeeper, one coordinator."""
