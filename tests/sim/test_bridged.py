@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from support.sim.bridge_mutants import MUTANTS, BridgeMutant
 
-from tests.support.sim.bridge_mutants import MUTANTS, BridgeMutant
 from zkconsumer.bridge import machine
 from zkconsumer.bridge.state import Goal, GoalChanged
 from zkconsumer.sim.bridged.monitor import BridgeMonitor
