@@ -28,7 +28,7 @@ from zkconsumer.sim.coordinated import world as new_world
 from zkconsumer.sim.kernel.promises import Promise, Reason, promise
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.plan import Action
-from zkconsumer.sim.znodes import Change
+from zkconsumer.sim.znodes import ZnodeChange
 
 # ---- promises ------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class BridgeMonitor:
             if occupied is not None:
                 self.lost &= occupied
 
-    def _written(self, world: BridgedWorld, entry: Change) -> None:
+    def _written(self, world: BridgedWorld, entry: ZnodeChange) -> None:
         at = paths.locate(entry.path)
         who = _member_of(world, entry.session)
         if at.kind is ZnodeKind.OFFSET and who is not None and who >= world.plan.old:
