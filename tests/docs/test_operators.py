@@ -19,7 +19,7 @@ import typer
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 from support.kafka.offsets import foreign
-from support.wait import LIMIT_S
+from support.wait import LIMIT_S, eventually
 from support.zk.client import peer_of
 from typer.testing import CliRunner
 
@@ -50,7 +50,6 @@ VARYING = {
     r"[ \t]+": " ",
 }
 HOURS_S = 3600
-# KEEP '# Time limit in seconds for steps that take less than a second on an idle machine.\n'
 
 
 class Recipe:
@@ -343,17 +342,19 @@ def test_the_alert(stage: Recipe) -> None:
         [sys.executable, "-m", "zkconsumer", *words], stderr=subprocess.PIPE, text=True
     )
 
+    address = f"http://127.0.0.1:{port}/metrics"
+    wanted = [*(f"\n{name}" for name in named), f'status="OK",topic="{stage.topic}"']
+
     def served() -> str:
         assert process.poll() is None
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            with urllib.request.urlopen(address, timeout=LIMIT_S) as answer:
                 return str(answer.read().decode())
         except OSError:
             return ""
 
     try:
-        assert until(lambda: all(f"\n{name}" in served() for name in named), limit_s=LIMIT_S)
-        assert f'status="OK",topic="{stage.topic}"' in served()
+        eventually(lambda: (page := served()) and all(one in page for one in wanted))
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == Exit.INTERRUPTED
     finally:

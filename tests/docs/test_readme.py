@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 from confluent_kafka import Producer
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -26,8 +27,6 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PAGES.append(ROOT / "docs" / "monitoring" / "README.md")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Time limit in seconds for one command or program on a busy machine.
-PROGRAM_LIMIT_S = 60
 SIZE_MAX = 9_000  # In bytes: README.md is one page, and every other subject has its own page.
 
 
@@ -127,7 +126,7 @@ def test_the_program(sandbox: Sandbox, tmp_path: Path, unique: Any) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=PROGRAM_LIMIT_S,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -157,7 +156,7 @@ def test_the_session(
     for row in rows:
         for _ in range(int(row[5])):
             producer.produce(topic, b"m", partition=int(row[1]))
-    assert producer.flush(PROGRAM_LIMIT_S) == 0
+    assert producer.flush(LIMIT_S) == 0
     with peer_of(sandbox.zookeeper_connect) as client:
         for row in rows:
             path = f"/consumers/{group}/offsets/{topic}/{row[1]}"
@@ -171,7 +170,7 @@ def test_the_session(
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=PROGRAM_LIMIT_S,
+            timeout=LIMIT_S,
             check=False,
         )
         return done.returncode, done.stdout + done.stderr
@@ -184,7 +183,7 @@ def test_the_session(
             connector = stack.enter_context(ConsumerConnector(config))
             connector.create_message_streams({topic: 1})
         settled = f"zkconsumer verify -g {group}".replace(group, "billing")
-        assert until(lambda: run(settled)[0] == 0, limit_s=PROGRAM_LIMIT_S)
+        assert until(lambda: run(settled)[0] == 0, limit_s=LIMIT_S)
         for line, printed in [(lag, table), *others]:
             code, shown = run(line)
             assert code == 0, shown

@@ -19,7 +19,6 @@ from zkconsumer.sandbox.ports import free_port
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
 TOUR = PAGE.split("\n## Try the commands on your own machine\n")[1].split("\n## ")[0]
-# KEEP '# Time limit in seconds for one command on a busy machine.\n'
 
 
 def _lines() -> list[str]:

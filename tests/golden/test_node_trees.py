@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
+from support.members.group import STEADY_S
 from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, white_list
@@ -62,7 +63,7 @@ class CapturedGroup:
             group_id=self.group,
             consumer_id=suffix,
             zookeeper_connect=self.sandbox.zookeeper_connect,
-            zookeeper_session_timeout_s=3.0,
+            zookeeper_session_timeout_s=STEADY_S,
             auto_offset_reset="smallest",
             rebalance_backoff_s=0.5,
             **settings,

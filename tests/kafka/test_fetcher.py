@@ -290,9 +290,9 @@ def test_without_brokers_there_are_few_reports_and_a_reason(make: Make, closing:
     nowhere = [TopicPartition("nowhere", number) for number in range(2)]
     fetcher.assign({nowhere[0]: 0})
     deadline = time.monotonic() + 2.0
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or not fetcher.faults:
         assert fetched(fetcher, 10, 0.05) == []
-    assert 1 <= len(fetcher.faults) <= 6
+    assert len(fetcher.faults) <= 6
     assert {fault.kind for fault in fetcher.faults} == {FetchFaultKind.RETRIED}
     answers = fetcher.resolve(nowhere, AutoOffsetReset.LARGEST).result(LIMIT_S)
     assert answers

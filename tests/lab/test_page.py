@@ -243,7 +243,7 @@ def test_every_dialog_and_both_themes(lab: LabProcess, open_page: Open) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     before = one.page.evaluate(background)
     one.keys("d")
-    assert one.page.evaluate(background) != before
+    one.page.wait_for_function(f"{background} !== {before!r}")
 
 
 def test_protocols_side_by_side(lab: LabProcess, open_page: Open) -> None:

@@ -227,7 +227,7 @@ def test_the_command_line(
     connect = server.sandbox.zookeeper_connect
     with ConsumerConnector(ConsumerConfig(zookeeper_connect=connect, group_id=topic)) as connector:
         connector.create_message_streams({topic: 1})
-        arguments = ["lag", "-g", topic, "-z", connect, "--config", str(file), "--timeout", "2"]
+        arguments = ["lag", "-g", topic, "-z", connect, "--config", str(file), "--timeout", "10"]
         result = CliRunner().invoke(app, arguments)
     assert told in result.output
     assert ("refuses the login" in result.output) is (password == "wrong")

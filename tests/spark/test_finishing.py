@@ -104,11 +104,12 @@ def test_a_refused_commit_is_no_end(tmp_path: Path, caplog: pytest.LogCaptureFix
         query="orders",
         zookeeper=server.connect,
         group=group,
-        properties={"zookeeper.connection.timeout.ms": "300"},
+        properties={"zookeeper.connection.timeout.ms": "5000"},
     )
     first, second = events()
     listener.onQueryProgress(first)
-    (line,) = [one.getMessage() for one in caplog.records if one.name.startswith("zkconsumer")]
+    lines = [one.getMessage() for one in caplog.records if one.name.startswith("zkconsumer.spark")]
+    (line,) = [one for one in lines if one.startswith("query orders: ")]
     assert line.startswith("query orders: offsets were not written to ZooKeeper: ")
     with server:
         listener.onQueryProgress(second)

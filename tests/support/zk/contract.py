@@ -29,7 +29,6 @@ from zkconsumer.sandbox.process import until
 _numbers = itertools.count(1)
 
 OK = "OK"
-# KEEP '# No call takes longer than a session timeout; after this time the server counts as hung.\n'
 # Number of steps of virtual time after which waiting for an event fails.
 VIRTUAL_STEPS = 400
 
