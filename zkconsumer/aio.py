@@ -134,7 +134,7 @@ class Stream(Generic[K, V]):
             ConnectorClosedError: the connector was shut down.
             ZkConsumerError: as for an iteration, but without ConsumerTimeoutError.
         """
-        arguments.count(max_messages, "max_messages")
+        arguments.count(max_messages)
         if await self._wait(arguments.time_limit(timeout_s)):
             return self._stream.take(max_messages)
         if self._stream.closed:
@@ -145,7 +145,7 @@ class Stream(Generic[K, V]):
         self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float | None = 0.5
     ) -> pyarrow.RecordBatch:
         """Return the available messages as columns; see `zkconsumer.Stream.poll_arrow`."""
-        arguments.count(max_messages, "max_messages")
+        arguments.count(max_messages)
         limit_s = arguments.time_limit(timeout_s)
         to_arrow()
         if await self._wait(limit_s, as_columns=self._stream.has_columns):

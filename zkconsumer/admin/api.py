@@ -123,7 +123,7 @@ class Admin:
     def groups(self, *, topics: Selection | None = None) -> list[GroupSummary]:
         """Return all groups, or those with offsets or owners of selected partitions; sorted by
         name."""
-        return groups(self._connection, topics=arguments.selection(topics, "topics"))
+        return groups(self._connection, topics=arguments.selection(topics))
 
     def members(
         self,
@@ -151,7 +151,7 @@ class Admin:
             self._connection,
             arguments.names(names, "names"),
             limit_s=self._limit_s,
-            only=arguments.selection(topics, "topics"),
+            only=arguments.selection(topics),
             logs=reading.ends,
             kafka=reading.committed,
         )
@@ -170,7 +170,7 @@ class Admin:
         return offset_plans.read_committed(
             self._connection,
             arguments.names(names, "names"),
-            topics=arguments.selection(topics, "topics"),
+            topics=arguments.selection(topics),
             limit_s=self._limit_s,
             storage=storage,
         )
@@ -249,7 +249,7 @@ class Admin:
             self._connection,
             arguments.name(group, "group"),
             reset,
-            topics=arguments.selection(topics, "topics"),
+            topics=arguments.selection(topics),
             limit_s=self._limit_s,
             storage=storage,
         )
@@ -295,7 +295,7 @@ class Admin:
         if not isinstance(sources, PastSources):
             right = "PastSources(data_dirs=['/var/lib/zookeeper'])"
             raise arguments.wrong(sources, "sources", where="sources", right=right)
-        chosen = arguments.selection(topics, "topics")
+        chosen = arguments.selection(topics)
         names = arguments.names(groups, "groups")
         past = sources.read(
             self._connection, point, names, limit_s=self._limit_s, on_progress=on_progress
@@ -307,7 +307,7 @@ class Admin:
         return group_changes.plan_delete_offsets(
             self._connection,
             arguments.name(group, "group"),
-            topics=arguments.selection(topics, "topics") or {},
+            topics=arguments.selection(topics) or {},
         )
 
     def plan_copy_group(self, source: str, target: str) -> Plan:
@@ -367,7 +367,7 @@ class Admin:
             self._connection,
             arguments.name(group, "group"),
             direction,
-            topics=arguments.selection(topics, "topics"),
+            topics=arguments.selection(topics),
             ask_kafka=migrate.kafka_offsets(self._limit_s),
             ask_logs=kafka_logs(self._limit_s),
         )

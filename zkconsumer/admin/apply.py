@@ -479,7 +479,7 @@ class _Run:
                 remedy="connect below the same chroot",
                 advice=Advice(RemedyOperation.SAME_CHROOT, value=plan.chroot),
             )
-        connection.sync(paths.CONSUMERS)
+        connection.sync()
         try:
             due, kafka = self._due(), self._due_in_kafka()
         except RefusedError:
@@ -608,7 +608,7 @@ class _Run:
                     self._has_written = True
                     self._guards.written(chunk)
                     return
-                connection.sync(paths.CONSUMERS)
+                connection.sync()
                 nodes = connection.read(one.path for one in chunk.changes)
             except ZooKeeperUnreachableError as error:
                 self._lost(error)

@@ -503,7 +503,7 @@ def _change(value: object, where: str) -> Change:
 def _read_state(value: object, where: str) -> ZnodeState:
     one = _object(value, {"data", "acl", "version", "mzxid"}, where)
     content = _read_content({"data": one["data"], "acl": one["acl"]}, where)
-    version, mzxid = (_number(one[name], where, lowest=0) for name in ("version", "mzxid"))
+    version, mzxid = (_number(one[name], where) for name in ("version", "mzxid"))
     return ZnodeState(content.data, version, mzxid, content.rights)
 
 
@@ -536,7 +536,7 @@ def _kafka(value: object, where: str) -> KafkaChange:
     one = _object(value, {"group", "topic", "partition", "before", "after"}, where)
     group = paths.validate_group_znode(_text(one["group"], where))
     topic = paths.validate_topic(_text(one["topic"], where))
-    partition = _number(one["partition"], where, lowest=0, highest=MAX_INT32)
+    partition = _number(one["partition"], where, highest=MAX_INT32)
     before = None if one["before"] is None else _stored(one["before"], where)
     return KafkaChange(
         group, TopicPartition(topic, partition), before, _stored(one["after"], where)
@@ -568,9 +568,9 @@ def _text(value: object, where: str) -> str:
     return value
 
 
-def _number(value: object, where: str, *, lowest: int, highest: int = 2**63 - 1) -> int:
-    if type(value) is not int or not lowest <= value <= highest:
-        raise _Fault(f"{where}: not a number from {lowest} to {highest}")
+def _number(value: object, where: str, *, highest: int = 2**63 - 1) -> int:
+    if type(value) is not int or not 0 <= value <= highest:
+        raise _Fault(f"{where}: not a number from 0 to {highest}")
     return value
 
 

@@ -534,7 +534,7 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        asked = arguments.partitions(partitions, "partitions")
+        asked = arguments.partitions(partitions)
         for stream, tps in by_stream(self._streams.values(), asked).items():
             stream.pause(tps)
 
@@ -544,7 +544,7 @@ class ConsumerConnector:
         Raises the same errors as `pause`.
         """
         self._require_open()
-        asked = arguments.partitions(partitions, "partitions")
+        asked = arguments.partitions(partitions)
         for stream, tps in by_stream(self._streams.values(), asked).items():
             stream.resume(tps)
 
@@ -615,7 +615,7 @@ class ConsumerConnector:
             BrokersUnreachableError, BrokerAccessError, ZooKeeperUnreachableError, NotOwnedError,
                 ConnectorClosedError: as `seek_to_beginning`.
         """
-        asked = arguments.partitions(partitions, "partitions")
+        asked = arguments.partitions(partitions)
         by_stream(self._streams.values(), asked)
         found = self.offsets_for_times(dict.fromkeys(asked, timestamp_ms), timeout_s=timeout_s)
         for tp, offset in found.items():
@@ -670,7 +670,7 @@ class ConsumerConnector:
             ConnectorClosedError: the connector was shut down.
         """
         self._require_open()
-        asked = arguments.partitions(partitions, "partitions")
+        asked = arguments.partitions(partitions)
         limit_s = arguments.finite_limit(timeout_s)
         return positions.committed(self._member, asked, limit_s=limit_s)
 
@@ -714,14 +714,14 @@ class ConsumerConnector:
         self, partitions: Partitions, timeout_s: float | None
     ) -> dict[TopicPartition, tuple[int, int]]:
         self._require_open()
-        asked = arguments.partitions(partitions, "partitions")
+        asked = arguments.partitions(partitions)
         return positions.ends(self._member, asked, limit_s=arguments.finite_limit(timeout_s))
 
     def _ends(
         self, partitions: Partitions, timeout_s: float | None
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return first and end offsets of partitions; raise NotOwnedError if one is not served."""
-        asked = arguments.partitions(partitions, "partitions")
+        asked = arguments.partitions(partitions)
         by_stream(self._streams.values(), asked)
         return self._log_ends(asked, timeout_s) if asked else {}
 

@@ -197,7 +197,7 @@ class StreamReader(Generic[K, V]):
     def poll(
         self, *, max_messages: int = BUFFER_MESSAGES, timeout_s: float | None = 0.5
     ) -> Batch[K, V]:
-        arguments.count(max_messages, "max_messages")
+        arguments.count(max_messages)
         limit_s = arguments.time_limit(timeout_s)
         try:
             self.as_columns = False
@@ -210,7 +210,7 @@ class StreamReader(Generic[K, V]):
     def poll_arrow(
         self, *, max_messages: int = ARROW_MESSAGES, timeout_s: float | None = 0.5
     ) -> pyarrow.RecordBatch:
-        arguments.count(max_messages, "max_messages")
+        arguments.count(max_messages)
         limit_s = arguments.time_limit(timeout_s)
         to_arrow()
         try:

@@ -53,10 +53,9 @@ def partition(given: object, where: str) -> TopicPartition:
     raise wrong(given, "a partition", where=where, right=ONE_PARTITION)
 
 
-def partitions(
-    given: TopicPartition | Iterable[TopicPartition], where: str
-) -> list[TopicPartition]:
-    """Return one partition, or several, as a list; raise ConfigError for anything else."""
+def partitions(given: TopicPartition | Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the argument `partitions` as a list; raise ConfigError for anything else."""
+    where = "partitions"
     if isinstance(given, TopicPartition):
         return [partition(given, where)]
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -79,11 +78,11 @@ def by_partition(given: object, where: str, value: str) -> Mapping[TopicPartitio
 # ---- numbers and times ---------------------------------------------------------------------------
 
 
-def count(given: object, where: str) -> int:
-    """Return a number of messages; raise ConfigError unless it is from 1 to `MAX_COUNT`."""
+def count(given: object) -> int:
+    """Return `max_messages`; raise ConfigError unless it is from 1 to `MAX_COUNT`."""
     if type(given) is not int or not 1 <= given <= MAX_COUNT:
         right = f"an integer from 1 to {MAX_COUNT}"
-        raise wrong(given, "a number of messages", where=where, right=right)
+        raise wrong(given, "a number of messages", where="max_messages", right=right)
     return given
 
 
@@ -132,8 +131,12 @@ def name(given: object, where: str) -> str:
     return given
 
 
-def selection(given: object, where: str) -> dict[str, frozenset[int] | None] | None:
-    """Return a selection of partitions, or None for all; raise ConfigError for anything else."""
+def selection(given: object) -> dict[str, frozenset[int] | None] | None:
+    """Return the argument `topics`, a selection of partitions, or None for all.
+
+    Raises ConfigError for anything else.
+    """
+    where = "topics"
     if given is None:
         return None
     right = "{'orders': {0, 1}, 'audit': None}: topic -> partition numbers, None for all of them"

@@ -169,7 +169,7 @@ class OffsetMirror:
     def _read(self, connection: ZooKeeperClient, partitions: Collection[TopicPartition]) -> None:
         if not partitions:
             return
-        connection.sync(paths.CONSUMERS)
+        connection.sync()
         self._create_parents(connection, {tp.topic for tp in partitions})
         found = connection.read(paths.offset(self._group, tp) for tp in partitions)
         for tp in partitions:

@@ -10,6 +10,7 @@ from typing import Self, TypeVar
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
+from zkconsumer.protocol.paths import CONSUMERS
 from zkconsumer.protocol.requests import (
     Children,
     Code,
@@ -197,9 +198,9 @@ class ZooKeeperClient:
         child = f"{path.rstrip('/')}/zkconsumer-count"
         return self.write([Create(child, ephemeral=True), Delete(child)])
 
-    def sync(self, path: str) -> None:
+    def sync(self) -> None:
         """Ensure that later reads return each write acknowledged to any client before this call."""
-        for _ in self._present([SyncLeader(path)]):
+        for _ in self._present([SyncLeader(CONSUMERS)]):
             pass
 
     def _ask(self, batch: Sequence[Read | Multi]) -> Sequence[Reply]:

@@ -345,11 +345,6 @@ class Observer:
         reply = self._run(_one(Exists(paths.group(self.group))))
         return reply.value is not None
 
-    def count_owners(self, topic: str) -> int:
-        """Return how many partitions of a topic have an owner znode, with one read."""
-        reply = self._run(_one(Listing(paths.owners_of(self.group, topic))))
-        return len(reply.value.names) if reply.code is Code.OK else 0
-
     def snapshot(self) -> GroupSnapshot:
         """Read all followed parts with pipelined requests."""
         directories = [part.value for part in self._follow]

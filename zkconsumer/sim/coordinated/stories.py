@@ -85,7 +85,6 @@ class CoordinatedStory(Story[Director]):
     """
 
     decided: tuple[str, str]
-    protocols: tuple[str, ...]
     plan: dict[str, Value]
     properties: dict[str, Value]
 
@@ -118,7 +117,6 @@ def _story(
     classic: str,
     consumer: str,
     *,
-    protocols: tuple[str, ...] = tuple(ASSIGNORS),
     properties: dict[str, Value] | None = None,
     **plan: Value,
 ) -> Callable[[Script], Script]:
@@ -128,7 +126,6 @@ def _story(
             lesson=lesson_of(script),
             script=script,
             decided=(f"later.classic_member.{classic}", f"later.consumer_member.{consumer}"),
-            protocols=protocols,
             plan=plan,
             properties=properties or {},
         )

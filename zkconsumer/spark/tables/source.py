@@ -354,7 +354,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
             connection.__enter__()
             self._connection = connection
         connection = self._connection
-        connection.sync(paths.CONSUMERS)
+        connection.sync()
         names = self._options.selected(read_group_names(connection))
         directory = OWNERS if self._options.table is Table.OWNER_CHANGES else OFFSETS
         images, denied = read_allowed_groups(
