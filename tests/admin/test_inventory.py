@@ -107,6 +107,21 @@ def test_a_group_that_may_not_be_read(topic: Scene) -> None:
     assert path in one.why
 
 
+def test_a_topic_that_cannot_be_read_may_exist(topic: Scene) -> None:
+    """No group is to be deleted because the partitions of its topic are unknown."""
+    topic.topic("secret", 1)
+    topic.put(paths.topic("malformed"), b"no json")
+    for name in ("secret", "malformed"):
+        writers.spark_direct(topic.session, f"of_{name}", TopicPartition(name, 0), 5)
+        writers.storm(topic.session, f"spout_{name}", TopicPartition(name, 0), 5)
+    topic.session.set_acls(paths.topic("secret"), [make_digest_acl("other", "secret", all=True)])
+    found = taken(topic)
+    for name, why in (("secret", "does not allow this client"), ("malformed", "not the expected")):
+        assert found[f"of_{name}"].verdict is Verdict.UNKNOWN
+        assert why in str(found[f"of_{name}"].lag)
+        assert why in str(found[f"spout_{name}"].lag)
+
+
 def test_offsets_that_are_in_kafka(sandbox: Sandbox) -> None:
     """A group has moved if Kafka has its offsets and none is lower than ZooKeeper's."""
     name = "moved-inventory"

@@ -165,9 +165,9 @@ class _Survey:
 
     def __post_init__(self) -> None:
         self._topics = read_all_topic_payloads(self.connection)
-        self._partitions = {
-            name: frozenset(partitions_in(name, self._topics)[0]) for name in self._topics
-        }
+        found = {name: partitions_in(name, self._topics) for name in self._topics}
+        self._partitions = {name: frozenset(numbers) for name, (numbers, _) in found.items()}
+        self._unread_topics = {name: fault for name, (_, fault) in found.items() if fault}
 
     def read(self, names: Collection[str]) -> None:
         """Read some groups, with their lag and their offsets in Kafka."""
@@ -265,6 +265,8 @@ class _Survey:
     def _spout_lag(self, spouts: Iterable[SpoutOffset]) -> int | str | None:
         """Return the lag of a Storm spout's offsets."""
         wanted = {one.partition: one.offset for one in spouts}
+        if faults := [fault for tp in wanted if (fault := self._unread_topics.get(tp.topic))]:
+            return faults[0]
         there = [tp for tp in wanted if tp.partition in self._partitions.get(tp.topic, ())]
         if not there:
             return None
@@ -335,7 +337,10 @@ class _Survey:
         return Verdict.UNKNOWN, f"nobody uses it now, and {last}: ask its owner"
 
     def _exists(self, tp: TopicPartition) -> bool:
-        return tp.partition in self._partitions.get(tp.topic, ())
+        """Return whether a partition exists, or may exist because its topic cannot be read."""
+        return tp.topic in self._unread_topics or (
+            tp.partition in self._partitions.get(tp.topic, ())
+        )
 
     # ---- other trees ---------------------------------------------------------------------------
 
