@@ -274,13 +274,14 @@ def requested_topics(
     members: Members,
     topics: TopicPayloads,
     *,
+    profile: Profile = DEFAULT,
     exclude_internal: bool = True,
 ) -> RequestedTopics:
     """Expand the members' subscriptions; `topics` are the payloads of all existing topics.
 
     Kafka 0.8.0-1.1.1: `TopicCount.constructTopicCount` and `getConsumerThreadIdsPerTopic`.
     """
-    internal = DEFAULT.internal_topics if exclude_internal else frozenset[str]()
+    internal = profile.internal_topics if exclude_internal else frozenset[str]()
     subscriptions = Subscriptions(topics, internal=internal)
     counts: dict[ConsumerId, Mapping[str, int]] = {}
     faults: dict[ConsumerId, ZkConsumerError] = {}
@@ -297,7 +298,7 @@ def requested_topics(
             threads.setdefault(topic, []).extend(thread_ids(consumer, count))
     partitions, topic_faults = {}, {}
     for topic in threads:
-        partitions[topic], fault = partitions_in(topic, topics)
+        partitions[topic], fault = partitions_in(topic, topics, profile=profile)
         if fault:
             topic_faults[topic] = fault
     ordered = {
@@ -306,7 +307,9 @@ def requested_topics(
     return RequestedTopics(counts, faults, ordered, partitions, topic_faults)
 
 
-def partitions_in(topic: str, topics: TopicPayloads) -> tuple[tuple[int, ...], str]:
+def partitions_in(
+    topic: str, topics: TopicPayloads, *, profile: Profile = DEFAULT
+) -> tuple[tuple[int, ...], str]:
     """Return a topic's partitions, ascending, and the reason if they cannot be read (else "")."""
     fault = znode_fault(topic)
     if fault or topic not in topics:
@@ -315,6 +318,6 @@ def partitions_in(topic: str, topics: TopicPayloads) -> tuple[tuple[int, ...], s
     if isinstance(payload, AccessDeniedError):
         return (), str(payload)
     try:
-        return known_partitions(payload, where=topic_path(topic)), ""
+        return known_partitions(payload, where=topic_path(topic), profile=profile), ""
     except MalformedZnodeError as error:
         return (), error.what
