@@ -15,6 +15,7 @@ from zkconsumer.admin.groups import (
     existing_group,
     read_all_topic_payloads,
     read_brokers,
+    require_topics,
 )
 from zkconsumer.admin.health import remarks
 from zkconsumer.config.settings import ConsumerConfig
@@ -81,6 +82,7 @@ def explain(
     """
     image = existing_group(connection, group)
     payloads = read_all_topic_payloads(connection)
+    require_topics(image, payloads)
     has_brokers = bool(read_brokers(connection))
     return explanation(ExaminedGroup(image, payloads, settings=settings, has_brokers=has_brokers))
 

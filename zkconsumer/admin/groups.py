@@ -395,6 +395,13 @@ def read_all_topic_payloads(connection: ZooKeeperClient) -> TopicPayloads:
     return topic_payloads(connection, read_topic_names(connection))
 
 
+def require_topics(image: GroupImage, topics: TopicPayloads) -> None:
+    """Raise AccessDeniedError for an unreadable topic of the group: its assignment is unknown."""
+    for topic in requested_topics(image.members, topics).threads:
+        if isinstance(payload := topics.get(topic), AccessDeniedError):
+            raise payload
+
+
 def topic_payloads(connection: ZooKeeperClient, names: Iterable[str]) -> TopicPayloads:
     """Return the payloads of topics; topics that do not exist are left out."""
     return {
@@ -541,7 +548,7 @@ def _group_summary(
     name: str, listed: list[str] | AccessDeniedError | None, sessions: Mapping[str, int]
 ) -> GroupSummary:
     if isinstance(listed, AccessDeniedError):
-        return GroupSummary(name, None, listed.what)
+        return GroupSummary(name, None, str(listed))
     if listed is None:
         return GroupSummary(name, None)
     # A registration that was deleted since the listing is in neither number.

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zkconsumer.admin.groups import existing_group, read_all_topic_payloads
+from zkconsumer.admin.groups import existing_group, read_all_topic_payloads, require_topics
 from zkconsumer.errors import ConfigError, MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
@@ -62,6 +62,7 @@ def live_group(
     """
     image = existing_group(connection, name, directories=(MEMBERS, OWNERS))
     payloads = read_all_topic_payloads(connection)
+    require_topics(image, payloads)
     return image.group_input(payloads, strategy, exclude_internal=exclude_internal), image.threads
 
 
