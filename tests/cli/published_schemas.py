@@ -133,6 +133,7 @@ def _tables() -> dict[str, Schema]:
         **{f"history-show-{name}": rows(history.table_columns(name)) for name in TABLES},
         "simulate-list": rows(simulate.LIST_COLUMNS),
         "judge": rows(judge.COLUMNS),
+        "judge-assignor": rows(judge.ASSIGNOR_COLUMNS),
         "judge-list": rows(judge.LADDER_COLUMNS),
         "changes": rows(apply.COLUMNS, optional=[c for c in apply.COLUMNS if "lag" in c.name]),
         "backups-list": rows(backups.COLUMNS),
@@ -356,6 +357,7 @@ _TITLES: Mapping[str, str] = {
         for name in ("growth", "sizes", "split-brain")
     },
     "simulate-list": "Output of `simulate --list --output json`",
+    "judge-assignor": "Output of `judge --assignor --output json`",
     "judge-list": "Output of `judge --list --output json`",
     "simulate-lesson": "Output of `simulate --scenario LESSON --output json`",
     "lab-frames": "A line of the file of frames that the page of `lab` exports",

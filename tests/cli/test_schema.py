@@ -138,7 +138,7 @@ def test_output(scene: Scene) -> None:
     tested_below = {*WITHOUT_SERVERS, "trace-show", "trace-check", "assign-assignor"}
     # tests/lab/test_site.py checks the schema of `lab-build`.
     tested_below |= {"lab-build", "lab-frames"}
-    others = {"consume", "judge", "migrate", "offsets", "plan", "trace", "demo"}
+    others = {"consume", "judge", "judge-assignor", "migrate", "offsets", "plan", "trace", "demo"}
     # test_compare.py, test_history.py, test_restore.py, tests/judge and tests/sandbox check these.
     elsewhere = ("compare", "history", "offsets-restore", "sandbox")
     others |= {name for name in schemas() if name.startswith(elsewhere)}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from zkconsumer.judge import assignors
 from zkconsumer.judge.ladders import LADDERS, Ladder
 from zkconsumer.judge.promises import CONVERSATION
 from zkconsumer.judge.vocabulary import Sender, Vocabulary
+from zkconsumer.sim.kernel.promises import Promise
 
 PAGE = Path(__file__).parents[2] / "docs" / "judge.md"
 
@@ -33,9 +35,9 @@ def _challenges(ladder: Ladder) -> Iterator[str]:
         yield f"| {number} | `{one.name}`: {one.title} | {one.statement} | {one.lesson} |"
 
 
-def _conversation() -> Iterator[str]:
+def _promises(promises: Iterable[Promise[...]]) -> Iterator[str]:
     yield from ("| | Promise of a program |", "|---|---|")
-    for one in CONVERSATION:
+    for one in promises:
         yield f"| {one.number} | {one.sentence} |"
 
 
@@ -43,7 +45,10 @@ def test_the_page(request: pytest.FixtureRequest) -> None:
     """The tables of the page equal those of the code; `pytest THIS_FILE --rewrite` updates them."""
     page = PAGE.read_text(encoding="utf-8")
     made = page
-    tables = {"conversation": _conversation()}
+    tables = {
+        "conversation": _promises(CONVERSATION),
+        "promises of assignor": _promises(assignors.PROMISES[len(CONVERSATION) :]),
+    }
     for name, ladder in LADDERS.items():
         tables[f"messages of {name}"] = _messages(ladder.vocabulary)
         tables[f"ladder of {name}"] = _challenges(ladder)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -18,6 +20,7 @@ from zkconsumer.cli.output import SECTIONS, Align, Column, Output, Progress, saf
 from zkconsumer.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
+    from zkconsumer.judge.assignors import AssignorScore
     from zkconsumer.judge.judging import Challenge, Failure, GroupScore, Verdict
     from zkconsumer.judge.ladders import Ladder
     from zkconsumer.protocol.model import JsonObject
@@ -26,6 +29,21 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 FORMATS: Final = (*SECTIONS, Output.CSV)
 LADDER_COLUMNS: Final = (Column("challenge"), Column("lesson"), Column("statement"))
+_FAILURE: Final = (
+    Column("promise"),
+    Column("reason"),
+    Column("seed", align=Align.RIGHT),
+    Column("schedule"),
+    Column("story", type="strings", show="\n".join),
+)
+ASSIGNOR_SCORES: Final = (
+    Column("assignor"),
+    Column("assignments", align=Align.RIGHT),
+    Column("uneven", align=Align.RIGHT, type="number"),
+    Column("moved", align=Align.RIGHT, type="number"),
+    Column("needless", align=Align.RIGHT, type="number"),
+)
+ASSIGNOR_COLUMNS: Final = (*ASSIGNOR_SCORES, Column("result"), *_FAILURE)
 COLUMNS: Final = (
     Column("challenge"),
     Column("result"),
@@ -36,19 +54,19 @@ COLUMNS: Final = (
     Column("moved", align=Align.RIGHT),
     Column("requests", align=Align.RIGHT),
     Column("redelivered", align=Align.RIGHT),
-    Column("promise"),
-    Column("reason"),
-    Column("seed", align=Align.RIGHT),
-    Column("schedule"),
-    Column("story", type="strings", show="\n".join),
+    *_FAILURE,
 )
 _WIDTH: Final = 100
 
 
 class _LadderName(Enum):
-    """The kinds of programs; `judge.ladders.LADDERS` has the same names."""
+    """The kinds of members; `judge.ladders.LADDERS` has the same names."""
 
     ZOOKEEPER = "zookeeper"
+
+
+_ASSIGNOR: Final = "assignor"
+"""The ladder of `--assignor`."""
 
 
 @app.command()
@@ -72,6 +90,10 @@ def judge(
         _LadderName,
         typer.Option(help="Which kind of program is judged; with --challenge, its ladder."),
     ] = _LadderName.ZOOKEEPER,
+    assignor: Annotated[
+        bool,
+        typer.Option("--assignor", help="Judge an assignor, beside Kafka's; not a member."),
+    ] = False,
     examples: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Copy the example programs into a directory."),
@@ -108,27 +130,29 @@ def judge(
 
     Example: zkconsumer judge ./my_member.py --challenge claim
     """
+    kind = _ASSIGNOR if assignor else ladder.value
     if examples is not None:
         _copy_examples(examples)
     elif messages:
         format_ = Format(output=Output.JSON) if format_.is_for_people else format_
-        format_.write_document(_ladder(ladder).vocabulary.schemas())
+        format_.write_document(_ladder(kind).vocabulary.schemas())
     elif list_:
-        _list(format_, _ladder(ladder))
+        _list(format_, _ladder(kind))
     else:
         first, count = (1, schedules) if seed is None else (seed, 1)
-        docket = _Docket(_chosen(challenge, _ladder(ladder)), first, count, seconds, schedule)
-        failure = _judge(format_, program or [], docket)
+        docket = _Docket(_chosen(challenge, _ladder(kind)), first, count, seconds, schedule)
+        judging = _judge_assignor if assignor else _judge
+        failure = judging(format_, program or [], docket)
         if failure is not None:
             if trace is not None:
                 _write_trace(trace, failure)
             raise typer.Exit(Exit.FOUND)
 
 
-def _ladder(name: _LadderName) -> Ladder:
+def _ladder(name: str) -> Ladder:
     from zkconsumer.judge.ladders import LADDERS
 
-    return LADDERS[name.value]
+    return LADDERS[name]
 
 
 def _chosen(name: str | None, ladder: Ladder) -> Sequence[Challenge]:
@@ -191,22 +215,16 @@ class _Docket(NamedTuple):
 
 def _judge(format_: Format, words: Sequence[str], docket: _Docket) -> Failure | None:
     """Judge the program by each challenge until one fails; return this failure."""
-    from zkconsumer.judge.commands import runnable
-
-    if not words:
-        raise ConfigError(
-            "there is no program to judge", where="PROGRAM", remedy="give one, such as ./mine.py"
-        )
     if docket.written is not None and len(docket.challenges) > 1:
         raise ConfigError(
             "a schedule belongs to one challenge", where="--schedule", remedy="give --challenge"
         )
     verdicts: list[Verdict[GroupScore]] = []
-    with runnable(words) as command:
+    with _command(words) as command:
         for challenge in docket.challenges:
             verdicts.append(_verdict(challenge, command, docket))
             if format_.is_for_people:
-                _print(verdicts[-1], words)
+                _print(verdicts[-1], _summary(verdicts[-1]), words)
             if not verdicts[-1].passed:
                 break
     if not format_.is_for_people:
@@ -214,7 +232,46 @@ def _judge(format_: Format, words: Sequence[str], docket: _Docket) -> Failure | 
     return verdicts[-1].failure
 
 
-def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> Verdict[GroupScore]:
+def _judge_assignor(format_: Format, words: Sequence[str], docket: _Docket) -> Failure | None:
+    """Judge an assignor, and show its score beside those of Kafka's; return its failure."""
+    from zkconsumer.judge.assignors import BESIDE, by_kafka, total_of
+    from zkconsumer.sim.kernel.search import Decisions
+
+    with _command(words) as command:
+        verdict = _verdict(docket.challenges[0], command, docket)
+    rows = [{**_score_row(words[0], verdict.score), **_ending(verdict.failure)}]
+    if verdict.passed and docket.written is None:
+        numbers = range(docket.first, docket.first + verdict.schedules)
+        for one in BESIDE:
+            drawn = (Decisions(random.Random(number)) for number in numbers)
+            score = total_of(by_kafka(one), drawn)
+            rows.append({**_score_row(one.value, score), **_ending(None)})
+    if not format_.is_for_people:
+        write(rows, ASSIGNOR_COLUMNS, format_.output)
+        return verdict.failure
+    _print(verdict, f"{verdict.schedules}, in {verdict.seconds:.1f} s", words)
+    if verdict.passed:
+        print("\nOn average for each assignment:\n")
+        write(rows, ASSIGNOR_SCORES, format_.output)
+    return verdict.failure
+
+
+@contextmanager
+def _command(words: Sequence[str]) -> Iterator[list[str]]:
+    """Return the command that starts the program. Raises ConfigError."""
+    from zkconsumer.judge.commands import runnable
+
+    if not words:
+        raise ConfigError(
+            "there is no program to judge", where="PROGRAM", remedy="give one, such as ./mine.py"
+        )
+    with runnable(words) as command:
+        yield command
+
+
+def _verdict(
+    challenge: Challenge, command: Sequence[str], docket: _Docket
+) -> Verdict[Any]:  # Any: the score depends on the ladder of the challenge
     from zkconsumer.judge.judging import EXHAUSTIVE_S
     from zkconsumer.judge.ladders import court, ladder_of
     from zkconsumer.judge.process import ProcessProgram
@@ -235,14 +292,20 @@ def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> V
 
 
 def _row(verdict: Verdict[GroupScore]) -> JsonObject:
-    failure = verdict.failure
     return {
         "challenge": verdict.challenge.name,
-        "result": "passed" if verdict.passed else "failed",
         "schedules": verdict.schedules,
         "states": verdict.states,
         "seconds": round(verdict.seconds, 1),
         **asdict(verdict.score),
+        **_ending(verdict.failure),
+    }
+
+
+def _ending(failure: Failure | None) -> JsonObject:
+    """Return the fields that say whether a program has passed, and why not."""
+    return {
+        "result": "passed" if failure is None else "failed",
         "promise": "" if failure is None else failure.violation.invariant,
         "reason": "" if failure is None else str(failure.violation),
         "seed": None if failure is None else failure.seed,
@@ -251,19 +314,37 @@ def _row(verdict: Verdict[GroupScore]) -> JsonObject:
     }
 
 
-def _print(verdict: Verdict[GroupScore], words: Sequence[str]) -> None:
-    challenge, failure, score = verdict.challenge, verdict.failure, verdict.score
+def _score_row(name: str, score: AssignorScore) -> JsonObject:
+    """Return an assignor's averages for each assignment."""
+    count = max(1, score.assignments)
+    return {
+        "assignor": name,
+        "assignments": score.assignments,
+        "uneven": round(score.uneven / count, 2),
+        "moved": round(score.moved / count, 2),
+        "needless": round(score.needless / count, 2),
+    }
+
+
+def _summary(verdict: Verdict[GroupScore]) -> str:
+    """Return what the schedules of a group have cost."""
+    score, count = verdict.score, max(1, verdict.schedules)
+    return (
+        f"{verdict.schedules}, in {verdict.seconds:.1f} s; on average "
+        f"{score.unowned_s / count:.2f} partition-seconds without an owner, "
+        f"{score.moved / count:.2f} partitions moved, "
+        f"{score.requests / count:.1f} requests, "
+        f"{score.redelivered / count:.2f} messages redelivered; then the first "
+        f"actions in every order: {verdict.states} states"
+    )
+
+
+def _print(verdict: Verdict[Any], summary: str, words: Sequence[str]) -> None:  # Any: any score
+    challenge, failure = verdict.challenge, verdict.failure
     result = "passed" if failure is None else "FAILED"
     print(f"{challenge.name}: {result} ({challenge.title})")
     if failure is None:
-        print(
-            f"  schedules: {verdict.schedules}, in {verdict.seconds:.1f} s; on average "
-            f"{score.unowned_s / verdict.schedules:.2f} partition-seconds without an owner, "
-            f"{score.moved / verdict.schedules:.2f} partitions moved, "
-            f"{score.requests / verdict.schedules:.1f} requests, "
-            f"{score.redelivered / verdict.schedules:.2f} messages redelivered; then the first "
-            f"actions in every order: {verdict.states} states"
-        )
+        print(f"  schedules: {summary}")
         return
     print(textwrap.fill(challenge.statement, _WIDTH, initial_indent="  ", subsequent_indent="  "))
     print("\nThe shortest failing schedule that was found:\n")
@@ -273,12 +354,14 @@ def _print(verdict: Verdict[GroupScore], words: Sequence[str]) -> None:
     if sentence := _sentence(verdict.challenge, failure):
         print(f"The promise: {sentence}")
     print(textwrap.fill(f"The lesson: {challenge.lesson}", _WIDTH))
-    again = f"zkconsumer judge {' '.join(words)} --challenge {challenge.name}"
+    kind = "--assignor " if challenge.name in _ladder(_ASSIGNOR).challenges else ""
+    again = f"zkconsumer judge {kind}{' '.join(words)} --challenge {challenge.name}"
     again += (
         f" --schedule {failure.schedule}" if failure.seed is None else f" --seed {failure.seed}"
     )
     print(f"\nAgain: {again}")
-    print(f"In the lab: {again} --trace run.jsonl; zkconsumer lab --trace run.jsonl")
+    if not kind:
+        print(f"In the lab: {again} --trace run.jsonl; zkconsumer lab --trace run.jsonl")
 
 
 def _sentence(challenge: Challenge, failure: Failure) -> str:

@@ -178,8 +178,8 @@ class Speaker(Protocol):
 class LocalProgram(Program):
     """A member in this process, for tests of one's own: it has no pipe and no time limit.
 
-    `begin` makes the member of a `reset`, for instance a subclass of `judge.kit.Member`. A member
-    that raises counts as crashed.
+    `begin` makes the member of a first message, for instance a subclass of `judge.kit.Member`. A
+    member that raises counts as crashed.
     """
 
     def __init__(
@@ -194,9 +194,8 @@ class LocalProgram(Program):
 
     def _exchange(self, line: bytes) -> Answers:
         message = json.loads(line)
-        if message["type"] == "reset":
+        if self._member is None or message["type"] == "reset":
             self._member = self._begin(message)
-        assert self._member is not None
         try:
             answers = self._member.answer(message)
         except Exception as error:
