@@ -847,6 +847,13 @@ RULES: tuple[Rule, ...] = (
         "tests/judge/test_ladder.py::test_the_naive_member_fails",
     ),
     *_later(
+        "Takes 15 s of CPU time. test_the_solution_passes of the same file runs two schedules of "
+        "each challenge.",
+        "tests/judge/test_classic.py::test_the_solution_passes_many_schedules",
+        "tests/judge/test_classic.py::test_the_naive_member_fails",
+        "tests/judge/test_classic.py::test_an_eager_member_stops_what_stays",
+    ),
+    *_later(
         "Go compiles its library, and Node.js and a JVM start. The normal lane runs the same "
         "member in Python.",
         "tests/judge/test_languages.py",

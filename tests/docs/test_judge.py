@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.judge import assignors
+from zkconsumer.judge import assignors, classic_court
 from zkconsumer.judge.ladders import LADDERS, Ladder
 from zkconsumer.judge.promises import CONVERSATION
 from zkconsumer.judge.vocabulary import Sender, Vocabulary
@@ -47,6 +47,9 @@ def test_the_page(request: pytest.FixtureRequest) -> None:
     made = page
     tables = {
         "conversation": _promises(CONVERSATION),
+        "promises of classic": _promises(
+            (classic_court.fenced_members_stop, classic_court.keeps_what_stays)
+        ),
         "promises of assignor": _promises(assignors.PROMISES[len(CONVERSATION) :]),
     }
     for name, ladder in LADDERS.items():

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -21,7 +21,13 @@ from zkconsumer.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     from zkconsumer.judge.assignors import AssignorScore
-    from zkconsumer.judge.judging import Challenge, Failure, GroupScore, Verdict
+    from zkconsumer.judge.judging import (
+        AnyVerdict,
+        Challenge,
+        Failure,
+        GroupScore,
+        Verdict,
+    )
     from zkconsumer.judge.ladders import Ladder
     from zkconsumer.protocol.model import JsonObject
 
@@ -63,6 +69,7 @@ class _LadderName(Enum):
     """The kinds of members; `judge.ladders.LADDERS` has the same names."""
 
     ZOOKEEPER = "zookeeper"
+    CLASSIC = "classic"
 
 
 _ASSIGNOR: Final = "assignor"
@@ -269,9 +276,7 @@ def _command(words: Sequence[str]) -> Iterator[list[str]]:
         yield command
 
 
-def _verdict(
-    challenge: Challenge, command: Sequence[str], docket: _Docket
-) -> Verdict[Any]:  # Any: the score depends on the ladder of the challenge
+def _verdict(challenge: Challenge, command: Sequence[str], docket: _Docket) -> AnyVerdict:
     from zkconsumer.judge.judging import EXHAUSTIVE_S
     from zkconsumer.judge.ladders import court, ladder_of
     from zkconsumer.judge.process import ProcessProgram
@@ -339,7 +344,7 @@ def _summary(verdict: Verdict[GroupScore]) -> str:
     )
 
 
-def _print(verdict: Verdict[Any], summary: str, words: Sequence[str]) -> None:  # Any: any score
+def _print(verdict: AnyVerdict, summary: str, words: Sequence[str]) -> None:
     challenge, failure = verdict.challenge, verdict.failure
     result = "passed" if failure is None else "FAILED"
     print(f"{challenge.name}: {result} ({challenge.title})")

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from zkconsumer.errors import ConfigError, quoted
 from zkconsumer.judge.program import Program
@@ -132,6 +132,10 @@ class Verdict(Generic[S]):
     @property
     def passed(self) -> bool:
         return self.failure is None
+
+
+AnyVerdict: TypeAlias = Verdict[Any]
+"""A verdict of any kind of program; the kind has its own class of scores."""
 
 
 def silent(entry: JsonObject) -> None:

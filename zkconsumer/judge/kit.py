@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, Protocol, TypeAlias, TypedDict, Unpack
 
 Json: TypeAlias = Any  # Any: the result of `json.loads`
 
@@ -286,9 +286,18 @@ class Member:
             self._step(name, task, [])
 
 
-def run(kind: type[Member]) -> None:
-    """Speak with the judge until it closes the pipe; each `reset` makes a new member."""
-    member: Member | None = None
+class Speaker(Protocol):
+    """Answers the judge's messages after the `reset`, in any vocabulary."""
+
+    def answer(self, message: dict[str, Json], /) -> list[dict[str, Json]]: ...
+
+
+def run(kind: Callable[[dict[str, Json]], Speaker]) -> None:
+    """Speak with the judge until it closes the pipe; each `reset` makes a new member.
+
+    `kind` makes a member of the message `reset`, for instance a subclass of `Member`.
+    """
+    member: Speaker | None = None
     for line in sys.stdin:
         message = json.loads(line)
         if message["type"] == "reset":

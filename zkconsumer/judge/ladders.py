@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from zkconsumer.judge import assignors, challenges
+from zkconsumer.judge import assignors, challenges, classic_court, classic_messages
 from zkconsumer.judge.judging import Challenge, Court
 from zkconsumer.judge.member_court import MemberCourt
 from zkconsumer.judge.messages import VOCABULARY
@@ -39,6 +39,12 @@ class Ladder:
 
 LADDERS: Final[Mapping[str, Ladder]] = {
     "zookeeper": Ladder(challenges.CHALLENGES, VOCABULARY, MemberCourt, challenges.PROMISES),
+    "classic": Ladder(
+        classic_court.CHALLENGES,
+        classic_messages.VOCABULARY,
+        classic_court.ClassicCourt,
+        classic_court.PROMISES,
+    ),
     "assignor": Ladder(
         assignors.CHALLENGES, assignors.VOCABULARY, assignors.AssignorCourt, assignors.PROMISES
     ),

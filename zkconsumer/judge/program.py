@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from zkconsumer.judge import promises
+from zkconsumer.judge.kit import Speaker
 from zkconsumer.judge.messages import VOCABULARY
 from zkconsumer.judge.vocabulary import MAX_ANSWERS, Vocabulary, WrongMessageError
 from zkconsumer.protocol.model import JsonObject
@@ -167,12 +168,6 @@ def shown(line: bytes) -> str:
 
 
 # ---- members in this process ---------------------------------------------------------------------
-
-
-class Speaker(Protocol):
-    """Answers the judge's messages after the `reset`, like a member of `judge.kit`."""
-
-    def answer(self, message: JsonObject, /) -> list[JsonObject]: ...
 
 
 class LocalProgram(Program):

@@ -76,7 +76,7 @@ def run(
     """
     name = protocol or one_of(sorted(PROTOCOLS), decide)
     monitor = Monitor()
-    plan = replace(_plan(decide, name), delay=lambda _: _delay(decide))
+    plan = replace(_plan(decide, name), delay=lambda _: drawn_delay(decide))
     world = World(plan, monitor if watcher is None else Watchers(monitor, watcher))
     actions = 0
 
@@ -120,7 +120,7 @@ def _plan(decide: Decide, name: str) -> Plan:
     )
 
 
-def _delay(decide: Decide) -> float:
+def drawn_delay(decide: Decide) -> float:
     """Draw the delay of a message, in seconds; about half of the messages are late."""
     return LATENCY_S * (1 + (decide(SLOWEST) if decide(2) else 0))
 
@@ -129,15 +129,22 @@ def random_delay(seed: int) -> Delay:
     """Return the random delays of a seed, of the same distribution as in a random run."""
 
     def delay(number: int) -> float:
-        return _delay(Decisions(random.Random(f"{seed}:{number}")))
+        return drawn_delay(Decisions(random.Random(f"{seed}:{number}")))
 
     return delay
 
 
 def run_faults(
-    world: World, decide: Decide, say: Callable[[str], None] = lambda text: None
+    world: World,
+    decide: Decide,
+    say: Callable[[str], None] = lambda text: None,
+    *,
+    kinds: frozenset[str] | None = None,
 ) -> None:
-    """Let members join and faults happen, at random moments; `say` announces them."""
+    """Let members join and faults happen, at random moments; `say` announces them.
+
+    `kinds`: which faults, and ends of faults, may happen; None: all.
+    """
     waiting = [who for who, member in enumerate(world.members) if not member.joined]
     faults = 1 + decide(FAULTS)
     while waiting or faults:
@@ -147,7 +154,9 @@ def run_faults(
             world.join(who)
         else:
             faults -= 1
-            _happen(world, one_of(_possible(world), decide), say)
+            found = [it for it in _possible(world) if kinds is None or it.do in kinds]
+            if found:
+                _happen(world, one_of(found, decide), say)
         world.run(one_of((0.01, 0.1, 1.0, 5.0, 15.0, 60.0), decide) * decide(SHARES) / SHARES)
         world.produce()
 
