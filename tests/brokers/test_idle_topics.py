@@ -100,7 +100,8 @@ def test_members_do_not_wait_for_the_compiler(
 ) -> None:
     """While numba compiles the reader for the first time, a member already delivers messages."""
     for partition in range(PARTITIONS):
-        cluster.produce(topic, map(str, range(EACH)), partition=partition)
+        # One response has no room for all messages; the reader loads numba for the second one.
+        cluster.produce(topic, ["x" * 150_000] * EACH, partition=partition)
     words = [cluster.zookeeper_connect, topic, f"of-{topic}", str(PARTITIONS * EACH), way]
     done = subprocess.run(
         [sys.executable, str(program.__file__), *words],

@@ -36,6 +36,7 @@ def main(connect: str, topic: str, group: str, count: int, way: str) -> None:
                 found += [(one.partition, one.offset) for one in stream.poll(timeout_s=0.5)]
             else:
                 found += arrow_places(stream, timeout_s=0.5)
+        begun.wait(60)  # the second large response has made a thread load numba
         connector.commit_offsets()
     sys.stdout.write(json.dumps({"found": sorted(found), "compiling": begun.is_set()}))
 
