@@ -23,7 +23,7 @@ def test_sessions_of_a_server_with_a_high_number(tmp_path: Path, call: Run) -> N
     settings = {"standaloneEnabled": "false"}
     with ZooKeeperServer(tmp_path, server_id=200, ensemble=peers, settings=settings) as server:
         client = KazooClient(server.connect, timeout=LIMIT_S)
-        client.start(60)
+        client.start(LIMIT_S)
         try:
             client.ensure_path("/brokers/ids")
             topic = b'{"version":1,"partitions":{"0":[0]}}'

@@ -14,6 +14,7 @@ import pytest
 from _configuration import arguments_docstring, configuration_page
 from hypothesis import given
 from hypothesis import strategies as st
+from support.logged import logged
 
 import zkconsumer
 from zkconsumer.config.kafka_properties import REFUSED
@@ -344,7 +345,7 @@ def test_unknown_properties_warn(caplog: pytest.LogCaptureFixture, tmp_path: Pat
     )
     with caplog.at_level(logging.WARNING, logger="zkconsumer.config"):
         ConsumerConfig.from_properties(NEEDED, file)
-    first, second = caplog.messages
+    first, second = logged(caplog, "zkconsumer.config")
     assert first.startswith("Property auto.ofset.reset is not valid")
     assert f"{file}:1" in first
     assert "did you mean auto.offset.reset?" in first
@@ -456,7 +457,7 @@ def test_a_connection_ignores_the_settings_of_a_consumer(caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO, logger="zkconsumer.config"):
         found = ConnectionConfig.from_properties(source)
     assert (found.zookeeper_connect, found.zookeeper_chroot) == ("h:1/c", "/c")
-    assert [record.getMessage() for record in caplog.records] == [
+    assert logged(caplog, "zkconsumer.config") == [
         "Property zookeeper.connect is overridden to h:1/c"
     ]
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.logged import logged
 from support.members.machine import ME, Member, view
 
 from zkconsumer.consumer.executor import Executor
@@ -42,7 +43,7 @@ class LoggedNotices:
         self._caplog.clear()
         notice = Notice(kind, where, text)
         self._log.write(notice, error_for(notice))
-        return [record.getMessage() for record in self._caplog.records]
+        return logged(self._caplog, LOGGER.name)
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_failures_of_one_kind_are_one_line_in_five_seconds(
         caplog.clear()
         for number in range(times):
             log.add(StreamReport(kind, "g_a-0", f"failure {number}"))
-        return [record.getMessage() for record in caplog.records]
+        return logged(caplog, LOGGER.name)
 
     (line,) = fail(ReportKind.DECODE_FAILED, 1000)
     assert "failure 0" in line
@@ -177,7 +178,7 @@ def test_logging_many_notices_is_linear(caplog: pytest.LogCaptureFixture) -> Non
         for number in range(MANY):
             notice = Notice(NoticeKind.DENIED, Hashed(f"t-{number}"), "no rights")
             log.write(notice, error_for(notice))
-    assert len(caplog.records) == 2 * MANY
+    assert len(logged(caplog, LOGGER.name)) == 2 * MANY
     assert Hashed.count <= 10 * 3 * MANY
 
 

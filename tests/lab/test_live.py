@@ -20,6 +20,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
+from zkconsumer.sandbox.ports import free_port
 
 Open = Callable[..., LabPage]
 
@@ -195,12 +196,12 @@ def test_the_lab_follows_after_a_restart(
     members: LiveMembers, zookeeper: ZooKeeperServer, open_page: Open
 ) -> None:
     """When the lab's server has restarted, the page shows the group's present state again."""
-    with running_lab("-z", zookeeper.connect, "-g", members.group) as lab:
+    words = ("-z", zookeeper.connect, "-g", members.group, "--port", str(free_port()))
+    with running_lab(*words) as lab:
         one = open_page().go(lab.url)
         one.has(".partitions .cell.read", 2)
-        port = str(lab.port)
     expect(one.page.locator(".lost")).to_be_visible(timeout=LIMIT_MS)
     members.release(0)
-    with running_lab("-z", zookeeper.connect, "-g", members.group, "--port", port):
+    with running_lab(*words):
         one.has(".partitions .cell", 1)
         expect(one.page.locator(".lost")).to_have_count(0)

@@ -10,6 +10,7 @@ from lab.conftest import LIMIT_MS, LabPage, LabProcess, running_lab
 from playwright.sync_api import Browser, Route, expect
 
 from zkconsumer.lab.tours import TOURS
+from zkconsumer.sandbox.ports import free_port
 
 Open = Callable[..., LabPage]
 TWO = "#world=" + '{"members":2,"partitions":4}'
@@ -213,11 +214,11 @@ def test_the_split_brain_is_visible(lab: LabProcess, open_page: Open) -> None:
 
 def test_the_page_survives_a_restart(open_page: Open) -> None:
     """After a restart of the server, the page continues in the same state."""
-    with running_lab() as first:
+    port = str(free_port())  # No other program takes this port during the restart.
+    with running_lab("--port", port) as first:
         one = open_page().go(first.url + TWO)
         one.keys("ArrowRight", "ArrowRight")
         one.at(2)
-        port = str(first.port)
     one.keys("k")
     expect(one.page.locator(".lost")).to_be_visible(timeout=LIMIT_MS)
     with running_lab("--port", port):

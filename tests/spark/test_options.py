@@ -9,6 +9,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
+from support.logged import logged
 
 from zkconsumer.config.settings import SETTINGS
 from zkconsumer.errors import ConfigError
@@ -342,7 +343,7 @@ def test_a_credential_that_spark_redacts(
     assert found.config.zookeeper_auth_credential == plain
     monkeypatch.setenv("ZKCONSUMER_AUTH_CREDENTIAL", "from:environment")
     assert SourceOptions.parse(here).config.zookeeper_auth_credential == "from:environment"
-    assert not caplog.records
+    assert not logged(caplog, "zkconsumer")
     both = {**here, CREDENTIAL_OPTION: plain, "zookeeper.auth.credential": plain}
     assert "two options set the credential" in str(refused(both))
     SourceOptions.parse({**here, "zookeeper.auth.credential": plain})

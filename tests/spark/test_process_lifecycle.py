@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from support.logged import logged
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
@@ -43,8 +44,9 @@ def test_two_interpreters_are_logged(
     monkeypatch.setenv("PYSPARK_PYTHON", executors)
     with caplog.at_level("INFO"):
         log_interpreters()
-    assert len(caplog.messages) == lines
-    assert all("/a/python" in one and executors in one for one in caplog.messages)
+    found = logged(caplog, "zkconsumer.spark")
+    assert len(found) == lines
+    assert all("/a/python" in one and executors in one for one in found)
 
 
 def test_errors_of_the_format_reach_the_user(spark: SparkSession) -> None:

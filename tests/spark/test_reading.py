@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from support.internals import idle_readers, let_another_thread_close
 from support.kafka.logs import ABORTED, CODECS, COMMITTED, REQUEST_S, producer, transact, write
 from support.kafka.streams import KafkaLog
+from support.logged import logged
 from support.wait import LIMIT_S
 
 from zkconsumer.config.settings import ConsumerConfig
@@ -346,7 +347,7 @@ def test_a_log_without_its_beginning_is_read_with_a_warning(
         lossy = {"fail_on_data_loss": False}
         assert offsets(sandbox, OffsetRange(hundred, 0, 20, 80), **lossy) == [*range(30, 80)]
         assert offsets(sandbox, OffsetRange(hundred, 0, 0, 10), **lossy) == []
-    assert [record.getMessage()[:39] for record in caplog.records] == [
+    assert [line[:39] for line in logged(caplog, "zkconsumer.spark")] == [
         "10 messages are no longer in the log (r",
         "10 messages are no longer in the log (r",
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 from support.zk.clients import address_of
 
 from zkconsumer.config.settings import ConnectionConfig
@@ -30,7 +30,7 @@ def session_of(client: KazooClient) -> int:
 def test_the_address_of_a_session(zookeeper: ZooKeeperServer) -> None:
     """A server that permits `cons` tells the address of a session, and who has just written."""
     client = KazooClient(zookeeper.connect)
-    client.start(60)
+    client.start(LIMIT_S)
     try:
         found = client_addresses(config(zookeeper.connect))
         session = session_of(client)
@@ -79,7 +79,7 @@ def test_a_server_that_permits_only_its_admin_server(strict: tuple[ZooKeeperServ
     """The admin server is asked if `cons` is not permitted; without it, the text says so."""
     server, port = strict
     client = KazooClient(server.connect)
-    client.start(60)
+    client.start(LIMIT_S)
     try:
         answers: list[str | None] = []
 
