@@ -754,6 +754,21 @@ SINGLE_TESTS = (
         "with asyncio.",
         "tests/docs/test_examples.py::test_asynchronous",
     ),
+    Rule(
+        Lane.ALL,
+        "tests/lab/test_counterexamples.py::test_a_counterexample_is_found",
+        "These searches take 25 s of CPU time together. The normal lane finds the others: promises "
+        "of delivery, of commits and of releases, which need few schedules.",
+        (
+            "[JVM rules]",
+            "[lost reply is a conflict]",
+            "[no re-read after a reconnect]",
+            "[no roll-back]",
+            "[orders differ]",
+            "[trigger lost]",
+            "[unconditional commit]",
+        ),
+    ),
     *_later(
         "Takes 3 to 5 s in a browser. tests/lab/test_engine.py performs the same commands without "
         "one.",

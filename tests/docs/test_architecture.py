@@ -221,9 +221,10 @@ def test_the_invariants_have_tests() -> None:
     for file, name in named:
         paths = list((ROOT / "tests").rglob(f"{file}.py"))
         assert any(name in _names(path) for path in paths), f"{file}: {name}"
-    mutants = (ROOT / "tests" / "support" / "sim" / "mutants.py").read_text(encoding="utf-8")
+    homes = (ROOT / "tests/support/sim/mutants.py", ROOT / "zkconsumer/sim/weakened.py")
+    mutants = "".join(home.read_text(encoding="utf-8") for home in homes)
     told = " ".join(text.split())
     for name in re.findall(r"`([^`]+)`", told.split("Mutants: ")[1].split(" - **")[0]):
-        assert re.search(rf'Mutant\(\s*"{name}"', mutants), name
+        assert re.search(rf'(Mutant|Weakness)\(\s*"{name}"', mutants), name
     for story in re.findall(r"`(tests/[\w/.-]+\.txt)`", text):
         assert (ROOT / story).exists()

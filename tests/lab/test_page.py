@@ -482,3 +482,25 @@ def test_a_new_run_ends_a_comparison(lab: LabProcess, open_page: Open) -> None:
     one.keys("Enter")
     expect(one.page.locator(".tour h2")).to_be_visible(timeout=LIMIT_MS)
     one.has(".lanes", 1)
+
+
+def test_a_counterexample(lab: LabProcess, open_page: Open) -> None:
+    """A weakened part is searched by keyboard; the found run and its link show what breaks."""
+    one = open_page().go(lab.url + TWO)
+    one.keys("b")
+    dialog = one.page.get_by_role("dialog", name="Break it: ask for a counterexample")
+    expect(dialog.get_by_role("checkbox", name="no lease:")).to_be_checked(timeout=LIMIT_MS)
+    dialog.get_by_role("button", name="search").focus()
+    one.keys("Enter")
+    expect(dialog).to_have_count(0, timeout=LIMIT_MS)
+    expect(one.page.locator("p.said")).to_contain_text("Broken: I3", timeout=60_000)
+    one.page.wait_for_url(re.compile(r"weak.*no\+lease.*asks.*I3.*moves=.*&at=\d+$"))
+    other = open_page().go(one.page.url)
+    expect(other.page.locator("p.said")).to_contain_text("Broken: I3", timeout=LIMIT_MS)
+    other.keys("b")
+    asked = other.page.get_by_role("dialog")
+    asked.get_by_label("promise").select_option("comparison")
+    asked.get_by_label("comparison that must hold").fill("owner(partition) = 1")
+    asked.get_by_role("button", name="search").click()
+    toast = other.page.locator(".toast")
+    expect(toast).to_contain_text("is neither a number nor a quantity", timeout=LIMIT_MS)

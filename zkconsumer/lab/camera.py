@@ -38,7 +38,7 @@ from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.registrations import decode_registration
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim.jvm_member import JvmMember
-from zkconsumer.sim.kernel.world import Delivered
+from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
 from zkconsumer.sim.lessons import RequestCounter
 from zkconsumer.sim.plan import Do
 from zkconsumer.sim.world import World
@@ -266,6 +266,11 @@ class ZooKeeperCamera(Camera[World], RequestCounter):
         stored = None if node is None else _text(node.data)
         owner = self._owners.get(tp, NOBODY)
         return [owner, stored, world.handed_out.get(tp, 0), world.log_end.get(tp, 0)]
+
+    def broken(self, violation: InvariantViolation) -> None:
+        """Announce that the move breaks a promise, or answers the question of the run."""
+        self._events.append(["broken", violation.invariant, escaped_and_cut(str(violation), 500)])
+        self._words.append(f"Broken: {escaped_and_cut(str(violation), 500)}")
 
     # ---- called by the world ---------------------------------------------------------------------
 

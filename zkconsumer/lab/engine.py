@@ -15,6 +15,8 @@ The server passes commands from the page to `Engine.command`, and so does a Web 
 | `choices` | `run`, `at` | `choices`: what can happen next |
 | `explain` | `run`, `at`, `partition` | `explained`: why a thread owns a partition |
 | `trace` | `run` | `trace`: the run as JSON lines |
+| `search` | `world`: its `weak` and `asks`; `seed` | `search`: how far the search is |
+| `search_on` | | `search`; `run`, `frames` before it if a run was found |
 | `play` | `files`: [name, text] of each trace file | `run`, `frames`: a recorded run |
 | `compare` | `script`, `members`, `partitions`, `protocols`, `session_s` | runs; `compared` |
 
@@ -27,6 +29,8 @@ from collections.abc import Callable, Mapping
 
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import COUNTERS
+from zkconsumer.lab.counterexamples import MAX_SCHEDULES, Search, search
+from zkconsumer.lab.questions import NUMBERS, QUANTITIES
 from zkconsumer.lab.recorded import play
 from zkconsumer.lab.runs import Run, ZooKeeperStage, new_stage, open_scenario, open_world
 from zkconsumer.lab.stage import AnyStage
@@ -39,6 +43,7 @@ from zkconsumer.lab.worlds import (
     MAX_PARTITIONS,
     ZOOKEEPER,
     LabMove,
+    WorldSpec,
     parse_move,
     parse_world,
     read_moves,
@@ -51,6 +56,7 @@ from zkconsumer.protocol.releases import RELEASES
 from zkconsumer.sim.lessons import herd_effect, split_brain
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.scenarios import SCENARIOS
+from zkconsumer.sim.weakened import SWITCHES, planted
 from zkconsumer.trace import text as trace_text
 
 MAX_RUNS = 24
@@ -70,6 +76,9 @@ HERD_SIZES = (2, 5, 10, 20, 40)
 MODELS = "Models of Kafka's members and coordinators; network and clock are simulated."
 """What the page says about a world with a group coordinator."""
 
+SLICE_S = 0.25
+"""Seconds of a search in one command; the page shows the progress after each of them."""
+
 LEADER_DIES, QUORUM_LOST = "leader_dies", "quorum_lost"
 
 
@@ -78,6 +87,7 @@ class Engine:
 
     def __init__(self) -> None:
         self._runs: dict[int, Run] = {}
+        self._search: Search | None = None
         self._played = 0  # the number of the last recorded run, which the engine does not keep
         self._commands: dict[str, Callable[[JsonObject], list[JsonObject]]] = {
             "catalogue": self._catalogue,
@@ -91,6 +101,8 @@ class Engine:
             "forget": self._forget,
             "trace": self._trace,
             "compare": self._compare,
+            "search": self._search_for,
+            "search_on": self._search_on,
             "play": self._play,
         }
 
@@ -104,7 +116,10 @@ class Engine:
                     where="do",
                     remedy=f"use one of {', '.join(self._commands)}",
                 )
-            return handler(command)
+            number = command.get("run")
+            run = self._runs.get(number) if isinstance(number, int) else None
+            with planted(run.weak if run is not None else ()):
+                return handler(command)
         except ZkConsumerError as error:
             return [{"event": "error", "text": str(error)}]
 
@@ -129,6 +144,15 @@ class Engine:
                 "protocols": list(COMPARED),
                 "worlds": list(WORLDS),
                 "script": DEFAULT_SCRIPT,
+                "weaknesses": [
+                    {"name": one.name, "what": one.what, "who": one.who, "breaks": one.breaks}
+                    for one in SWITCHES
+                ],
+                "promises": [{"number": n, "sentence": text} for n, text in NUMBERS.items()],
+                "quantities": [
+                    {"name": name, "what": (one.__doc__ or "").strip()}
+                    for name, one in QUANTITIES.items()
+                ],
                 "limits": {
                     "members": MAX_MEMBERS,
                     "partitions": MAX_PARTITIONS,
@@ -138,6 +162,11 @@ class Engine:
         ]
 
     def _open(self, command: JsonObject) -> list[JsonObject]:
+        world = parse_world(_object(command.get("world", {}), "world"))
+        with planted(world.weak):
+            return self._opened(command, world)
+
+    def _opened(self, command: JsonObject, world: WorldSpec) -> list[JsonObject]:
         number = self._number()
         scenario = command.get("scenario")
         if scenario is not None:
@@ -149,7 +178,7 @@ class Engine:
                 )
             run = open_scenario(number, SCENARIOS[scenario])
         else:
-            run = open_world(number, parse_world(_object(command.get("world", {}), "world")))
+            run = open_world(number, world)
         cut = command.get("cut")
         if isinstance(cut, int) and 0 <= cut < run.length:
             run = run.fork(number, cut)
@@ -240,13 +269,7 @@ class Engine:
         if token in (LEADER_DIES, QUORUM_LOST):
             _break_quorum(run, is_election=token == LEADER_DIES)
         else:
-            move = parse_move(token)
-            stage = run.stage
-            stage.check(move)
-            if move == stage.next_move():
-                stage.step()
-            else:
-                stage.move(move)
+            run.stage.perform(parse_move(token))
         if found:
             self._runs[run.number] = run
         return [*found, _frames(run, start)]
@@ -325,6 +348,31 @@ class Engine:
             session_s=given["session_s"] or None,
         )
 
+    def _search_for(self, command: JsonObject) -> list[JsonObject]:
+        """Begin a search for a run that answers the world's question."""
+        seed = command.get("seed", 0)
+        if type(seed) is not int or not 0 <= seed < 10**9:
+            raise ConfigError(f"seed is {seed!r}", where="seed", remedy="give 0 to 999999999")
+        world = parse_world(_object(command.get("world", {}), "world"))
+        self._search = search(world, seed=seed)
+        return [_progress(self._search)]
+
+    def _search_on(self, command: JsonObject) -> list[JsonObject]:
+        """Continue the search; at its end, open the run that was found."""
+        one = self._search
+        if one is None:
+            raise RefusedError("there is no search", where="search_on", remedy="begin one")
+        one.advance(SLICE_S)
+        if not one.is_over:
+            return [_progress(one)]
+        self._search = None
+        if one.found is None:
+            return [_progress(one)]
+        with planted(one.spec.weak):
+            run = one.open(self._number())
+            self._runs[run.number] = run
+            return [_opened(run), _frames(run, 0), {**_progress(one), "run": run.number}]
+
     def _play(self, command: JsonObject) -> list[JsonObject]:
         """Return the events that show the user's trace files as one recorded run."""
         match command.get("files"):
@@ -390,6 +438,27 @@ def _opened(run: Run) -> JsonObject:
 def opened(run: Run) -> list[JsonObject]:
     """Return the events that show a whole run."""
     return [_opened(run), _frames(run, 0)]
+
+
+def _progress(one: Search) -> JsonObject:
+    """Return how far a search is, in numbers and as a sentence."""
+    if not one.is_over:
+        state = "searching" if one.found is None else "shortening"
+    else:
+        state = "none" if one.found is None else "found"
+    return {
+        "event": "search",
+        "state": state,
+        "asks": one.question.text,
+        "sentence": one.question.sentence,
+        "schedules": one.schedules,
+        "states": one.states,
+        "limit": MAX_SCHEDULES,
+        "seconds": round(one.seconds, 1),
+        "chosen": one.chosen,
+        "before": one.before,
+        "text": one.sentence(),
+    }
 
 
 def _base(run: Run) -> JsonObject:

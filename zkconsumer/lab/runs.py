@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.errors import RefusedError
 from zkconsumer.lab.camera import ZooKeeperCamera, explain, sentence
+from zkconsumer.lab.questions import Witness, parse_question
 from zkconsumer.lab.stage import AnyStage, Camera, LabStage
 from zkconsumer.lab.worlds import (
     COORDINATOR_MOVES,
@@ -35,8 +36,10 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Reply
+from zkconsumer.sim import promises
 from zkconsumer.sim.jvm_member import JvmMember, MixedWorld
 from zkconsumer.sim.kernel.stories import Emit
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.scenarios import Scenario
@@ -54,19 +57,36 @@ class ZooKeeperStage(LabStage[World], Stage):
 
     camera: ZooKeeperCamera
 
-    def __init__(self, world: World, camera: ZooKeeperCamera, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        world: World,
+        camera: ZooKeeperCamera,
+        *,
+        seed: int = 0,
+        witness: Witness | None = None,
+    ) -> None:
         super().__init__(world, camera)
         self._seed = seed
+        self.witness = witness
+        self._watch(world)
         self._lossy: frozenset[int] = frozenset()
         self._to_cut: tuple[int, ...] = ()
 
     def _copy_of_world(self, camera: Camera[World]) -> World:
         assert isinstance(camera, ZooKeeperCamera)
-        return self.world.copy(camera)
+        world = self.world.copy(camera)
+        self.witness = None if self.witness is None else self.witness.copy()
+        self._watch(world)
+        return world
+
+    def _watch(self, world: World) -> None:
+        """Let the witness watch the world, too, if the run has a question."""
+        if self.witness is not None:
+            world.watcher = Watchers(self.camera, self.witness)
 
     def record(self, emit: Emit) -> None:
         recorder = Recorder(emit)
-        self.world.watcher = Watchers(self.camera, recorder)
+        self.world.watcher = Watchers(self.world.watcher, recorder)
         recorder.begin(self.world)
 
     def _settle(self, members: Sequence[int]) -> None:
@@ -121,12 +141,29 @@ class ZooKeeperStage(LabStage[World], Stage):
         way = action.who, action.do is Do.SERVE
         if action.do in _DELAYED and self._is_network(action) and self.camera.waits.get(way):
             self.camera.waits = {**self.camera.waits, way: self.camera.waits[way] - 1}
-        self.world.act(action)
+        if self.witness is None:
+            self.world.act(action)
+        else:
+            self._witnessed(action, self.witness)
         if action.do is Do.CUT:
             self._to_cut = tuple(who for who in self._to_cut if who != action.who)
         if action.do is Do.SERVE and action.who in self._lossy:
             self._lossy -= {action.who}
             self._to_cut += (action.who,)
+
+    def _witnessed(self, action: Action, witness: Witness) -> None:
+        """Perform an action, and announce the violation that it causes.
+
+        An exception of a weakened member is a violation, too: it would end the member's thread.
+        """
+        before = witness.violation
+        try:
+            self.world.act(action)
+        except Exception as error:  # noqa: BLE001 - it would end a weakened member's thread
+            why = promises.every_event_is_handled.reason(error) or ""
+            witness.tell(_raise, promises.every_event_is_handled.broken(why))
+        if witness.violation is not None and witness.violation is not before:
+            self.camera.broken(witness.violation)
 
     def _of_the_lab(self, move: LabMove) -> None:
         camera, world = self.camera, self.world
@@ -251,6 +288,10 @@ class ZooKeeperStage(LabStage[World], Stage):
             raise RefusedError("the connection is broken, so its messages are lost already")
 
 
+def _raise(violation: InvariantViolation) -> None:
+    raise violation
+
+
 def _is_message(item: object) -> bool:
     """Return whether an item of an inbox came from the network: a reply or a watch event."""
     match item:
@@ -281,6 +322,11 @@ class Run:
     @property
     def length(self) -> int:
         return len(self.stage.moves)
+
+    @property
+    def weak(self) -> tuple[str, ...]:
+        """The weakened parts, which must be planted whenever the run's world moves."""
+        return () if self.spec is None else self.spec.weak
 
     def keep_copies(self) -> None:
         """Copy the world every few moves from now on."""
@@ -341,7 +387,9 @@ def new_stage(spec: WorldSpec | None, scenario: Scenario | None) -> AnyStage:
         plan, jvm, seed = replace(scenario.plan, faults=UNLIMITED_FAULTS), scenario.jvm, 0
     camera = ZooKeeperCamera()
     world = MixedWorld(plan, camera, jvm=jvm) if jvm else World(plan, camera)
-    return ZooKeeperStage(world, camera, seed=seed)
+    asks = "" if spec is None else spec.asks
+    witness = Witness(parse_question(asks).judge(jvm)) if asks else None
+    return ZooKeeperStage(world, camera, seed=seed, witness=witness)
 
 
 def open_world(number: int, spec: WorldSpec) -> Run:

@@ -82,21 +82,24 @@ class LiveSource(Protocol):
 
 
 class Tabs:
-    """The engines of the open pages; beyond the limit, the least recently used one is removed."""
+    """The engines of the open pages; beyond the limit, the least recently used one is removed.
+
+    One command runs at a time: a command on a run with weakened members replaces functions of the
+    whole process (`sim.weakened`), and no other run may move meanwhile.
+    """
 
     def __init__(self) -> None:
-        self._engines: OrderedDict[str, tuple[Engine, threading.Lock]] = OrderedDict()
+        self._engines: OrderedDict[str, Engine] = OrderedDict()
         self._lock = threading.Lock()
 
     def command(self, tab: str, command: JsonObject) -> list[JsonObject]:
         with self._lock:
             if tab not in self._engines:
-                self._engines[tab] = new_engine(), threading.Lock()
-            engine, lock = self._engines[tab]
+                self._engines[tab] = new_engine()
+            engine = self._engines[tab]
             self._engines.move_to_end(tab)
             while len(self._engines) > MAX_TABS:
                 self._engines.popitem(last=False)
-        with lock:
             return engine.command(command)
 
 

@@ -148,7 +148,7 @@ class LabStage(StoryStage[W]):
         """Return a copy of the stage's state, without its moves and frames."""
         twin: Self = copied(self)
         twin.camera = twin._narrator = self.camera.copy()
-        twin.world = self._copy_of_world(twin.camera)
+        twin.world = twin._copy_of_world(twin.camera)
         twin.moves, twin.defaults, twin.frames = [], [], []
         twin.on_move, twin._is_default, twin.is_recording = lambda: None, False, True
         return twin
@@ -199,6 +199,14 @@ class LabStage(StoryStage[W]):
             self._drop(move)
         else:
             self._perform(move)
+
+    def perform(self, move: LabMove) -> None:
+        """Perform a move if it is possible here; otherwise raise RefusedError."""
+        self.check(move)
+        if move == self.next_move():
+            self.step()
+        else:
+            self.move(move)
 
     @abstractmethod
     def _drop(self, move: LabMove) -> None:

@@ -12,9 +12,10 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.later.group_events import DEFAULT_SESSION_S as COORDINATED_SESSION_S
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
+from zkconsumer.protocol.model import Json, JsonObject, RebalanceMode, TopicPartition
 from zkconsumer.protocol.releases import DEFAULT, RELEASES, profile
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
+from zkconsumer.sim.weakened import weakness
 
 MAX_MEMBERS = 64
 MAX_PARTITIONS = 2000
@@ -68,9 +69,12 @@ class WorldSpec:
             random one does. With a coordinator, another number gives messages random delays.
         session_s, backoff_s, auto_commit_s: settings of all members, in seconds.
         protocol: one of `PROTOCOLS`.
+        mode: which partitions a rebalance revokes first; a value of `RebalanceMode`.
+        weak: the names of the weakened parts of all zkconsumer members (`sim.weakened`).
+        asks: the question that is asked about the run (`lab.questions`); "" asks nothing.
 
-    A world with a coordinator has no `jvm`, `topics`, `threads`, `strategy`, `release` and
-    `backoff_s`.
+    A world with a coordinator has no `jvm`, `topics`, `threads`, `strategy`, `release`,
+    `backoff_s`, `mode`, `weak` and `asks`.
     """
 
     members: int = 3
@@ -88,6 +92,9 @@ class WorldSpec:
     backoff_s: float = 2.0
     auto_commit_s: float = 5.0
     protocol: str = ZOOKEEPER
+    mode: str = RebalanceMode.INCREMENTAL.value
+    weak: tuple[str, ...] = ()
+    asks: str = ""
 
     @property
     def slots(self) -> int:
@@ -116,6 +123,7 @@ class WorldSpec:
             profile=profile(self.release),
             backoff_s=self.backoff_s,
             auto_commit_s=self.auto_commit_s,
+            mode=RebalanceMode(self.mode),
         )
 
     def as_json(self) -> JsonObject:
@@ -126,7 +134,17 @@ class WorldSpec:
 
 _DEFAULTS = asdict(WorldSpec())
 
-_ZOOKEEPER_FIELDS = ("jvm", "topics", "threads", "strategy", "release", "backoff_s")
+_ZOOKEEPER_FIELDS = (
+    "jvm",
+    "topics",
+    "threads",
+    "strategy",
+    "release",
+    "backoff_s",
+    "mode",
+    "weak",
+    "asks",
+)
 
 
 def _defaults(protocol: Json) -> JsonObject:
@@ -185,14 +203,7 @@ def _check(spec: WorldSpec) -> None:
         raise _refused(
             f"the world has {spec.slots} members", f"give 1 to {MAX_MEMBERS} with the spare ones"
         )
-    if spec.protocol not in PROTOCOLS:
-        names = ", ".join(PROTOCOLS)
-        raise _refused(f"protocol is {spec.protocol[:60]!r}", f"use one of {names}")
-    if spec.protocol != ZOOKEEPER:
-        _check_coordinated(spec)
-    if spec.strategy not in {one.value for one in Strategy}:
-        names = ", ".join(one.value for one in Strategy)
-        raise _refused(f"strategy is {spec.strategy!r}", f"use one of {names}")
+    _check_names(spec)
     if any(type(who) is not int or not 0 <= who < spec.slots for who in spec.jvm):
         raise _refused(f"jvm is {list(spec.jvm)}", f"give numbers from 0 to {spec.slots - 1}")
     if spec.jvm and spec.topics:
@@ -208,6 +219,21 @@ def _check(spec: WorldSpec) -> None:
         )
     if spec.release not in RELEASES:
         profile(spec.release)
+
+
+def _check_names(spec: WorldSpec) -> None:
+    if spec.protocol not in PROTOCOLS:
+        names = ", ".join(PROTOCOLS)
+        raise _refused(f"protocol is {spec.protocol[:60]!r}", f"use one of {names}")
+    if spec.protocol != ZOOKEEPER:
+        _check_coordinated(spec)
+    for name, kinds in (("strategy", Strategy), ("mode", RebalanceMode)):
+        known = [one.value for one in kinds]
+        if getattr(spec, name) not in known:
+            given = getattr(spec, name)[:60]
+            raise _refused(f"{name} is {given!r}", f"use one of {', '.join(known)}")
+    for name in spec.weak:
+        weakness(name)
 
 
 def _check_coordinated(spec: WorldSpec) -> None:

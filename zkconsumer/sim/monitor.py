@@ -7,8 +7,9 @@ changes of other clients in ZooKeeper's history, which contains the session of e
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.member import commands as cmd
@@ -108,11 +109,12 @@ class Monitor(Memory, Watcher):
     looked_at: float = 0.0
     seen: int = 0
 
-    def copy(self) -> Monitor:
-        twin = Monitor()
+    def copy(self) -> Self:
+        twin = copy(self)
         for one in fields(self):
             value = getattr(self, one.name)
-            setattr(twin, one.name, value.copy() if isinstance(value, set | dict) else value)
+            if isinstance(value, set | dict):
+                setattr(twin, one.name, value.copy())
         return twin
 
     # ---- a member's steps ------------------------------------------------------------------------

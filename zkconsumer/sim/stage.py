@@ -100,6 +100,12 @@ class Stage(kernel.Stage[World]):
             else:
                 self.step()
 
+    def probe(self, watcher: Watcher) -> Stage:
+        """Return a plain stage that continues independently from here, with this watcher."""
+        twin = Stage(self.world.copy(watcher), self._narrator)
+        twin._turns, twin._last = self._turns, dict(self._last)
+        return twin
+
     # ---- queries ---------------------------------------------------------------------------------
 
     def rests(self) -> bool:

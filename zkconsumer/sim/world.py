@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ParamSpec, Self
 
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.member import commands as cmd
@@ -33,6 +33,8 @@ from zkconsumer.sim.zookeeper import NotConnected, ReplicaBehind, SimZooKeeper
 
 if TYPE_CHECKING:
     from zkconsumer.sim.tool import Tool
+
+P = ParamSpec("P")
 
 # ---- possible faults and their ends --------------------------------------------------------------
 
@@ -714,41 +716,45 @@ class Watchers(Watcher):
     def __init__(self, *watchers: Watcher) -> None:
         self._watchers = watchers
 
+    def tell(self, call: Callable[P, None], *given: P.args, **named: P.kwargs) -> None:
+        """Pass one call to one watcher."""
+        call(*given, **named)
+
     def transition(
         self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
     ) -> None:
         for one in self._watchers:
-            one.transition(world, who, before, event, commands)
+            self.tell(one.transition, world, who, before, event, commands)
 
     def delivered(self, world: World, message: Delivered) -> None:
         for one in self._watchers:
-            one.delivered(world, message)
+            self.tell(one.delivered, world, message)
 
     def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
         for one in self._watchers:
-            one.finished(world, who, tp, offset)
+            self.tell(one.finished, world, who, tp, offset)
 
     def repositioned(
         self, world: World, who: int, tp: TopicPartition, *, epoch: int, offset: int, is_seek: bool
     ) -> None:
         for one in self._watchers:
-            one.repositioned(world, who, tp, epoch=epoch, offset=offset, is_seek=is_seek)
+            self.tell(one.repositioned, world, who, tp, epoch=epoch, offset=offset, is_seek=is_seek)
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
         for one in self._watchers:
-            one.served(world, who, request, reply)
+            self.tell(one.served, world, who, request, reply)
 
     def notified(self, world: World, who: int, fired: WatchFired) -> None:
         for one in self._watchers:
-            one.notified(world, who, fired)
+            self.tell(one.notified, world, who, fired)
 
     def entered(self, world: World, who: int, phase: str, text: str) -> None:
         for one in self._watchers:
-            one.entered(world, who, phase, text)
+            self.tell(one.entered, world, who, phase, text)
 
     def acted(self, world: World, action: Action) -> None:
         for one in self._watchers:
-            one.acted(world, action)
+            self.tell(one.acted, world, action)
 
 
 class World:

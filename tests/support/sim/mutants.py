@@ -3,7 +3,8 @@ detect the violation.
 
 Every mutant replaces functions of the production code in this process, until its `with` block ends.
 Some mutants are faults that other clients still have (`who`). Other mutants are defects that the
-simulator has found in this project's code.
+simulator has found in this project's code. The mutants that the lab offers as switches are in
+`sim.weakened`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from __future__ import annotations
 import importlib
 import random
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,9 +25,8 @@ from zkconsumer.consumer import executor, loop, stream_partitions
 from zkconsumer.consumer.executor import Executor
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, SessionChanged
 from zkconsumer.consumer.stream_fetcher import StreamFetcher
-from zkconsumer.consumer.stream_partitions import CommitScope, GrantedPartition, LeaseGate
+from zkconsumer.consumer.stream_partitions import GrantedPartition, LeaseGate
 from zkconsumer.kafka.fetcher import AutoOffsetReset
-from zkconsumer.member import assignment as member_assignment
 from zkconsumer.member import (
     commands,
     commits,
@@ -36,64 +35,34 @@ from zkconsumer.member import (
     offset_ledger,
     operations,
     peers,
-    phases,
     read_group,
     rebalance,
     session,
     state,
 )
 from zkconsumer.member import operations as storing
-from zkconsumer.member.phases import Phase
-from zkconsumer.member.state import start_op
+from zkconsumer.member.offset_ledger import Commit, CommitPlan, Ledger
 from zkconsumer.protocol import group_snapshot, lost_data, paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Position, Purpose
+from zkconsumer.sim import weakened
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.logs import MemoryFetcher
 from zkconsumer.sim.random_search import run
 from zkconsumer.sim.session import SimSession
+from zkconsumer.sim.weakened import Patch
 from zkconsumer.spark import batch_member
 from zkconsumer.spark.batch_member import ThreadPartitions
 
-Patch = tuple[Any, str, Any]
 
-
-@dataclass(frozen=True)
-class Mutant:
-    """A planted fault. `patches` returns (where, name, replacement) per patched function.
-
-    `near` is the seed that detected the fault in the last recorded run, or 0. Tests start at this
-    seed.
-    """
-
-    name: str
-    what: str
-    patches: Callable[[], list[Patch]]
-    who: str = ""
+class Mutant(weakened.Weakness):
+    """A planted fault."""
 
     @property
     def near(self) -> int:
+        """The seed that detected the fault in the last recorded run, or 0. Tests start there."""
         return max(0, recorded(self)["schedules"] - 1)
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """Plant the fault; the phase check is off, so that only a monitor can notice the effect."""
-        unchecked = patch.object(phases, "check_change", lambda before, causes, after: None)
-        unchecked.start()
-        undo: list[Any] = [unchecked]
-        try:
-            for where, name, replacement in self.patches():
-                if isinstance(where, dict):
-                    one = patch.dict(where, {name: replacement})
-                else:
-                    one = patch.object(where, name, replacement)
-                one.start()
-                undo.append(one)
-            yield
-        finally:
-            for one in reversed(undo):
-                one.stop()
 
 
 def function(where: Any, name: str) -> Any:
@@ -136,13 +105,6 @@ def schedules_to_catch(
 # ---- the lease, the session and the connection --------------------------------------------------
 
 
-def _no_lease() -> list[Patch]:
-    def opened(state: Any, now: float) -> Any:
-        return (state, ()) if not state.may_deliver else (state, (commands.OpenGate(float("inf")),))
-
-    return [(session, "_open", opened)]
-
-
 def _lease_from_the_reply() -> list[Patch]:
     real = session.synced
 
@@ -162,40 +124,6 @@ def _lease_by_a_read() -> list[Patch]:
 
 def _whole_timeout() -> list[Patch]:
     return [(state, "SHARE_OF_TIMEOUT", 1.5)]
-
-
-def _old_session() -> list[Patch]:
-    real = session.connected
-
-    def connected(state: Any, event: Any) -> Any:
-        if state.session is None or state.session == event.session or not state.registered:
-            return real(state, event)
-        held = replace(state.lease, op=None)
-        state = replace(state, connected=True, may_deliver=True, session=event.session, lease=held)
-        return session.renew(state, event.now)
-
-    return [(session, "connected", connected)]
-
-
-def _nothing_read_after_a_reconnect() -> list[Patch]:
-    def recover(state: Any) -> Any:
-        phase = Phase.SETTLED if state.view else Phase.WAITING
-        return replace(state, may_deliver=True, phase=phase, op=None), ()
-
-    return [(rebalance, "recover", recover)]
-
-
-def _claims_without_a_reply_forgotten() -> list[Patch]:
-    real = rebalance.recover
-
-    def recover(state: Any) -> Any:
-        return real(replace(state, unconfirmed_claims={}))
-
-    def identify(work: Any, asked: Any) -> Any:
-        yield []
-        return set()
-
-    return [(rebalance, "recover", recover), (operations, "_identify", identify)]
 
 
 def _stale_operations_go_on() -> list[Patch]:
@@ -226,26 +154,6 @@ def _gives_up_without_an_error() -> list[Patch]:
 # ---- handing over -------------------------------------------------------------------------------
 
 
-def _release_before_stop() -> list[Patch]:
-    def stop(state: Any, go: Any, now: float) -> Any:
-        state = replace(state, revoking=go, finished=frozenset(), phase=Phase.RELEASING)
-        state, op = start_op(state)
-        return state, (commands.Release(op, go),)
-
-    return [(rebalance, "revoke", stop)]
-
-
-def _release_without_commit() -> list[Patch]:
-    def stopped(state: Any, now: float) -> Any:
-        return rebalance.release(state)
-
-    return [(rebalance, "commit_revoked", stopped)]
-
-
-def _no_wait_for_the_user() -> list[Patch]:
-    return [(function(loop, "_WHICH"), purpose, CommitScope.DELIVERED) for purpose in Purpose]
-
-
 def _anybodys_owner_deleted() -> list[Patch]:
     def release(member: Any, partitions: Any, watched: Any) -> Any:
         asked = sorted(partitions)
@@ -264,14 +172,6 @@ def _anybodys_owner_deleted() -> list[Patch]:
 
 
 # ---- claiming -----------------------------------------------------------------------------------
-
-
-def _no_roll_back() -> list[Patch]:
-    def roll_back(work: Any) -> Any:
-        return
-        yield
-
-    return [(operations, "_roll_back", roll_back), (rq, "MAX_MULTI_WRITES", 1)]
 
 
 def _owner_under_a_name_of_its_own() -> list[Patch]:
@@ -317,15 +217,6 @@ def _no_watch_on_owners() -> list[Patch]:
 # ---- the group ----------------------------------------------------------------------------------
 
 
-def _trigger_during_a_rebalance_lost() -> list[Patch]:
-    def triggered(state: Any, event: Any) -> Any:
-        if event.trigger is not events.Trigger.OWN_MEMBER_NODE:
-            return rebalance.read(state) if state.phase in rebalance.RESTING else (state, ())
-        return rebalance.triggered(state, event)
-
-    return [(machine.HANDLERS, (None, events.Triggered), triggered)]
-
-
 def _deaf_to_members() -> list[Patch]:
     return _deaf_to(events.Trigger.MEMBERS)
 
@@ -356,18 +247,6 @@ def _payload_during_the_read_missed() -> list[Patch]:
         return {}, dict.fromkeys(names, "not read again")
 
     return [(read_group, "_read_registrations", reading)]
-
-
-def _everyone_first() -> list[Patch]:
-    """Each member sorts in another order, by a hash that differs between processes."""
-    real = group_snapshot.assignment
-
-    def assignment(whole: Any, *, consumer: str, **more: Any) -> Any:
-        first = {consumer: whole.members[consumer]} if consumer in whole.members else {}
-        others = {f"x{name}": one for name, one in whole.members.items() if name != consumer}
-        return real(replace(whole, members=first | others), consumer=consumer, **more)
-
-    return [(member_assignment, "assignment", assignment)]
 
 
 def _known_by_name() -> list[Patch]:
@@ -401,19 +280,6 @@ def _unwatched(real: Any) -> Any:
 # ---- offsets ------------------------------------------------------------------------------------
 
 
-def _unconditional_commit() -> list[Patch]:
-    def writes(member: Any, plan: Any) -> Any:
-        found: dict[Any, Any] = {}
-        for tp, (offset, version) in plan.writes.items():
-            path, data = paths.offset(member.group, tp), str(offset).encode()
-            found[tp] = rq.Create(path, data) if version is None else rq.SetData(path, data, -1)
-        for tp in plan.checks:
-            found[tp] = rq.Check(paths.offset(member.group, tp))
-        return found
-
-    return [(storing, "_writes", writes)]
-
-
 def _commit_checks_the_owner() -> list[Patch]:
     def writes(member: Any, plan: Any) -> Any:
         found: dict[Any, Any] = {}
@@ -428,7 +294,7 @@ def _commit_checks_the_owner() -> list[Patch]:
 
 
 def _commit_goes_back() -> list[Patch]:
-    def plan(ledger: Any, commit: Any, *_: Any) -> Any:
+    def plan(ledger: Ledger, commit: Commit, *_: object) -> CommitPlan:
         entries = ledger.entries
         writes = {
             tp: (at.offset, entries[tp].version)
@@ -438,7 +304,7 @@ def _commit_goes_back() -> list[Patch]:
             and not entries[tp].error
             and entries[tp].value != at.offset
         }
-        return offset_ledger.CommitPlan(writes, {})
+        return CommitPlan(writes, {})
 
     return [(offset_ledger.Ledger, "plan", plan)]
 
@@ -757,12 +623,7 @@ def _rebalance_after_the_last_callback() -> list[Patch]:
 
 
 MUTANTS = (
-    Mutant(
-        "no lease",
-        "the gate stays open until the connection is known to be lost",
-        _no_lease,
-        "kafka-python's and pykafka's zombies; every client that fences on LOST",
-    ),
+    *(Mutant(one.name, one.what, one.patches, one.who) for one in weakened.WEAKNESSES),
     Mutant(
         "lease from the reply",
         "the lease starts at the reply, not at the request",
@@ -770,16 +631,6 @@ MUTANTS = (
     ),
     Mutant("lease by a read", "a follower's answer to a read renews the lease", _lease_by_a_read),
     Mutant("lease too long", "the lease outlives the session", _whole_timeout),
-    Mutant("state, not session", "a session expiry is handled as a reconnect", _old_session),
-    Mutant(
-        "no re-read after a reconnect", "watches are not set again", _nothing_read_after_a_reconnect
-    ),
-    Mutant(
-        "lost reply is a conflict",
-        "a member's own claim is handled as another member's",
-        _claims_without_a_reply_forgotten,
-        "Scala, pykafka",
-    ),
     Mutant(
         "stale operations go on",
         "a claim continues after a new registration",
@@ -815,30 +666,10 @@ MUTANTS = (
         "an earlier version of zkconsumer",
     ),
     Mutant(
-        "release before stop", "the owner znode is deleted during delivery", _release_before_stop
-    ),
-    Mutant(
-        "release without commit",
-        "the next owner starts from an old offset",
-        _release_without_commit,
-    ),
-    Mutant(
-        "commit of unfinished messages",
-        "automatic commits cover unfinished messages",
-        _no_wait_for_the_user,
-        "the JVM consumer",
-    ),
-    Mutant(
         "anybody's owner deleted",
         "a release deletes owner znodes of other members, too",
         _anybodys_owner_deleted,
         "Scala: KAFKA-262",
-    ),
-    Mutant(
-        "no roll-back",
-        "an eager member claims partitions one by one, and keeps some if one claim fails",
-        _no_roll_back,
-        "kafka-node",
     ),
     Mutant(
         "owner under another name",
@@ -857,9 +688,6 @@ MUTANTS = (
         "a blocked claim is retried only after the back-off",
         _no_watch_on_owners,
         "Scala",
-    ),
-    Mutant(
-        "trigger lost", "a change during a rebalance is ignored", _trigger_during_a_rebalance_lost
     ),
     Mutant("deaf to members", "joins and deaths of members are ignored", _deaf_to_members),
     Mutant(
@@ -884,22 +712,10 @@ MUTANTS = (
         _fired_watch_forgotten,
     ),
     Mutant(
-        "orders differ",
-        "threads are sorted in another order than the peers'",
-        _everyone_first,
-        "round-robin without Java's hash",
-    ),
-    Mutant(
         "topic not watched",
         "new partitions are ignored",
         _lost_topic_change,
         "Scala before 0.8.2 (KAFKA-1075)",
-    ),
-    Mutant(
-        "unconditional commit",
-        "offsets are written without a condition",
-        _unconditional_commit,
-        "Scala, pykafka, kafka-node",
     ),
     Mutant(
         "commit checks the owner",

@@ -10,6 +10,7 @@ import { Menu } from "./menus.js";
 import { Run } from "./model.js";
 import { Choices, Log, Runs, Table, TourPanel, Tree, nameOf, textOf } from "./panels.js";
 import { Legend, Picture } from "./picture.js";
+import { SearchDialog, searchedWorld } from "./search.js";
 import { HttpTransport, RecordedTransport, WorkerTransport } from "./transport.js";
 
 const SPEEDS = [1, 2, 5, 15, 50, 150, 500]; // moves per second
@@ -171,6 +172,7 @@ class App extends Component {
       else if (event.event === "tour") this.setState({ tour: event, panel: "tour", step: 0, answered: -1, playing: false });
       else if (event.event === "table") this.setState({ table: event });
       else if (event.event === "compared") this.setState({ compared: event, playing: false, menu: null });
+      else if (event.event === "search") this.setState({ search: event });
       else if (event.event === "explained") this.toast(event.text, 12000);
       else if (event.event === "findings") this.setState({ findings: event.findings });
       else if (event.event === "error") isForgotten([event]) || this.toast(event.text, 8000);
@@ -481,6 +483,23 @@ class App extends Component {
     await this.command({ do: "compare", ...comparison });
   }
 
+  // Search in slices, and show the progress after each of them; the user may stop the search.
+  searchFor = async (form) => {
+    const mine = (this.searching = {});
+    this.setState({ searchForm: form });
+    let events = await this.command({ do: "search", world: searchedWorld(form) });
+    while (this.searching === mine && ["searching", "shortening"].includes(events.at(-1).state)) events = await this.command({ do: "search_on" });
+    if (this.searching !== mine || events.at(-1).state !== "found") return;
+    this.setState({ dialog: "", search: null, tour: null, compared: null, panel: "log" });
+    this.seek(this.run.length);
+    this.toast(events.at(-1).text, 60_000);
+  };
+
+  stopSearch = () => {
+    this.searching = null;
+    this.setState({ search: null });
+  };
+
   // Show trace files as one recorded run.
   openFiles = (files) => this.state.ready && this.serial(async () => {
     this.toast("The trace is being read …", 60_000);
@@ -544,6 +563,7 @@ class App extends Component {
       w: () => this.setState({ dialog: "world" }),
       t: () => this.setState({ dialog: "library" }),
       x: () => this.setState({ dialog: "compare" }),
+      b: () => this.setState({ dialog: "search" }),
       e: () => this.setState({ dialog: "export" }),
       o: () => chooseFiles(this.openFiles),
       "?": () => this.setState({ dialog: "help" }),
@@ -552,7 +572,7 @@ class App extends Component {
     for (const [key, tour, step] of SITUATIONS) found[key] = () => this.tour(tour, step);
     if (choices) choices.choices.slice(0, 9).forEach((one, n) => (found[String(n + 1)] = () => this.act(one.move)));
     if (!this.canAct) for (const key of "jkfcl") delete found[key];
-    if (!this.opens) for (const key of "wtxRBGZQ") delete found[key];
+    if (!this.opens) for (const key of "wtxbRBGZQ") delete found[key];
     if (!this.opensFiles) delete found.o;
     return found;
   }
@@ -612,7 +632,7 @@ class App extends Component {
     const words = (!this.state.compared && run.about?.words) || band[1];
     return html`<header class="top"><h1><img src=${ICON} alt="" width="22" height="22" /> zkconsumer lab</h1>
       <p class="band" title=${words}><b>${band[0]}</b> <span>${words}</span></p>
-      <nav aria-label="lab">${this.opens ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("protocols", "x", () => this.setState({ dialog: "compare" }))] : null}
+      <nav aria-label="lab">${this.opens ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("break it", "b", () => this.setState({ dialog: "search" })), button("protocols", "x", () => this.setState({ dialog: "compare" }))] : null}
         ${this.opensFiles ? button("open a trace", "o", () => chooseFiles(this.openFiles)) : null}
         ${this.state.compared ? null : button("export", "e", () => this.setState({ dialog: "export" }))}
         ${run.kind !== "live" && !this.isFile ? html`<button onClick=${this.share}>share</button>` : null}
@@ -698,6 +718,8 @@ class App extends Component {
         return html`<${LibraryDialog} catalogue=${catalogue} tour=${(name) => this.tour(name)} scenario=${(name) => this.openScenario(name)} close=${close} />`;
       case "compare":
         return html`<${CompareDialog} catalogue=${catalogue} given=${this.state.comparison} open=${(given) => this.compare(given)} close=${close} />`;
+      case "search":
+        return html`<${SearchDialog} key=${this.state.search ? "progress" : "form"} catalogue=${catalogue} given=${this.state.searchForm} progress=${this.state.search} start=${this.searchFor} stop=${this.stopSearch} close=${close} />`;
       case "export":
         return html`<${ExportDialog} close=${close} kinds=${this.simulates ? ["html", "svg", "jsonl", "frames"] : ["html", "svg", "frames"]} save=${(kind) => { close(); saveRun(this, kind); }} />`;
       case "help":

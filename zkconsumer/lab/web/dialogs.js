@@ -71,7 +71,7 @@ export function ExportDialog({ save, close, kinds }) {
 const KEYS = [
   ["space", "play or pause"], ["→ ←", "one move forward or back"], ["shift → ←", "next or previous change of owner"], ["Home End", "start, end of the run"],
   ["+ −", "faster, slower"], ["1 … 9", "choose what happens next (panel “next”)"], ["j", "start the next member"], ["[ ]", "select a member"],
-  ["k f c l", "kill, freeze or thaw, cut, shut down the selected member"], ["w t x e", "new world, tours and scenarios, compare protocols, export"], ["d", "dark or light"], ["?", "this help"],
+  ["k f c l", "kill, freeze or thaw, cut, shut down the selected member"], ["w t b x e", "new world, tours and scenarios, search for a counterexample, compare protocols, export"], ["d", "dark or light"], ["?", "this help"],
 ];
 
 export function HelpDialog({ close, situations, opensFiles }) {

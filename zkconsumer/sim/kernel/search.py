@@ -11,7 +11,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -127,21 +127,39 @@ def shrunk(
 
 def shrink(decisions: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> tuple[int, ...]:
     """Return a shorter list for which `fails` is true; drop decisions, then set some to 0."""
-    current = list(decisions)
-    size = len(current) // 2
-    while size:
-        start = 0
-        while start < len(current):
-            shorter = current[:start] + current[start + size :]
-            if fails(shorter):
-                current = shorter
-            else:
-                start += size
-        size //= 2
+    dropping = shortening(decisions)
+    candidate = next(dropping)
+    while True:
+        try:
+            candidate = dropping.send(candidate if fails(candidate) else None)
+        except StopIteration as end:
+            current = list(end.value)
+            break
     for index, value in enumerate(current):
         if value and fails([*current[:index], 0, *current[index + 1 :]]):
             current[index] = 0
     return tuple(current)
+
+
+def shortening(items: Sequence[T]) -> Generator[list[T], list[T] | None, list[T]]:
+    """Shorten a list: yield shorter lists, and receive the list to go on with if one is accepted.
+
+    The caller may send the yielded list or a still shorter one; None: the yielded list is refused.
+    Returns the last accepted list. A list of one chunk after the other is left out, and the chunks
+    become smaller.
+    """
+    current = list(items)
+    size = len(current) // 2
+    while size:
+        start = 0
+        while start < len(current):
+            accepted = yield current[:start] + current[start + size :]
+            if accepted is None:
+                start += size
+            else:
+                current = accepted
+        size //= 2
+    return current
 
 
 # ---- breadth-first -------------------------------------------------------------------------------
