@@ -869,6 +869,11 @@ RULES: tuple[Rule, ...] = (
         "tests/judge/test_classic.py::test_an_eager_member_stops_what_stays",
     ),
     *_later(
+        "Starts servers, and members that wait for each other. The other tests of the package run "
+        "the same programs in the simulation.",
+        "tests/judge/test_real.py",
+    ),
+    *_later(
         "Go compiles its library, and Node.js and a JVM start. The normal lane runs the same "
         "member in Python.",
         "tests/judge/test_languages.py",

@@ -40,7 +40,8 @@ PERMITTED: dict[str, set[str]] = {
         *("spark", "later", "bridge"),
     },
     "judge": {
-        *("errors", "protocol", "member", "consumer", "trace", "later", "sandbox", "sim", "lab"),
+        *("errors", "protocol", "config", "member", "zk", "consumer", "trace", "later"),
+        *("sandbox", "sim", "lab"),
     },
     "sandbox": {"errors", "protocol", "config", "zk", "kafka"},
     "lab": {

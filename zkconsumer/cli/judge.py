@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from enum import Enum
 from functools import partial
@@ -101,6 +101,12 @@ def judge(
         bool,
         typer.Option("--assignor", help="Judge an assignor, beside Kafka's; not a member."),
     ] = False,
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox", help="Run the program on a real ZooKeeper and broker, in a fixed course."
+        ),
+    ] = False,
     examples: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Copy the example programs into a directory."),
@@ -145,6 +151,8 @@ def judge(
         format_.write_document(_ladder(kind).vocabulary.schemas())
     elif list_:
         _list(format_, _ladder(kind))
+    elif sandbox:
+        _judge_really(program or [])
     else:
         first, count = (1, schedules) if seed is None else (seed, 1)
         docket = _Docket(_chosen(challenge, _ladder(kind)), first, count, seconds, schedule)
@@ -261,6 +269,21 @@ def _judge_assignor(format_: Format, words: Sequence[str], docket: _Docket) -> F
         print("\nOn average for each assignment:\n")
         write(rows, ASSIGNOR_SCORES, format_.output)
     return verdict.failure
+
+
+def _judge_really(words: Sequence[str]) -> None:
+    """Run the program on real servers, and say which promise it breaks, if it breaks one."""
+    from zkconsumer.judge.process import ProcessProgram
+    from zkconsumer.judge.real import MEMBERS, judge
+    from zkconsumer.sim.scenarios import names_of
+
+    with _command(words) as command, ExitStack() as stack:
+        make = partial(ProcessProgram, command=command)
+        programs = [stack.enter_context(make(name)) for name in names_of(MEMBERS)]
+        broken = judge(programs, say)
+    print("sandbox: passed" if broken is None else f"sandbox: FAILED\n\n{safe(str(broken))}")
+    if broken is not None:
+        raise typer.Exit(Exit.FOUND)
 
 
 @contextmanager

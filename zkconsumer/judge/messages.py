@@ -236,7 +236,7 @@ def reply_of(reply: Reply) -> JsonObject:
         return found | {"data": data, **_stat(value.stat)}
     if isinstance(value, Stat):
         return found | _stat(value)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):  # a real session returns a list
         return found | {"children": list(value)}
     return found
 
