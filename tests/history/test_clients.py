@@ -202,6 +202,24 @@ def test_users(tmp_path: Path) -> None:
     assert str(found.at(1, after(50))) == "10.0.0.5, user alice"
 
 
+def test_a_large_log(tmp_path: Path) -> None:
+    """Only wanted sessions are kept; the others still show the zone, and the progress is shown."""
+    lines = [(f"2026-01-15 13:00:{n % 60:02},000", n) for n in range(1, 20_001)]
+    text = log_of(*((time, ESTABLISHED, f"{n:x}", "/10.0.0.5:4711") for time, n in lines))
+    (tmp_path / "zookeeper.log").write_text(text)
+    progress: list[int] = []
+    found = read_clients(
+        {n: (BEGIN_MS + n * 1000, None) for n in range(1, 20)},
+        server_logs=[tmp_path],
+        wanted={7, 50},
+        on_progress=progress.append,
+    )
+    assert found.connections.keys() == {7, 50}
+    assert found.at(7, after(8)) == found.at(50, after(51)) == SessionClient("10.0.0.5", 4711)
+    assert not found.unplaced
+    assert progress == [20_000]
+
+
 def test_files_that_name_no_client(tmp_path: Path) -> None:
     """A log without clients is named; a wrong path and a damaged file are errors."""
     (tmp_path / "empty.log").write_text("2026-01-15 12:00:10,000 INFO Snapshotting: 0x0\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import venv
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from support.members.group import Group
 from support.packages import node_packages, pip
 from support.wait import LIMIT_S, eventually
 
+from zkconsumer.cli.exits import Exit
 from zkconsumer.protocol import paths
-from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox import Sandbox, jars
 
 KAFKA_NODE = "2.6.1"
 ZK_SHELL = "zk-shell==1.3.4"
@@ -122,6 +124,70 @@ def test_mirror_maker(
         return {(one.value or b"").decode() for one in messages}
 
     eventually(lambda: {*sent[0], *sent[1]} <= read())
+
+
+# ---- Flume ---------------------------------------------------------------------------------------
+
+FLUME = """
+a.sources = kafka
+a.channels = memory
+a.sinks = none
+a.sources.kafka.type = org.apache.flume.source.kafka.KafkaSource
+a.sources.kafka.zookeeperConnect = {zookeeper}
+a.sources.kafka.topic = {topic}
+a.sources.kafka.groupId = {group}
+a.sources.kafka.kafka.auto.offset.reset = smallest
+a.sources.kafka.kafka.consumer.timeout.ms = 100
+a.sources.kafka.channels = memory
+a.channels.memory.type = memory
+a.sinks.none.type = null
+a.sinks.none.channel = memory
+"""
+
+
+def flume(directory: Path) -> list[str | Path]:
+    """Return the command of a Flume agent with the configuration `agent.conf`."""
+    lines = Path(__file__).with_name("flume-1.6.0.txt").read_text().splitlines()
+    pins = [line.split() for line in lines if not line.startswith("#")]
+    locked = [jars.Jar(sha256, *coordinate.split(":")) for sha256, coordinate in pins]
+    files = jars.resolve_jars(locked, title="flume-1.6.0")
+    command = [jars.find_java().executable, "-Xmx128m", "-cp", os.pathsep.join(map(str, files))]
+    main = "org.apache.flume.node.Application"
+    return [*command, main, "--name", "a", "--conf-file", directory / "agent.conf"]
+
+
+def test_flume(group: Group, tools: Tools, start: Start, tmp_path: Path) -> None:
+    """Flume's source is a JVM consumer that blocks its migration; its runbook moves its offsets."""
+    connect = group.sandbox.zookeeper_connect
+    text = FLUME.format(zookeeper=connect, topic=group.topic, group=group.name)
+    (tmp_path / "agent.conf").write_text(text)
+    agent = start(*flume(tmp_path))
+
+    def lag() -> int | None:
+        return (
+            sum(one["lag"] or 0 for one in rows)
+            if (rows := tools.rows("lag", group.name))
+            else None
+        )
+
+    eventually(lambda: tools.run("groups", "show", group.name).exit_code == 0)
+    eventually(lambda: lag() == 0)
+    (found,) = tools.rows("inventory", group.name)
+    assert (found["state"], found["program"], found["verdict"]) == (
+        "live",
+        "JVM consumer",
+        "must act",
+    )
+    assert found["blocked_by"] == ["1 live member"]
+    move = ("migrate", "zookeeper-to-kafka", "-g", group.name, "--execute", "--patience", "0.1")
+    assert tools.run(*move).exit_code == Exit.REFUSED
+    agent.terminate()
+    eventually(lambda: tools.run(*move).exit_code == Exit.OK)
+    stored = tools.rows("offsets", "get", "-g", group.name)
+    assert all(one["zookeeper"] == one["kafka"] == MESSAGES for one in stored)
+    assert len(stored) == PARTITIONS
+    (found,) = tools.rows("inventory", group.name)
+    assert found["verdict"] == "already moved"
 
 
 # ---- programs from PyPI, each in an environment of its own ---------------------------------------

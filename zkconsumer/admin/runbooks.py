@@ -36,6 +36,17 @@ _EMBEDDED: Final = "The program embeds Kafka's old consumer, so its members look
 _OLD: Final = "Start the program with its old release and its old settings."
 
 WAYS: Final[Mapping[Program, Way]] = {
+    Program.UNKNOWN: Way(
+        "Find the program that uses the group, and stop it.",
+        "Start the program with a consumer of Kafka's own protocol, with the same `group.id` and"
+        " with `bootstrap.servers` in place of ZooKeeper's address. For the first start, set"
+        " `auto.offset.reset=none` (Java) or `error` (librdkafka), so that a missing offset is an"
+        " error and no message is skipped.",
+        _OLD,
+        "The znodes do not show which program uses the group. The servers' own logs may name its"
+        " machine: `zkconsumer history show commits --group {name} --data-dir DIR --server-log"
+        " LOGS` (`zkconsumer docs history`).",
+    ),
     Program.JVM: Way(
         "Stop all members of the group.",
         "Replace `kafka.consumer.ConsumerConnector` by `org.apache.kafka.clients.consumer"
@@ -185,7 +196,7 @@ WAYS: Final[Mapping[Program, Way]] = {
 
 def runbook(one: InventoryEntry, zookeeper: str) -> str:
     """Return a runbook for a user of ZooKeeper, in Markdown; `zookeeper` is its connect string."""
-    way = WAYS.get(one.program, WAYS[Program.JVM])
+    way = WAYS[one.program]
     return "\n".join(_lines(one, way, f"-z {zookeeper}", shlex.quote(one.name)))
 
 

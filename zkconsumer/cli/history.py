@@ -562,7 +562,8 @@ def _summary(found: Described) -> None:
     from zkconsumer.history.report import time_text
 
     span = f"{time_text(found.from_ms or None)} to {time_text(found.until_ms or None)}"
-    say(f"{found.rows:,} operations read, {span}")
+    if found.rows or found.kafka is None:
+        say(f"{found.rows:,} operations read, {span}")
     if found.kafka is not None:
         _say_kafka(found.kafka)
     if found.skipped:

@@ -50,7 +50,7 @@ GONE: Final = "gone"
 _DAY_MS: Final = 86_400_000
 _ALWAYS_MS: Final = 1 << 62
 
-_PROGRESS_LINES: Final = 100_000
+_PROGRESS_LINES: Final = 20_000
 """Lines between two reports of the progress."""
 
 _LOG_NAME: Final = re.compile(r".*\.(log|out)(\..+)?", re.DOTALL)
