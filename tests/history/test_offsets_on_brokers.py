@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,11 +18,15 @@ from support.history.offset_commits import (
     jvm_member_commits,
     recorded,
 )
+from support.wait import eventually
+from support.zk.client import peer_of
 
 from zkconsumer.admin.offsets_topic import OffsetsTopic
+from zkconsumer.errors import BrokerAccessError
 from zkconsumer.history.kafka_offsets import LogReplay, OffsetChange, read_past_in_kafka
 from zkconsumer.history.offset_logs import Replica, find_replicas
 from zkconsumer.history.offsets import KafkaCommit
+from zkconsumer.protocol.model import OFFSETS_TOPIC
 from zkconsumer.sandbox.topics import client_settings
 
 pytestmark = pytest.mark.server
@@ -106,3 +111,31 @@ def test_compaction(release: str, tmp_path: Path) -> None:
         ]
         assert all(isinstance(then, KafkaCommit) for found in past for then in found[IDLE].values())
         assert any(isinstance(then, str) for found in past for then in found.get(TOOL, {}).values())
+
+
+def test_without_the_right(tmp_path: Path) -> None:
+    """Brokers that deny access to the topic are an error that names the right."""
+    settings = {
+        "authorizer.class.name": "kafka.security.auth.SimpleAclAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with recorded("1.1.1", tmp_path, **settings) as one:
+        one.commit(TOOL, {0: 1})
+        denied = {"principal": "User:ANONYMOUS", "permissionType": "Deny", "host": "*"}
+        entry = {"version": 1, "acls": [{**denied, "operation": "Read"}]}
+        with peer_of(one.sandbox.zookeeper_connect) as client:
+            path = f"/kafka-acl/Topic/{OFFSETS_TOPIC}"
+            client.create(path, json.dumps(entry).encode(), makepath=True)
+            change = f"Topic:{OFFSETS_TOPIC}".encode()
+            client.create("/kafka-acl-changes/acl_changes_", change, sequence=True)
+
+        def is_denied() -> bool:
+            with topic_of(one) as topic:
+                try:
+                    changes(topic.replicas())
+                except BrokerAccessError as error:
+                    assert f"--operation Read --topic {OFFSETS_TOPIC}" in error.remedy
+                    return True
+            return False
+
+        eventually(is_denied)
