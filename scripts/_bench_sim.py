@@ -28,10 +28,10 @@ import _records
 from _bench import Result, add_json, at_least, at_most, end_with_parent, show
 from _explore import WORLDS, Totals, cpu_seconds_of_children, pieces
 from _explore import explore as explore_swarm
+from support.sim import coordinated_exhaustive as of_coordinator
 from support.sim.coverage import possible
 
 from zkconsumer.sim import exhaustive_search as of_zookeeper
-from zkconsumer.sim.coordinated import exhaustive_search as of_coordinator
 from zkconsumer.sim.coordinated.search import PROTOCOLS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,6 +7,16 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
+from support.sim.coordinated_exhaustive import (
+    DUE,
+    LEFT_OUT,
+    RULES,
+    Scope,
+    SearchNode,
+    explore,
+    first_node,
+    story_of,
+)
 from support.sim.later_mutants import MUTANTS, Mutant
 
 from zkconsumer.later import (
@@ -19,16 +29,6 @@ from zkconsumer.later import (
     group_events,
 )
 from zkconsumer.protocol.later import coordination, messages, subscriptions
-from zkconsumer.sim.coordinated.exhaustive_search import (
-    DUE,
-    LEFT_OUT,
-    RULES,
-    Scope,
-    SearchNode,
-    explore,
-    first_node,
-    story_of,
-)
 from zkconsumer.sim.coordinated.search import PROTOCOLS
 from zkconsumer.sim.coordinated.world import RECEIVE, SERVE, Move
 
