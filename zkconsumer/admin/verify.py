@@ -29,7 +29,7 @@ from zkconsumer.protocol.payloads import OwnerZnode, TopicPayloads
 from zkconsumer.zk.client import ZooKeeperClient
 
 MALFORMED, NO_OWNER, UNREGISTERED = "malformed-registration", "no-owner", "unregistered-owner"
-MALFORMED_TOPIC, NO_MEMBERS, ACCESS_DENIED = "malformed-topic", "no-members", "access-denied"
+MALFORMED_TOPIC, ACCESS_DENIED, NO_MEMBERS = "malformed-topic", "access-denied", "no-members"
 PERSISTENT_MEMBER, PERSISTENT_OWNER = "persistent-registration", "persistent-owner"
 
 
