@@ -391,7 +391,7 @@ def main() -> int:
         # core; only root may do that.
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, -10)
-        client = KazooClient(sandbox.zookeeper_connect)
+        client = KazooClient(sandbox.zookeeper_connect, timeout=LONG_SESSION_S)
         client.start()
         stack.callback(client.close)
         stack.callback(client.stop)

@@ -502,6 +502,8 @@ def merged(argument: Value, option: Value) -> Value:
 
 def warn_of_secrets(properties: Iterable[str] | None) -> None:
     """Warn of secrets in `--property`, because other users see them in the list of processes."""
+    if not properties:
+        return  # commands that read files then need no settings, whose import is slow
     from zkconsumer.config.secrets import CREDENTIAL, CREDENTIAL_NAME, is_secret
 
     for text in properties or ():

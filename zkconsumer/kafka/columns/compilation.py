@@ -1,9 +1,10 @@
 """Choose the engine that parses records now: compiled, or plain Python until numba is loaded.
 
 The second large response makes a thread load the compiled loops, which takes half a second of
-processor time and 80 MB. So a process that receives few messages never needs them. At the first
-use on a machine, numba compiles the loops, which takes 5 to 20 seconds of a processor's core, and
-minutes on a busy machine. A reader does not wait: it parses in plain Python meanwhile.
+processor time and 80 MB. So a process that receives few messages never needs them. The response
+waits for the loops, but only briefly, and not if they have to be compiled: at the first use on a
+machine, numba takes 5 to 20 seconds of a processor's core, and minutes on a busy machine. A reader
+parses in plain Python meanwhile.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ Event: TypeAlias = Any  # Any: numba has no types
 # The compiled loops are loaded for a response whose records have at least this number of bytes.
 # Plain Python parses smaller responses in some milliseconds, and needs less memory.
 LOADED_FROM: Final = 64 * 1024
+
+# How long a large response waits, in seconds, until the loops are loaded from numba's cache. The
+# import of numba takes half a second of processor time, and longer on a busy machine.
+LOADING_LIMIT_S: Final = 1.0
 
 
 class NotCompiledError(Exception):
@@ -62,15 +67,27 @@ def engines_for(chosen: ParserEngine | None) -> Callable[[int], ParserEngine]:
 def engine_for(size: int) -> ParserEngine:
     """Return the engine for a response with `size` bytes of records.
 
-    Until the compiled loops are loaded, this is the plain one. The second response of at least
-    `LOADED_FROM` bytes makes a thread load or compile the loops. The first one does not, because
-    the thread would delay the first message.
+    The second response of at least `LOADED_FROM` bytes makes a thread load or compile the loops.
+    The first one does not, because the thread would delay the first message. A large response waits
+    up to `LOADING_LIMIT_S` seconds for loops of the cache. The plain engine parses small responses
+    meanwhile, and large ones after this time or while the loops are compiled.
     """
     if compiled_engine.cache_info().currsize:
         return compiled_engine()
     if size >= LOADED_FROM and next(_large_responses):
         _loading()
+        return _from_cache()
     return plain_engine()
+
+
+def _from_cache() -> ParserEngine:
+    """Return the compiled engine if it is loaded from numba's cache soon; otherwise the plain one.
+
+    While numba is imported, plain Python would compete with the import for Python's global lock,
+    and both would take longer than one after the other.
+    """
+    _is_decided.wait(LOADING_LIMIT_S)
+    return compiled_engine() if compiled_engine.cache_info().currsize else plain_engine()
 
 
 # The numbers of the large responses of this process, from 0.
@@ -84,6 +101,9 @@ def fastest_engine() -> ParserEngine:
     """
     return _loading().result()
 
+
+# Set when the loops were loaded from the cache, or when it is known that they must be compiled.
+_is_decided: Final = threading.Event()
 
 _STARTING: Final = threading.Lock()
 
@@ -99,6 +119,7 @@ def _begin() -> Future[ParserEngine]:
     found: Future[ParserEngine] = Future()
     if not parsers.can_compile():
         found.set_result(plain_engine())
+        _is_decided.set()
         return found
     # A daemon thread, because a program must not wait for the compiler when it ends.
     threading.Thread(target=_load, args=[found], name="columns-compile", daemon=True).start()
@@ -114,6 +135,8 @@ def _load(found: Future[ParserEngine]) -> None:
         else:
             logger.warning("plain Python parses the messages, because numba failed: %s", error)
         found.set_result(plain_engine())
+    finally:
+        _is_decided.set()
 
 
 def _loaded() -> ParserEngine:
@@ -122,6 +145,7 @@ def _loaded() -> ParserEngine:
         with _IMPORTING, compiling_nothing():
             return compiled_engine()
     except NotCompiledError:
+        _is_decided.set()
         logger.info(
             "numba compiles the columnar reader, once on this machine; until then, plain Python "
             "parses the messages (`zkconsumer compile` compiles it beforehand)"
