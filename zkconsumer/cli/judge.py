@@ -362,8 +362,11 @@ def _summary(verdict: Verdict[GroupScore]) -> str:
         f"{score.unowned_s / count:.2f} partition-seconds without an owner, "
         f"{score.moved / count:.2f} partitions moved, "
         f"{score.requests / count:.1f} requests, "
-        f"{score.redelivered / count:.2f} messages redelivered; then the first "
-        f"actions in every order: {verdict.states} states"
+        f"{score.redelivered / count:.2f} messages redelivered"
+    ) + (
+        f"; then the first actions in every order: {verdict.states} states"
+        if verdict.states
+        else ""
     )
 
 
@@ -388,7 +391,7 @@ def _print(verdict: AnyVerdict, summary: str, words: Sequence[str]) -> None:
         f" --schedule {failure.schedule}" if failure.seed is None else f" --seed {failure.seed}"
     )
     print(f"\nAgain: {again}")
-    if not kind:
+    if challenge.name in _ladder(_LadderName.ZOOKEEPER.value).challenges:
         print(f"In the lab: {again} --trace run.jsonl; zkconsumer lab --trace run.jsonl")
 
 
