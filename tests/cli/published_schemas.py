@@ -12,6 +12,7 @@ from typing import Final
 from zkconsumer.cli import (
     apply,
     backups,
+    bridge,
     compare,
     context,
     doctor,
@@ -120,6 +121,7 @@ def _tables() -> dict[str, Schema]:
         "doctor": rows(doctor.COLUMNS),
         "inventory": rows(inventory.COLUMNS),
         "migrate": rows(migrate.COLUMNS),
+        "bridge-status": rows(bridge.COLUMNS),
         "compare": rows(compare.COLUMNS),
         "compare-growth": rows(compare.GROWTH),
         "compare-sizes": rows(compare.SIZES),

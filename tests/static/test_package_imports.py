@@ -28,7 +28,7 @@ PERMITTED: dict[str, set[str]] = {
     "consumer": {"errors", "protocol", "config", "member", "zk", "kafka", "trace"},
     "aio": {"errors", "protocol", "config", "consumer"},
     "admin": {"errors", "java", "protocol", "config", "zk", "kafka", "history", "file_lock"},
-    "bridge": {"errors", "protocol", "later"},
+    "bridge": {"errors", "protocol", "config", "later", "zk", "kafka", "consumer", "admin"},
     "loops": {"kafka", "history"},
     "spark": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "consumer", "admin"),
@@ -57,7 +57,7 @@ PERMITTED: dict[str, set[str]] = {
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
         *("sim", "judge", "sandbox", "demo", "lab", "history", "file_lock", "loops"),
-        "zkconsumer",
+        *("zkconsumer", "bridge"),
     },
     "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
 }

@@ -59,6 +59,9 @@ from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 Step = tuple[State, Commands]
 
+FOLLOWS = "another member leads the brokers' group"
+"""Why a bridge ends that was started after the new members, without the right to remove them."""
+
 
 def step(state: State, event: ev.Event) -> Step:
     """Return the state after an event, and the commands to run."""
@@ -213,7 +216,7 @@ def _answered(state: State, event: ev.Answered) -> State:
         forgotten = client_state.forget_coordinator(client)
         state = replace(state, classic=replace(state.classic, client=forgotten))
     if event.number == state.leaving:
-        return state if sent is None else replace(state, ended="it has left the brokers' group")
+        return state if sent is None else replace(state, ended=state.farewell)
     if event.number == state.reading:
         state = replace(state, reading=None)
         if sent is None or error is not Error.NONE:
@@ -339,6 +342,7 @@ def _advance(state: State, now: float) -> Step:
     state = _want(state, now)
     state = _stages(state)
     result: Step = take_lead(state)
+    result = then(result, lambda s: _give_up(s, now))
     result = then(result, lambda s: _store(s, now))
     result = then(result, lambda s: _read(s, now))
     result = then(result, _return)
@@ -413,6 +417,25 @@ def take_lead(state: State) -> Step:
     if state.setup.takes_lead or state.has_led:
         return replace(state, removing=True), (RemoveMembers(),)
     return state, ()
+
+
+def _give_up(state: State, now: float) -> Step:
+    """Leave a group that another member leads, if the bridge may not remove the other members.
+
+    As a follower the bridge would be assigned partitions that nobody reads.
+    """
+    follows = state.phase is Phase.STABLE and not state.leads and not state.classic.rejoin
+    may_remove = state.setup.takes_lead or state.has_led
+    if not follows or may_remove or not state.asked_lead or state.leaving is not None:
+        return state, ()
+    return _leave(state, now, FOLLOWS)
+
+
+def _leave(state: State, now: float, reason: str) -> Step:
+    settings = state.settings
+    leaver = msg.Leaver(state.member, settings.instance)
+    state, commands, number = _send(state, msg.LeaveGroup(settings.group, (leaver,)), now)
+    return replace(state, leaving=number, farewell=reason), commands
 
 
 def _store(state: State, now: float) -> Step:
@@ -506,10 +529,7 @@ def _end(state: State, now: float) -> Step:
     )
     if not is_done or not state.leads or state.leaving is not None:
         return state, ()
-    settings = state.settings
-    leaver = msg.Leaver(state.member, settings.instance)
-    state, commands, number = _send(state, msg.LeaveGroup(settings.group, (leaver,)), now)
-    return replace(state, leaving=number), commands
+    return _leave(state, now, "it has left the brokers' group")
 
 
 def _rejoin(state: State, now: float) -> State:

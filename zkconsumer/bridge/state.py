@@ -156,6 +156,7 @@ class State:
         mirror_at: when Kafka's offsets are read again.
         retry_at: the end of the back-off after a refused commit.
         leaving: the number of the request that leaves the brokers' group.
+        farewell: why the bridge leaves.
         ended: why the bridge has ended; empty while it works.
     """
 
@@ -183,6 +184,7 @@ class State:
     mirror_at: float = NEVER
     retry_at: float = 0.0
     leaving: int | None = None
+    farewell: str = ""
     ended: str = ""
 
     # The following are read where any member of a coordinated group is expected.

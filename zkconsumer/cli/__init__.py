@@ -69,6 +69,10 @@ COMMANDS = {
         "List who still uses ZooKeeper, and what must happen before Kafka 4.",
     ),
     "migrate": ("zkconsumer.cli.migrate:app", "Copy offsets from ZooKeeper to Kafka, or back."),
+    "bridge": (
+        "zkconsumer.cli.bridge:app",
+        "Let old and new consumers share a group while it moves to Kafka.",
+    ),
     "explain": ("zkconsumer.cli.explain:app", "Explain why each thread owns its partitions."),
     "history": (
         "zkconsumer.cli.history:app",

@@ -25,8 +25,13 @@ T = TypeVar("T")
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
 OFFSET_FETCH: Final = 9
 FIND_COORDINATOR: Final = 10
+JOIN_GROUP: Final = 11
+HEARTBEAT: Final = 12
+LEAVE_GROUP: Final = 13
+SYNC_GROUP: Final = 14
 DESCRIBE_GROUPS: Final = 15
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
@@ -56,6 +61,12 @@ _KNOWN: Final[Mapping[int, Sequence[int]]] = {
     OFFSET_FETCH: (1,),
     FIND_COORDINATOR: (0,),
     DESCRIBE_GROUPS: (0,),
+    # The requests of a group's members, which only the bridge sends.
+    OFFSET_COMMIT: range(7, 1, -1),
+    JOIN_GROUP: range(5, -1, -1),
+    HEARTBEAT: range(3, -1, -1),
+    LEAVE_GROUP: range(3, -1, -1),
+    SYNC_GROUP: range(3, -1, -1),
     SASL_HANDSHAKE: (1, 0),
     SASL_AUTHENTICATE: (0,),
 }

@@ -1,0 +1,208 @@
+"""A bridge between real members: partitions move from old to new consumers and back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from zkconsumer.bridge.process import BridgeProcess, halves, new_process
+from zkconsumer.bridge.state import Goal
+from zkconsumer.config.settings import ConsumerConfig
+from zkconsumer.consumer.connector import ConsumerConnector
+from zkconsumer.errors import RefusedError
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.testing import FakeCluster
+from zkconsumer.zk.client import ZooKeeperClient
+
+LIMIT_S = 60.0
+GROUP, TOPIC, PARTITIONS = "billing", "pay", 4
+
+
+class Readings:
+    """Which side has read each message, and how often."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.counts: dict[int, int] = {}
+        self.sides: dict[str, set[int]] = {"old": set(), "new": set()}
+
+    def add(self, side: str, partition: int, message: int) -> None:
+        """Record a message and its partition."""
+        with self._lock:
+            self.counts[message] = self.counts.get(message, 0) + 1
+            self.sides[side].add(partition)
+
+    def forget_sides(self) -> None:
+        """Forget which side has read which partition."""
+        with self._lock:
+            self.sides = {"old": set(), "new": set()}
+
+    def read_by(self, side: str) -> set[int]:
+        """Return the partitions that a side has read since the last `forget_sides`."""
+        with self._lock:
+            return set(self.sides[side])
+
+
+def _eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@contextmanager
+def _running(target: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run a function in a thread; the event tells it to end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=target, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+class Scene:
+    """A cluster, a producer, and members of both kinds."""
+
+    def __init__(self, zookeeper: str, bootstrap: str, assignor: str) -> None:
+        self.readings, self.sent = Readings(), 0
+        self.config = ConsumerConfig(
+            zookeeper_connect=zookeeper,
+            group_id=GROUP,
+            auto_offset_reset="smallest",
+            auto_commit_interval_s=0.5,
+            zookeeper_session_timeout_s=20.0,
+        )
+        self._bootstrap, self._assignor = bootstrap, assignor
+
+    def produce(self, stop: threading.Event) -> None:
+        """Send numbered messages to all partitions in turn."""
+        producer = Producer({"bootstrap.servers": self._bootstrap})
+        while not stop.wait(0.02):
+            number = str(self.sent).encode()
+            producer.produce(TOPIC, number, partition=self.sent % PARTITIONS)
+            self.sent += 1
+            producer.poll(0)
+        producer.flush()
+
+    def old(self, stop: threading.Event) -> None:
+        """Read as an old member."""
+        with ConsumerConnector(self.config) as connector:
+            (stream,) = connector.create_message_streams({TOPIC: 1})[TOPIC]
+            while not stop.is_set():
+                for message in stream.poll(timeout_s=0.1):
+                    self.readings.add("old", message.partition, int(message.value or b""))
+
+    def new(self, stop: threading.Event) -> None:
+        """Read as a new member."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": self._assignor,
+                "heartbeat.interval.ms": 500,
+                "session.timeout.ms": 20_000,
+                "auto.commit.interval.ms": 500,
+            }
+        )
+        consumer.subscribe([TOPIC])
+        while not stop.is_set():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                number = int(message.value() or b"")
+                self.readings.add("new", message.partition() or 0, number)
+        consumer.close()
+
+    def process(self, connection: ZooKeeperClient) -> BridgeProcess:
+        """Return the group's bridge."""
+        return new_process(
+            self.config,
+            connection,
+            bootstrap=None,
+            topics=(),
+            share=None,
+            takes_lead=False,
+            session_s=30.0,
+            consumers=4,
+        )
+
+
+@contextmanager
+def _scene(backend: str, assignor: str) -> Iterator[Scene]:
+    overrides = {"group.initial.rebalance.delay.ms": 0}
+    if backend == "fake":
+        with FakeCluster() as cluster:
+            cluster.create_topic(TOPIC, partitions=PARTITIONS)
+            yield Scene(cluster.zookeeper_connect, cluster.bootstrap, assignor)
+        return
+    with Sandbox(release=backend, overrides=overrides) as sandbox:
+        sandbox.create_topic(TOPIC, partitions=PARTITIONS)
+        yield Scene(sandbox.zookeeper.connect, sandbox.brokers[0].address, assignor)
+
+
+@pytest.mark.parametrize(
+    ("backend", "assignor"),
+    [
+        ("fake", "range"),
+        ("0.11.0.3", "range"),
+        ("3.9.1", "range"),
+        ("3.9.1", "cooperative-sticky"),
+    ],
+)
+def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) -> None:
+    """An old and a new member share a group; the old one leaves and returns; a rollback empties the
+    new side. No message is lost or read twice, and every partition changes its side."""
+    every = set(range(PARTITIONS))
+    with _scene(backend, assignor) as scene, ExitStack() as stack:
+        readings = scene.readings
+        stack.enter_context(_running(scene.produce))
+        old = stack.enter_context(ExitStack())
+        old.enter_context(_running(scene.old))
+        _eventually(lambda: readings.read_by("old") == every, "the old member reads everything")
+        connection = stack.enter_context(ZooKeeperClient(scene.config))
+        process = scene.process(connection)
+        ended: list[str] = []
+        thread = threading.Thread(target=lambda: ended.append(process.run()))
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(process.stop)
+        _eventually(lambda: process.state.leads, "the bridge leads")
+        new = stack.enter_context(ExitStack())
+        new.enter_context(_running(scene.new))
+        _eventually(lambda: len(readings.read_by("new")) == 2, "both sides share")
+        shown = halves(connection, scene.config, None)
+        assert sorted(one.side for one in shown) == ["new", "new", "old", "old"]
+        old.close()
+        _eventually(lambda: readings.read_by("new") == every, "the new member reads everything")
+        readings.forget_sides()
+        old.enter_context(_running(scene.old))
+        _eventually(lambda: len(readings.read_by("old")) == 2, "the old member gets its share")
+        process.stop(Goal.ROLLBACK)
+        _eventually(lambda: readings.read_by("old") == every, "the old member reads everything")
+        new.close()
+        thread.join(LIMIT_S)
+        assert ended == ["it has left the brokers' group"]
+        last = scene.sent
+        _eventually(lambda: len(readings.counts) >= last, "every message is read")
+    assert {number for number, count in readings.counts.items() if count > 1} == set()
+
+
+def test_a_bridge_does_not_follow() -> None:
+    """If new members came first, the bridge refuses to start, and says how to take the lead."""
+    with _scene("fake", "range") as scene, ExitStack() as stack:
+        stack.enter_context(_running(scene.produce))
+        stack.enter_context(_running(scene.old))
+        stack.enter_context(_running(scene.new))
+        _eventually(lambda: len(scene.readings.read_by("new")) > 0, "the new member reads")
+        connection = stack.enter_context(ZooKeeperClient(scene.config))
+        with pytest.raises(RefusedError, match="already has 1 members") as found:
+            scene.process(connection)
+        assert "--take-lead" in (found.value.remedy or "")

@@ -1,0 +1,242 @@
+"""The bridge's connections to the brokers: threads that send requests and wait for the responses.
+
+A broker answers the requests of a connection in their order, and a JoinGroup waits until all
+members have joined. So each broker has two connections: one for JoinGroup and SyncGroup, and one
+for all other requests.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from zkconsumer.bridge import wire
+from zkconsumer.errors import FetchError, ZkConsumerError
+from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.columns import requests
+from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
+from zkconsumer.kafka.columns.lookups import LOST, Lookup, name_of, why
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.client_state import REQUEST_S
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.subscriptions import Topic
+
+JOIN_S: Final = 660.0
+"""How long, in seconds, a JoinGroup may wait: twice the default of `max.poll.interval.ms`, and one
+minute. At the end the connection is closed, and the bridge joins again."""
+
+PAUSE_S: Final = 0.2
+"""The pause, in seconds, between two questions for a coordinator that is not ready."""
+
+_SLOW: Final = (msg.JoinGroup, msg.SyncGroup)
+
+Address = tuple[str, int]
+Post = Callable[[Callable[[float], ev.Event]], None]
+"""Passes an event, which gets the time, to the thread of the bridge."""
+
+
+class _Lane(threading.Thread):
+    """One connection to one broker, and the thread that waits for its responses."""
+
+    def __init__(self, brokers: BrokerConnections, broker: int, address: Address) -> None:
+        super().__init__(name=f"bridge-broker-{broker}", daemon=True)
+        self.requests: queue.SimpleQueue[tuple[int, msg.Request] | None] = queue.SimpleQueue()
+        self._brokers, self._broker, self._address = brokers, broker, address
+        self._connection: Connection | None = None
+
+    def run(self) -> None:
+        while (item := self.requests.get()) is not None:
+            number, request = item
+            try:
+                response = self._ask(request)
+            except AuthenticationError as refused:
+                self._brokers.failed(refused.error)
+            except (*LOST, FetchError) as lost:
+                self.close()
+                self._brokers.lost(self._broker, why(lost))
+            else:
+                self._brokers.answered(number, response)
+        self.close()
+
+    def _ask(self, request: msg.Request) -> msg.Response:
+        if self._connection is None:
+            self._connection = connect(self._address, self._brokers.settings, REQUEST_S)
+            self._connection.set_blocking(True)
+        api = wire.APIS[type(request)]
+        version = self._connection.versions.get(api)
+        if version is None:
+            raise FetchError(
+                "the broker has no consumer groups of its own",
+                where=f"{self._address[0]}:{self._address[1]}",
+                remedy="the bridge needs brokers of 0.11 or later",
+            )
+        limit_s = JOIN_S if isinstance(request, _SLOW) else REQUEST_S
+        response = self._connection.ask(api, wire.write(request, version), limit_s)
+        if isinstance(request, msg.FindCoordinator):
+            found, address = wire.found(response)
+            self._brokers.learn(found.broker, address)
+            return found
+        return wire.read(request, version, response)
+
+    def close(self) -> None:
+        """Close the connection; another thread may call it to end a wait."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class BrokerConnections:
+    """All connections of a bridge to brokers.
+
+    Attributes:
+        settings: librdkafka's settings, from `client_settings.broker_settings`.
+        error: the error that makes further attempts useless, such as a refused login.
+        trouble: why the last connection was lost; empty: none was.
+    """
+
+    def __init__(self, settings: Settings, post: Post) -> None:
+        self.settings, self._post = settings, post
+        self.error: ZkConsumerError | None = None
+        self.trouble = ""
+        self._lock = threading.Lock()
+        self._addresses: dict[int, Address] = {}
+        self._lanes: dict[tuple[int, bool], _Lane] = {}
+
+    def metadata(self, limit_s: float = REQUEST_S) -> ev.MetadataChanged:
+        """Return the cluster's brokers and topics at time 0. Raises FetchError."""
+        lookup = Lookup(self.settings)
+        try:
+            found = lookup.all_topics(limit_s)
+        finally:
+            lookup.close()
+        with self._lock:
+            self._addresses.update(found.addresses)
+        topics = {name: Topic(len(numbers)) for name, numbers in found.topics.items()}
+        return ev.MetadataChanged(0.0, tuple(sorted(found.addresses)), topics)
+
+    def learn(self, broker: int, address: Address) -> None:
+        """Record the address of a broker."""
+        if broker >= 0:
+            with self._lock:
+                self._addresses[broker] = address
+
+    def send(self, command: ev.Send) -> None:
+        """Send a request; the response, or the end of the connection, is posted."""
+        with self._lock:
+            address = self._addresses.get(command.broker)
+            key = command.broker, isinstance(command.request, _SLOW)
+            lane = self._lanes.get(key)
+            if lane is None and address is not None:
+                lane = self._lanes[key] = _Lane(self, command.broker, address)
+                lane.start()
+        if lane is None:
+            self.lost(command.broker, "its address is unknown")
+        else:
+            lane.requests.put((command.number, command.request))
+
+    def answered(self, number: int, response: msg.Response) -> None:
+        """Post a response."""
+        self._post(lambda now: ev.Answered(now, number, response))
+
+    def lost(self, broker: int, reason: str) -> None:
+        """Post the end of a broker's connections, and forget them."""
+        self.trouble = f"broker {broker}: {reason}"
+        with self._lock:
+            for key in [one for one in self._lanes if one[0] == broker]:
+                self._lanes.pop(key).requests.put(None)
+        self._post(lambda now: ev.Disconnected(now, broker))
+
+    def failed(self, error: ZkConsumerError) -> None:
+        """Record an error that no retry solves."""
+        self.error = error
+
+    def close(self) -> None:
+        """End all connections."""
+        with self._lock:
+            for lane in self._lanes.values():
+                lane.requests.put(None)
+                lane.close()
+            self._lanes.clear()
+
+
+class GroupAdmin:
+    """Describes the brokers' group, and removes its members; for one thread at a time."""
+
+    def __init__(self, settings: Settings, group: str) -> None:
+        self._settings, self._group = settings, group
+
+    def describe(self, limit_s: float = REQUEST_S) -> wire.Described:
+        """Return the group as its coordinator describes it. Raises FetchError."""
+        with self._coordinator(limit_s) as connection:
+            body = requests.members_request(self._group)
+            return wire.Described(connection.ask(requests.DESCRIBE_GROUPS, body, limit_s))
+
+    def remove(self, members: list[str], limit_s: float = REQUEST_S) -> None:
+        """Remove these members; each joins again when it learns of it. Raises FetchError."""
+        with self._coordinator(limit_s) as connection:
+            version = min(2, connection.versions[requests.LEAVE_GROUP])
+            connection.versions = {**connection.versions, requests.LEAVE_GROUP: version}
+            for member in members:
+                request = msg.LeaveGroup(self._group, (msg.Leaver(member),))
+                body = wire.write(request, version)
+                wire.read(request, version, connection.ask(requests.LEAVE_GROUP, body, limit_s))
+
+    def join_version(self, limit_s: float = REQUEST_S) -> int:
+        """Return the version of JoinGroup that the coordinator supports. Raises FetchError."""
+        with self._coordinator(limit_s) as connection:
+            return connection.versions.get(requests.JOIN_GROUP, -1)
+
+    def _coordinator(self, limit_s: float) -> _Closing:
+        """Connect to the coordinator. The first request for one creates the topic of the offsets,
+        so a new cluster needs some seconds until it has one."""
+        lookup, deadline = Lookup(self._settings), time.monotonic() + limit_s
+        try:
+            while (found := self._find(lookup, limit_s)) is None:
+                if time.monotonic() > deadline:
+                    raise FetchError(
+                        f"Kafka: {name_of(15)}",
+                        where=self._group,
+                        remedy="check that the brokers run, and try again",
+                    )
+                time.sleep(PAUSE_S)
+            return _Closing(connect(found, self._settings, limit_s))
+        except AuthenticationError as refused:
+            raise refused.error from refused
+        except LOST as lost:
+            raise FetchError(
+                f"the group's coordinator does not answer: {why(lost)}",
+                where=self._group,
+                remedy="check that the brokers run, and try again",
+            ) from lost
+        finally:
+            lookup.close()
+
+    def _find(self, lookup: Lookup, limit_s: float) -> Address | None:
+        """Return the coordinator's address; None if no broker knows it now."""
+        for address in lookup.all_topics(limit_s).addresses.values():
+            try:
+                with _Closing(connect(address, self._settings, limit_s)) as one:
+                    body = requests.coordinator_request(self._group)
+                    found, place = wire.found(one.ask(requests.FIND_COORDINATOR, body, limit_s))
+            except LOST:
+                continue
+            if found.error is msg.Error.NONE:
+                return place
+        return None
+
+
+class _Closing:
+    """Closes a connection at the end of a `with` block; requests on it block."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.set_blocking(True)
+
+    def __enter__(self) -> Connection:
+        return self._connection
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()

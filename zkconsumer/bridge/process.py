@@ -1,0 +1,490 @@
+"""The process of a bridge: one thread that runs the state machine with real connections.
+
+The thread owns the machine's state. Members' threads, broker threads and the operator's commands
+post events into its inbox. It reads the old group once a second, because members' registrations
+change rarely; the members themselves watch it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from zkconsumer.admin.groups import registered_brokers
+from zkconsumer.admin.what_if import live_group
+from zkconsumer.bridge import machine, preflight, wire
+from zkconsumer.bridge import state as bridge
+from zkconsumer.bridge.brokers import BrokerConnections, GroupAdmin
+from zkconsumer.bridge.control import Control, Wish
+from zkconsumer.config.settings import ConsumerConfig
+from zkconsumer.consumer.commit_requests import CommitRequested
+from zkconsumer.consumer.group_member import GroupMember
+from zkconsumer.consumer.loop import PartitionSinks
+from zkconsumer.consumer.stream_partitions import CommitScope, Grant, boottime
+from zkconsumer.errors import FetchError, RefusedError, ZkConsumerError
+from zkconsumer.kafka.client_settings import Brokers, broker_settings
+from zkconsumer.kafka.client_settings import Settings as BrokerSettings
+from zkconsumer.kafka.group_offsets import GroupOffsets
+from zkconsumer.later import member_events as ev
+from zkconsumer.later.client_state import ClientSettings
+from zkconsumer.protocol import paths, payloads
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_assignment import GroupInput, partitions_in, requested_topics
+from zkconsumer.protocol.model import (
+    OffsetAndMetadata,
+    Position,
+    Purpose,
+    TopicPartition,
+)
+from zkconsumer.protocol.paths import thread_ids
+from zkconsumer.protocol.registrations import Registration, read_registration
+from zkconsumer.protocol.releases import DEFAULT
+from zkconsumer.zk.client import ZooKeeperClient
+
+logger = logging.getLogger(__name__)
+
+READ_S: Final = 1.0
+"""How often, in seconds, the old group is read. Each read costs a request for each registration,
+topic and owner znode."""
+
+METADATA_S: Final = 30.0
+"""How often, in seconds, the brokers are asked for topics and partitions."""
+
+TICK_S: Final = 0.2
+"""How often, in seconds, the consumers' leases are looked at."""
+
+MIRROR_S: Final = 5.0
+"""How often, in seconds, Kafka's offsets are copied to ZooKeeper. If the bridge dies, old members
+redeliver what the new members have read since the last copy."""
+
+GRACE_S: Final = 600.0
+"""How long, in seconds, a consumer waits for the new members to revoke. Eager members revoke at
+their next poll, at most `max.poll.interval.ms` later."""
+
+HEARTBEAT_S: Final = 1.0
+"""How often, in seconds, the bridge sends a heartbeat."""
+
+LEASE_MARGIN: Final = 0.25
+"""The part of ZooKeeper's session timeout before the end of a lease at which the new members must
+revoke. A lease lasts two thirds of the timeout, and is renewed six times per timeout."""
+
+END_S: Final = 30.0
+"""How long, in seconds, the end waits for the consumers' last commits."""
+
+
+class BridgeStream:
+    """The stream of one consumer: what the consumer is granted goes to the bridge."""
+
+    def __init__(self, process: BridgeProcess, consumer: int) -> None:
+        self._process, self._consumer = process, consumer
+        self._releases: list[tuple[frozenset[TopicPartition], Callable[[], None]]] = []
+
+    # The member's thread calls these methods.
+
+    def grant(self, grants: Iterable[Grant]) -> None:
+        given = {one.tp: (one.epoch, one.offset) for one in grants}
+        self._process.post(lambda now: bridge.Granted(now, self._consumer, given))
+
+    def withdraw(self, tps: Iterable[TopicPartition]) -> None:
+        gone = frozenset(tps)
+        if gone:
+            self._process.post(lambda now: bridge.Withdrawn(now, self._consumer, gone))
+
+    def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
+        asked = frozenset(tps)
+        self._releases = [*self._releases, (asked, done)]
+        self._process.post(lambda now: bridge.ReleaseAsked(now, self._consumer, asked))
+
+    def positions(self, which: CommitScope) -> dict[TopicPartition, Position]:
+        return {
+            tp: Position(one.epoch, one.offset)
+            for tp, one in self._process.state.held.items()
+            if one.consumer == self._consumer and one.offset is not None
+        }
+
+    def explain(self, idle_reason: str, shortfall: str) -> None:
+        if idle_reason:
+            logger.debug("bridge consumer %d is idle: %s", self._consumer, idle_reason)
+
+    def fail(self, error: Exception) -> None:
+        logger.warning("bridge consumer %d: %s", self._consumer, error)
+
+    def end(self, error: ZkConsumerError) -> None:
+        logger.error("bridge consumer %d ends: %s", self._consumer, error)
+
+    # The bridge's thread calls this method.
+
+    def returned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Answer the requests to release whose partitions have all returned."""
+        waiting, self._releases = self._releases, []
+        for asked, done in waiting:
+            if asked <= partitions:
+                done()
+            else:
+                self._releases = [*self._releases, (asked, done)]
+
+
+@dataclass
+class _Consumer:
+    """A running consumer."""
+
+    member: GroupMember
+    stream: BridgeStream
+    deadline: float = 0.0
+
+
+class BridgeProcess:
+    """Runs a bridge until it has reached its goal.
+
+    Attributes:
+        state: the machine's state, a frozen value; any thread may read it.
+        notices: what the operator should know before the bridge starts.
+    """
+
+    def __init__(
+        self,
+        setup: bridge.Settings,
+        *,
+        config: Callable[[int], ConsumerConfig],
+        zookeeper: ZooKeeperClient,
+        brokers: BrokerSettings,
+        notices: Sequence[str] = (),
+    ) -> None:
+        """`config` returns the configuration of the consumer with this number."""
+        self.notices = notices
+        self.state = bridge.begin(setup)
+        self._config, self._zookeeper = config, zookeeper
+        self._inbox: queue.SimpleQueue[Callable[[float], ev.Event]] = queue.SimpleQueue()
+        self._brokers = BrokerConnections(brokers, self.post)
+        self._admin = GroupAdmin(brokers, setup.client.group)
+        self._consumers: dict[int, _Consumer] = {}
+        self._closing: list[_Consumer] = []
+        self._read_at = self._metadata_at = 0.0
+        self._seen: GroupInput | None = None
+        self._last_goal: bridge.Goal | None = None
+
+    def post(self, event: Callable[[float], ev.Event]) -> None:
+        """Pass an event to the bridge; any thread may call it."""
+        self._inbox.put(event)
+
+    def change_goal(self, goal: bridge.Goal, share: float | None) -> None:
+        """Let the bridge do something else; any thread may call it."""
+        self.post(lambda now: bridge.GoalChanged(now, goal, share))
+
+    def stop(self, goal: bridge.Goal = bridge.Goal.STOP) -> None:
+        """Pursue this goal from now on, whatever `control` says; a signal handler may call it."""
+        self._last_goal = goal
+
+    def run(
+        self,
+        look: Callable[[bridge.State], None] = lambda state: None,
+        control: Control | None = None,
+    ) -> str:
+        """Run until the end, and return its reason.
+
+        Args:
+            look: is called after each turn.
+            control: tells what the operator wants, and who is active.
+
+        Raises:
+            ZkConsumerError: ZooKeeper or the brokers refuse the bridge.
+        """
+        try:
+            self._refresh_metadata()
+            self._step(ev.PollStarted)
+            while not machine.is_over(self.state):
+                self._turn(control)
+                look(self.state)
+            return self.state.ended
+        finally:
+            self._end()
+
+    # ---- a turn ----------------------------------------------------------------------------------
+
+    def _turn(self, control: Control | None) -> None:
+        if self._brokers.error is not None:
+            raise self._brokers.error
+        now = boottime()
+        wait_s = min(TICK_S, max(0.0, machine.next_deadline(self.state, now) - now))
+        try:
+            event = self._inbox.get(timeout=wait_s)
+        except queue.Empty:
+            event = ev.Tick
+        self._step(event)
+        self._look_at_leases()
+        now = time.monotonic()
+        if now >= self._read_at:
+            self._read_group()
+            self._read_wish(control)
+            self._read_at = time.monotonic() + READ_S
+        if now >= self._metadata_at:
+            self._refresh_metadata()
+
+    def _step(self, event: Callable[[float], ev.Event]) -> None:
+        self.state, commands = machine.step(self.state, event(boottime()))
+        for command in commands:
+            self._execute(command)
+
+    def _look_at_leases(self) -> None:
+        for number, one in self._consumers.items():
+            deadline = one.member.gate.deadline
+            if deadline != one.deadline:
+                one.deadline = deadline
+                self._step(_lease(number, deadline))
+            thread = one.member.thread
+            if thread is not None and thread.failure is not None:
+                raise thread.failure
+
+    def _read_group(self) -> None:
+        group = self.state.settings.group
+        found, _ = live_group(self._zookeeper, group, strategy=self._strategy())
+        if found != self._seen:
+            self._seen = found
+            self._metadata_at = 0.0
+            self._step(lambda now: bridge.GroupSeen(now, found))
+
+    def _read_wish(self, control: Control | None) -> None:
+        wish = Wish(self.state.goal, self.state.share)
+        if control is not None:
+            control.check_lock()
+            wish = control.wish()
+        goal = self._last_goal or wish.goal
+        if (goal, wish.share) != (self.state.goal, self.state.share):
+            self._step(lambda now: bridge.GoalChanged(now, goal, wish.share))
+
+    def _strategy(self) -> Strategy:
+        return Strategy(self._config(0).partition_assignment_strategy)
+
+    def _refresh_metadata(self) -> None:
+        self._metadata_at = time.monotonic() + METADATA_S
+        try:
+            found = self._brokers.metadata()
+        except FetchError as error:
+            logger.warning("bridge: %s", error)
+            return
+        self._step(lambda now: ev.MetadataChanged(now, found.brokers, found.topics))
+
+    # ---- commands --------------------------------------------------------------------------------
+
+    def _execute(self, command: ev.Command) -> None:
+        match command:
+            case ev.Send():
+                self._brokers.send(command)
+            case bridge.Return(number, partitions):
+                if number in self._consumers:
+                    self._consumers[number].stream.returned(partitions)
+            case bridge.Commit(number, offsets):
+                self._commit(number, offsets)
+            case bridge.RunConsumers(numbers):
+                self._run_consumers(numbers)
+            case bridge.RemoveMembers():
+                self._remove_members()
+            case bridge.Ended(reason):
+                logger.info("bridge of %s ends: %s", self.state.settings.group, reason)
+
+    def _commit(self, number: int, offsets: Mapping[TopicPartition, int]) -> None:
+        thread = self._consumers[number].member.thread
+        assert thread is not None
+        answer = thread.commit(CommitRequested(0, offsets))
+        answer.add_done_callback(lambda _: self.post(lambda now: bridge.Committed(now, number)))
+
+    def _run_consumers(self, numbers: frozenset[int]) -> None:
+        for number in sorted(self._consumers.keys() - numbers):
+            one = self._consumers.pop(number)
+            assert one.member.thread is not None
+            one.member.thread.leave(Purpose.LEAVE)
+            self._closing.append(one)
+        for number in sorted(numbers - self._consumers.keys()):
+            self._consumers[number] = self._new_consumer(number)
+
+    def _new_consumer(self, number: int) -> _Consumer:
+        config = self._config(number)
+        member, stream = GroupMember(config), BridgeStream(self, number)
+        member.connect()
+        topics = dict.fromkeys(self.state.settings.topics, 1)
+        settings = member.settings(Registration(topics))
+        (thread,) = thread_ids(member.consumer_id, 1)
+        sinks: PartitionSinks = {(None, thread): stream}
+        member.start(settings, sinks)
+        return _Consumer(member, stream)
+
+    def _remove_members(self) -> None:
+        try:
+            found = self._admin.describe()
+            self._admin.remove([one for one in found.members if one != self.state.member])
+        except FetchError as error:
+            logger.warning("bridge: the members were not removed: %s", error)
+
+    def _end(self) -> None:
+        """Close every consumer, which commits its last offsets."""
+        self._run_consumers(frozenset())
+        deadline = time.monotonic() + END_S
+        for one in self._closing:
+            assert one.member.thread is not None
+            one.member.thread.wait_for_end(max(0.1, deadline - time.monotonic()))
+        self._brokers.close()
+
+
+def _lease(number: int, deadline: float) -> Callable[[float], ev.Event]:
+    return lambda now: bridge.LeaseChanged(now, number, deadline)
+
+
+# ---- from the operator's settings ----------------------------------------------------------------
+
+
+def new_process(
+    config: ConsumerConfig,
+    connection: ZooKeeperClient,
+    *,
+    bootstrap: str | None,
+    topics: tuple[str, ...],
+    share: float | None,
+    takes_lead: bool,
+    session_s: float,
+    consumers: int,
+) -> BridgeProcess:
+    """Check the group, and return its bridge.
+
+    Args:
+        config: the settings of the old members, and of the connection to both sides.
+        bootstrap: brokers to ask first; None: those that are registered in ZooKeeper.
+        topics: the topics to share; empty: all topics of the old members.
+        session_s: the session timeout in the brokers' group, in seconds.
+        consumers: the maximum number of consumers in ZooKeeper.
+
+    Raises:
+        RefusedError: the group cannot be shared; see `preflight`.
+        ZkConsumerError: ZooKeeper or the brokers do not answer.
+    """
+    group, limit_s = config.group_id, config.zookeeper_connection_timeout_s
+    brokers = _broker_settings(config, connection, bootstrap)
+    admin = GroupAdmin(brokers, group)
+    preflight.check_brokers_group(admin, group, takes_lead=takes_lead)
+    preflight.check_offsets(connection, group, limit_s=limit_s)
+    is_static = admin.join_version() >= wire.STATIC_SINCE
+    place = f"bridge-{socket.gethostname()}-{os.getpid()}"
+    names = [f"{place}-{number}" for number in range(consumers)]
+    timeout_s = config.zookeeper_session_timeout_s
+
+    def of_consumer(number: int) -> ConsumerConfig:
+        return replace(
+            config,
+            consumer_id=names[number],
+            auto_commit_enable=True,
+            auto_commit_interval_s=MIRROR_S,
+            release_grace_s=GRACE_S,
+            peers_nudge=True,
+            offsets_storage="zookeeper",
+        )
+
+    client = ClientSettings(
+        group,
+        str(brokers.get("client.id", "zkconsumer-bridge")),
+        topics or _old_topics(connection, group, config),
+        assignors=bridge.ASSIGNORS,
+        instance=f"{group}-zkconsumer-bridge" if is_static else None,
+        session_s=session_s,
+        heartbeat_s=HEARTBEAT_S,
+        auto_commit_s=None,
+        join_version=bridge.JOIN_VERSION,
+    )
+    setup = bridge.Settings(
+        client,
+        tuple(paths.consumer_id(group, name) for name in names),
+        share=share,
+        takes_lead=takes_lead,
+        mirror_s=MIRROR_S,
+        lease_margin_s=timeout_s * LEASE_MARGIN,
+    )
+    return BridgeProcess(
+        setup,
+        config=of_consumer,
+        zookeeper=connection,
+        brokers=brokers,
+        notices=preflight.notices(admin),
+    )
+
+
+def _broker_settings(
+    config: ConsumerConfig, connection: ZooKeeperClient, bootstrap: str | None
+) -> BrokerSettings:
+    found = broker_settings(Brokers(registered_brokers(connection), config))
+    found = {"client.id": "zkconsumer-bridge", **found}
+    return found if bootstrap is None else {**found, "bootstrap.servers": bootstrap}
+
+
+def _old_topics(connection: ZooKeeperClient, group: str, config: ConsumerConfig) -> tuple[str, ...]:
+    """Return the topics that the old members subscribe to. Raises RefusedError if there is none."""
+    view, _ = live_group(connection, group)
+    members = {}
+    for name, payload in view.registrations.items():
+        with suppress(ZkConsumerError):
+            members[name] = read_registration(payload, where=name, profile=DEFAULT)
+    counts = requested_topics(members, view.topics).counts
+    found = {topic for of_member in counts.values() for topic in of_member}
+    if not found:
+        raise RefusedError(
+            "no old member is registered, so the topics are unknown",
+            where=group,
+            remedy="start the old members first, or name the topics with --topic",
+        )
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSide:
+    """A partition of a shared group.
+
+    Attributes:
+        side: "old", "new", or "none" without an owner znode.
+        member: the owner's thread id in ZooKeeper.
+        zookeeper, kafka: the stored offsets; None: none is stored. A text says why an offset is
+            unknown.
+    """
+
+    partition: TopicPartition
+    side: str
+    member: str
+    zookeeper: int | None
+    kafka: int | str | None
+
+
+def halves(
+    connection: ZooKeeperClient, config: ConsumerConfig, bootstrap: str | None
+) -> list[PartitionSide]:
+    """Return each partition of a group with its side, its owner and its offsets.
+
+    Raises ZkConsumerError.
+    """
+    group = config.group_id
+    view, owners = live_group(connection, group)
+    topics = _old_topics(connection, group, config)
+    partitions = [
+        TopicPartition(topic, number)
+        for topic in topics
+        for number in partitions_in(topic, view.topics)[0]
+    ]
+    where = {paths.offset(group, tp): tp for tp in partitions}
+    nodes = connection.read(where)
+    reader = GroupOffsets(_broker_settings(config, connection, bootstrap))
+    try:
+        limit_s = config.zookeeper_connection_timeout_s
+        stored = reader.read(group, partitions, limit_s=limit_s)
+    finally:
+        reader.close()
+    found = []
+    for path, tp in where.items():
+        owner = owners.get(tp, "")
+        side = "none" if not owner else "new" if f"{group}_bridge-" in owner else "old"
+        node, kafka = nodes.get(path), stored.get(tp)
+        offset = None if node is None else payloads.decode_offset(node.data, where=path)
+        of_kafka = kafka.offset if isinstance(kafka, OffsetAndMetadata) else kafka
+        found.append(PartitionSide(tp, side, owner, offset, of_kafka))
+    return found

@@ -1,0 +1,339 @@
+"""`zkconsumer bridge`: let old and new consumers share one group while it moves to Kafka."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from typer.core import TyperGroup
+
+from zkconsumer.cli.options import Common, OneGroup, operator
+from zkconsumer.cli.output import Align, Column, Unknown, say
+from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
+
+if TYPE_CHECKING:
+    from zkconsumer.bridge.state import Goal, State
+    from zkconsumer.config.settings import ConsumerConfig
+    from zkconsumer.zk.client import ZooKeeperClient
+
+COLUMNS: Final = (
+    Column("group", wide_only=True),
+    Column("topic"),
+    Column("partition", align=Align.RIGHT),
+    Column("side"),
+    Column("member"),
+    Column("zookeeper", align=Align.RIGHT),
+    Column("kafka", align=Align.RIGHT),
+)
+
+SESSION_S: Final = 30.0
+"""The session timeout, in seconds, of the bridge in ZooKeeper. After this time, old members take
+over the partitions of a dead bridge."""
+
+BROKER_SESSION_S: Final = 60.0
+"""The session timeout, in seconds, of the bridge in the brokers' group.
+
+It is longer than the one in ZooKeeper, so that a standby takes over the membership before the
+coordinator removes it."""
+
+CONSUMERS: Final = 64
+"""The maximum number of consumers that the bridge registers."""
+
+STANDBY_S: Final = 0.5
+"""How often, in seconds, a standby looks whether the active bridge is gone."""
+
+
+class _DefaultRun(TyperGroup):
+    """Runs `run` if the first argument is no command: `bridge g` is `bridge run g`."""
+
+    def parse_args(self, ctx: object, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)  # type: ignore[arg-type]
+
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    cls=_DefaultRun,
+    help="Let old and new consumers share one group while it moves from ZooKeeper to Kafka.",
+)
+
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="Brokers to ask first; by default the brokers that are registered in ZooKeeper.",
+    ),
+]
+
+
+@app.command("run")
+@operator()
+def run(
+    common: Common,
+    *,
+    group: OneGroup = None,
+    bootstrap: Bootstrap = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="The new consumers' share of the partitions, such as 25%. By default it follows"
+            " the number of members on each side.",
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A topic to share; repeatable. By default all topics of the old members."
+        ),
+    ] = None,
+    take_lead: Annotated[
+        bool,
+        typer.Option(
+            "--take-lead",
+            help="If the brokers' group already has members, remove them once, so that the bridge"
+            " leads the group. They join again at once.",
+        ),
+    ] = False,
+) -> None:
+    """Run the bridge of a group until it finishes, or until Ctrl-C.
+
+    Old consumers, in ZooKeeper, and new consumers, with the classic protocol, share the group's
+    partitions. Start and stop programs on both sides in any order. A second process waits as a
+    standby. Ctrl-C gives all partitions back to the old side. If new consumers still run then, they
+    read every partition, too, as soon as the brokers notice that the bridge is gone: end the bridge
+    with `finish` or `rollback` instead.
+
+    Example: zkconsumer bridge billing -z zk1:2181/kafka --bootstrap broker1:9092
+    """
+    name = common.group(group)
+    wanted = _share(share)
+    config = common.settings(name, zookeeper_session_timeout_s=SESSION_S)
+    from zkconsumer.zk.client import ZooKeeperClient
+
+    with ZooKeeperClient(config) as connection:
+        _run(connection, config, bootstrap, wanted, tuple(topic or ()), takes_lead=take_lead)
+
+
+def _share(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent < 100:
+        raise ConfigError(
+            f"{text} is not a share between 0% and 100%",
+            where="--share",
+            remedy="give a percentage such as 25%",
+        )
+    return percent / 100
+
+
+def _run(
+    connection: ZooKeeperClient,
+    config: ConsumerConfig,
+    bootstrap: str | None,
+    share: float | None,
+    topics: tuple[str, ...],
+    *,
+    takes_lead: bool,
+) -> None:
+    from zkconsumer.bridge.control import Control, Wish
+    from zkconsumer.bridge.machine import FOLLOWS
+    from zkconsumer.bridge.process import new_process
+    from zkconsumer.bridge.state import Goal
+
+    group = config.group_id
+    control = Control(connection, group, f"{socket.gethostname()} {os.getpid()}")
+    if not control.holder():
+        control.set_wish(Wish(Goal.RUN, share))
+    is_waiting = False
+    while not control.take():
+        if not is_waiting:
+            say(f"standby: {control.holder()} is active")
+        is_waiting = True
+        time.sleep(STANDBY_S)
+    say("checking the group")
+    process = new_process(
+        config,
+        connection,
+        bootstrap=bootstrap,
+        topics=topics,
+        share=share,
+        takes_lead=takes_lead or is_waiting,
+        session_s=BROKER_SESSION_S,
+        consumers=CONSUMERS,
+    )
+    for notice in process.notices:
+        say(notice)
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: _stop(process, stopped))
+    shown = _Shown(group)
+    say(f"the bridge of {group} runs; end it with `zkconsumer bridge finish` or `rollback`")
+    reason = process.run(shown.look, control)
+    say(f"the bridge of {group} has ended: {reason}")
+    if reason == FOLLOWS:
+        raise RefusedError(
+            reason,
+            where=group,
+            remedy="start the bridge before the new members, or give --take-lead",
+        )
+    if reason.startswith("the brokers refuse"):
+        raise ZkConsumerError(
+            reason,
+            where=group,
+            remedy="in a group with group.protocol=consumer (KIP-848) the broker computes the"
+            " assignment, so a bridge is impossible: set group.protocol=classic"
+            if reason.endswith("INCONSISTENT_GROUP_PROTOCOL")
+            else "see the brokers' logs, and start the bridge again",
+        )
+
+
+def _stop(process: object, stopped: threading.Event) -> None:
+    from zkconsumer.bridge.process import BridgeProcess
+    from zkconsumer.bridge.state import Goal
+
+    assert isinstance(process, BridgeProcess)
+    if stopped.is_set():
+        raise KeyboardInterrupt
+    stopped.set()
+    say("giving all partitions back to the old side; press Ctrl-C again to end at once")
+    process.stop(Goal.STOP)
+
+
+class _Shown:
+    """Prints a line whenever the division of the partitions has changed."""
+
+    def __init__(self, group: str) -> None:
+        self._group, self._last = group, ""
+
+    def look(self, state: State) -> None:
+        """Print the state, if it differs from the last one."""
+        from zkconsumer.bridge.shares import old_members
+        from zkconsumer.bridge.state import Stage
+
+        lent = sum(one.stage is Stage.LENT for one in state.held.values())
+        moving = len(state.held) - lent
+        text = (
+            f"{len(state.members)} new members with {lent} partitions,"
+            f" {len(old_members(state))} old members"
+            + (f", {moving} partitions on their way" if moving else "")
+            + ("" if state.leads or not state.has_led else ", the brokers' group rebalances")
+        )
+        if text != self._last:
+            self._last = text
+            say(f"{self._group}: {text}")
+
+
+@app.command("status")
+@operator()
+def status(common: Common, *, group: OneGroup = None, bootstrap: Bootstrap = None) -> None:
+    """Show both halves of a group: each partition, its side, its member and its offsets.
+
+    Example: zkconsumer bridge status billing -z zk1:2181/kafka
+    """
+    from zkconsumer.bridge.control import Control
+
+    name = common.group(group)
+    config = common.settings(name)
+    with common.connect(name) as connection:
+        control = Control(connection, name, "")
+        holder, wish = control.holder(), control.wish()
+        common.write(_rows(connection, config, bootstrap), COLUMNS)
+    say(f"active: {holder}, goal {wish.goal.value}" if holder else "no bridge is active")
+
+
+def _rows(
+    connection: ZooKeeperClient, config: ConsumerConfig, bootstrap: str | None
+) -> Iterator[dict[str, object]]:
+    from zkconsumer.bridge.process import halves
+
+    for one in halves(connection, config, bootstrap):
+        yield {
+            "group": config.group_id,
+            "topic": one.partition.topic,
+            "partition": one.partition.partition,
+            "side": one.side,
+            "member": one.member or None,
+            "zookeeper": one.zookeeper,
+            "kafka": Unknown(one.kafka) if isinstance(one.kafka, str) else one.kafka,
+        }
+
+
+def _change(common: Common, group: str | None, goal: Goal, text: str) -> None:
+    from zkconsumer.bridge.control import Control, Wish
+
+    name = common.group(group)
+    with common.connect(name) as connection:
+        control = Control(connection, name, "")
+        holder = control.holder()
+        if not holder:
+            raise RefusedError(
+                "no bridge is active",
+                where=name,
+                remedy=f"start it with `zkconsumer bridge {name}`",
+            )
+        control.set_wish(Wish(goal, control.wish().share))
+    say(f"{holder}: {text}")
+
+
+@app.command("pause")
+@operator()
+def pause(common: Common, *, group: OneGroup = None) -> None:
+    """Keep the bridge's present number of consumers, whoever joins.
+
+    Example: zkconsumer bridge pause billing
+    """
+    from zkconsumer.bridge.state import Goal
+
+    _change(common, group, Goal.PAUSE, "the bridge keeps its number of consumers")
+
+
+@app.command("resume")
+@operator()
+def resume(common: Common, *, group: OneGroup = None) -> None:
+    """Let the bridge divide the partitions again, after `pause`, `finish` or `rollback`.
+
+    Example: zkconsumer bridge resume billing
+    """
+    from zkconsumer.bridge.state import Goal
+
+    _change(common, group, Goal.RUN, "the bridge divides the partitions")
+
+
+@app.command("finish")
+@operator()
+def finish(common: Common, *, group: OneGroup = None) -> None:
+    """End the bridge as soon as no old member is left; the brokers' group then is an ordinary one.
+
+    Example: zkconsumer bridge finish billing
+    """
+    from zkconsumer.bridge.state import Goal
+
+    _change(common, group, Goal.FINISH, "the bridge ends when the last old member has left")
+
+
+@app.command("rollback")
+@operator()
+def rollback(common: Common, *, group: OneGroup = None) -> None:
+    """Give all partitions back to the old side, and end when the last new member has left.
+
+    Example: zkconsumer bridge rollback billing
+    """
+    from zkconsumer.bridge.state import Goal
+
+    text = "the old members get all partitions; the bridge ends when the last new member has left"
+    _change(common, group, Goal.ROLLBACK, text)
