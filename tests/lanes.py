@@ -194,7 +194,6 @@ LONG_TESTS = (
         "The cases take 12 s together. They check the simulator's monitor, whose code changes "
         "rarely.",
         "tests/sim/test_mutants.py",
-        "tests/sim/test_bridged.py::test_a_planted_fault_breaks_its_promise",
         "tests/sim/test_handover.py::test_a_mutant_of_the_hand_over_is_caught",
     ),
 )
@@ -250,10 +249,15 @@ SINGLE_TESTS = (
         "tests/sim/test_random_search.py::test_no_invariant_is_broken_by_drawn_decisions",
     ),
     *_later(
-        "Hundreds of runs take minutes, and the run of this mutant waits 900 virtual seconds. The "
-        "quick lane runs a fresh seed of each weather, and the other mutants.",
+        "Hundreds of runs take minutes, and the mutants check a monitor whose code changes rarely. "
+        "The quick lane runs a fresh seed of each weather.",
         "tests/sim/test_bridged.py::test_many_random_runs_keep_the_promises",
-        "tests/sim/test_bridged.py::test_a_planted_fault_breaks_its_promise[a restarted bridge",
+        "tests/sim/test_bridged.py::test_a_planted_fault_breaks_its_promise",
+    ),
+    *_later(
+        "A case takes 15 s on the fake servers, and longer on real ones. tests/sim/test_bridged.py "
+        "moves simulated groups in both directions, and test_wire.py checks the requests.",
+        "tests/bridge/test_hand_over.py::test_partitions_move_to_new_consumers_and_back",
     ),
     *_later(
         "The cases take 3 s each. The normal lane explores groups without faults to the end.",

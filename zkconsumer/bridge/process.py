@@ -371,44 +371,43 @@ def new_process(
     is_static = admin.join_version() >= wire.STATIC_SINCE
     place = f"bridge-{socket.gethostname()}-{os.getpid()}"
     names = [f"{place}-{number}" for number in range(consumers)]
-    timeout_s = config.zookeeper_session_timeout_s
-
-    def of_consumer(number: int) -> ConsumerConfig:
-        return replace(
-            config,
-            consumer_id=names[number],
-            auto_commit_enable=True,
-            auto_commit_interval_s=MIRROR_S,
-            release_grace_s=GRACE_S,
-            peers_nudge=True,
-            offsets_storage="zookeeper",
-        )
-
-    client = ClientSettings(
-        group,
-        str(brokers.get("client.id", "zkconsumer-bridge")),
-        topics or _old_topics(connection, group, config),
-        assignors=bridge.ASSIGNORS,
-        instance=f"{group}-zkconsumer-bridge" if is_static else None,
-        session_s=session_s,
-        heartbeat_s=HEARTBEAT_S,
-        auto_commit_s=None,
-        join_version=bridge.JOIN_VERSION,
-    )
     setup = bridge.Settings(
-        client,
+        ClientSettings(
+            group,
+            str(brokers["client.id"]),
+            topics or _old_topics(connection, group, config),
+            assignors=bridge.ASSIGNORS,
+            instance=f"{group}-zkconsumer-bridge" if is_static else None,
+            session_s=session_s,
+            heartbeat_s=HEARTBEAT_S,
+            auto_commit_s=None,
+            join_version=bridge.JOIN_VERSION,
+        ),
         tuple(paths.consumer_id(group, name) for name in names),
         share=share,
         takes_lead=takes_lead,
         mirror_s=MIRROR_S,
-        lease_margin_s=timeout_s * LEASE_MARGIN,
+        lease_margin_s=config.zookeeper_session_timeout_s * LEASE_MARGIN,
     )
     return BridgeProcess(
         setup,
-        config=of_consumer,
+        config=lambda number: _of_consumer(config, names[number]),
         zookeeper=connection,
         brokers=brokers,
         notices=preflight.notices(admin),
+    )
+
+
+def _of_consumer(config: ConsumerConfig, name: str) -> ConsumerConfig:
+    """Return the configuration of one of the bridge's consumers."""
+    return replace(
+        config,
+        consumer_id=name,
+        auto_commit_enable=True,
+        auto_commit_interval_s=MIRROR_S,
+        release_grace_s=GRACE_S,
+        peers_nudge=True,
+        offsets_storage="zookeeper",
     )
 
 

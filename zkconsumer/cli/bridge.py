@@ -55,7 +55,7 @@ class _DefaultRun(TyperGroup):
     def parse_args(self, ctx: object, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = ["run", *args]
-        return super().parse_args(ctx, args)  # type: ignore[arg-type]
+        return super().parse_args(ctx, args)  # type: ignore[arg-type]  # Click's context
 
 
 app = typer.Typer(
