@@ -12,7 +12,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,11 +23,12 @@ from zkconsumer.bridge import machine, preflight, wire
 from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.brokers import BrokerConnections, GroupAdmin
 from zkconsumer.bridge.control import Control, Wish
+from zkconsumer.bridge.stream import BridgeStream
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.commit_requests import CommitRequested
 from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.loop import PartitionSinks
-from zkconsumer.consumer.stream_partitions import CommitScope, Grant, boottime
+from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import FetchError, RefusedError, ZkConsumerError
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.client_settings import Settings as BrokerSettings
@@ -39,7 +40,6 @@ from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import GroupInput, partitions_in, requested_topics
 from zkconsumer.protocol.model import (
     OffsetAndMetadata,
-    Position,
     Purpose,
     TopicPartition,
 )
@@ -77,58 +77,6 @@ revoke. A lease lasts two thirds of the timeout, and is renewed six times per ti
 
 END_S: Final = 30.0
 """How long, in seconds, the end waits for the consumers' last commits."""
-
-
-class BridgeStream:
-    """The stream of one consumer: what the consumer is granted goes to the bridge."""
-
-    def __init__(self, process: BridgeProcess, consumer: int) -> None:
-        self._process, self._consumer = process, consumer
-        self._releases: list[tuple[frozenset[TopicPartition], Callable[[], None]]] = []
-
-    # The member's thread calls these methods.
-
-    def grant(self, grants: Iterable[Grant]) -> None:
-        given = {one.tp: (one.epoch, one.offset) for one in grants}
-        self._process.post(lambda now: bridge.Granted(now, self._consumer, given))
-
-    def withdraw(self, tps: Iterable[TopicPartition]) -> None:
-        gone = frozenset(tps)
-        if gone:
-            self._process.post(lambda now: bridge.Withdrawn(now, self._consumer, gone))
-
-    def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        asked = frozenset(tps)
-        self._releases = [*self._releases, (asked, done)]
-        self._process.post(lambda now: bridge.ReleaseAsked(now, self._consumer, asked))
-
-    def positions(self, which: CommitScope) -> dict[TopicPartition, Position]:
-        return {
-            tp: Position(one.epoch, one.offset)
-            for tp, one in self._process.state.held.items()
-            if one.consumer == self._consumer and one.offset is not None
-        }
-
-    def explain(self, idle_reason: str, shortfall: str) -> None:
-        if idle_reason:
-            logger.debug("bridge consumer %d is idle: %s", self._consumer, idle_reason)
-
-    def fail(self, error: Exception) -> None:
-        logger.warning("bridge consumer %d: %s", self._consumer, error)
-
-    def end(self, error: ZkConsumerError) -> None:
-        logger.error("bridge consumer %d ends: %s", self._consumer, error)
-
-    # The bridge's thread calls this method.
-
-    def returned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Answer the requests to release whose partitions have all returned."""
-        waiting, self._releases = self._releases, []
-        for asked, done in waiting:
-            if asked <= partitions:
-                done()
-            else:
-                self._releases = [*self._releases, (asked, done)]
 
 
 @dataclass
@@ -306,7 +254,10 @@ class BridgeProcess:
 
     def _new_consumer(self, number: int) -> _Consumer:
         config = self._config(number)
-        member, stream = GroupMember(config), BridgeStream(self, number)
+        member, stream = (
+            GroupMember(config),
+            BridgeStream(number, post=self.post, held=lambda: self.state.held),
+        )
         member.connect()
         topics = dict.fromkeys(self.state.settings.topics, 1)
         settings = member.settings(Registration(topics))

@@ -19,17 +19,16 @@ from typing import cast
 
 from zkconsumer.bridge import machine
 from zkconsumer.bridge import state as bridge
+from zkconsumer.bridge.stream import BridgeStream
 from zkconsumer.consumer.commit_requests import CommitRequested
 from zkconsumer.consumer.loop import PartitionSinks
-from zkconsumer.consumer.stream_partitions import CommitScope, Grant
-from zkconsumer.errors import ZkConsumerError
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.member.read_group import read_raw_group
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.model import Position, TopicPartition
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.requests import Reply, Request, run_operation
 from zkconsumer.sim import plan as old_plan
@@ -85,59 +84,6 @@ class Plan:
 # ---- the side of ZooKeeper -----------------------------------------------------------------------
 
 
-class LendingStreams:
-    """The stream of a bridge's consumer: what it is granted goes to the bridge.
-
-    Attributes:
-        releases: the requests to release that the bridge has not answered.
-    """
-
-    def __init__(self, world: BridgedWorld, number: int, consumer: int) -> None:
-        self._world, self._number, self._consumer = world, number, consumer
-        self.releases: list[tuple[frozenset[TopicPartition], Callable[[], None]]] = []
-
-    def grant(self, grants: Iterable[Grant]) -> None:
-        given = {one.tp: (one.epoch, one.offset) for one in grants}
-        self._tell(lambda now: bridge.Granted(now, self._consumer, given))
-
-    def withdraw(self, tps: Iterable[TopicPartition]) -> None:
-        gone = frozenset(tps)
-        self.releases = [(left, done) for left, done in self.releases if not left <= gone]
-        self._tell(lambda now: bridge.Withdrawn(now, self._consumer, gone))
-
-    def ask_release(self, tps: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        asked = frozenset(tps)
-        self.releases.append((asked, done))
-        self._tell(lambda now: bridge.ReleaseAsked(now, self._consumer, asked))
-
-    def positions(self, which: CommitScope) -> dict[TopicPartition, Position]:
-        held = self._world.bridge_state(self._number).held
-        return {
-            tp: Position(one.epoch, one.offset)
-            for tp, one in held.items()
-            if one.consumer == self._consumer and one.offset is not None
-        }
-
-    def explain(self, idle_reason: str, shortfall: str) -> None:
-        """Do nothing: no user reads the reason here."""
-
-    def fail(self, error: Exception) -> None:
-        """Do nothing: no user catches the error here."""
-
-    def end(self, error: ZkConsumerError) -> None:
-        """Do nothing: `withdraw` has been called."""
-
-    def returned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Answer the requests whose partitions have all returned."""
-        ready = [done for asked, done in self.releases if asked <= partitions]
-        self.releases = [one for one in self.releases if not one[0] <= partitions]
-        for done in ready:
-            done()
-
-    def _tell(self, event: Callable[[float], bridge.Event]) -> None:
-        self._world.tell(self._number, event)
-
-
 class BridgeConsumer(SimMember):
     """A consumer of a bridge: a production member whose stream is the bridge."""
 
@@ -149,7 +95,12 @@ class BridgeConsumer(SimMember):
         on_transition: Callable[..., None],
     ) -> None:
         self._world, self._where = world, where
-        self.lending = LendingStreams(world, *where)
+        number, consumer = where
+        self.lending = BridgeStream(
+            consumer,
+            post=lambda event: world.tell(number, event),
+            held=lambda: world.bridge_state(number).held,
+        )
         super().__init__(settings, on_transition)
 
     def _sinks(self) -> PartitionSinks:
