@@ -89,8 +89,7 @@ def judge(
         ),
     ] = None,
     challenge: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="One challenge; default: all, until one fails."),
+        str | None, typer.Option(metavar="NAME", help="One challenge; else all, until one fails.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the challenges.")] = False,
     ladder: Annotated[
@@ -103,13 +102,10 @@ def judge(
     ] = False,
     sandbox: Annotated[
         bool,
-        typer.Option(
-            "--sandbox", help="Run the program on a real ZooKeeper and broker, in a fixed course."
-        ),
+        typer.Option("--sandbox", help="Run the program in a fixed course on real servers."),
     ] = False,
     examples: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Copy the example programs into a directory."),
+        Path | None, typer.Option(metavar="DIR", help="Copy the example programs into a directory.")
     ] = None,
     messages: Annotated[
         bool, typer.Option("--messages", help="Print the JSON Schemas of the messages.")
