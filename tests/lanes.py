@@ -774,6 +774,11 @@ SINGLE_TESTS = (
         ),
     ),
     *_later(
+        "Builds a site and searches in a browser, in up to 30 s a case. "
+        "tests/lab/test_counterexamples.py searches without a browser.",
+        "tests/lab/test_site.py::test_the_site_finds_a_counterexample",
+    ),
+    *_later(
         "Takes 3 to 5 s in a browser. tests/lab/test_engine.py performs the same commands without "
         "one.",
         "tests/lab/test_page.py::test_protocols_side_by_side",

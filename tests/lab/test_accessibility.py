@@ -84,7 +84,7 @@ def test_panels_menus_and_dialogs(lab: LabProcess, open_page: Open, axe: str) ->
     one.page.locator("[data-member='0'] .head").click()
     assert violations(one, axe) == [], "menu"
     one.keys("Escape")
-    for key in "wte?":
+    for key in "wtbe?":
         one.keys(key)
         one.has("dialog[open]", 1)
         assert violations(one, axe) == [], key

@@ -27,6 +27,7 @@ from zkconsumer.lab.runs import open_scenario
 from zkconsumer.lab.site import WEB, build, modules, player, recorded, unpack_runtime, write_modules
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.sim.scenarios import SCENARIOS
+from zkconsumer.sim.weakened import SWITCHES, Weakness
 
 Open = Callable[..., LabPage]
 SLOW_MS = 120_000
@@ -234,3 +235,16 @@ def test_the_page_lists_all_its_scripts() -> None:
     """`index.html` lists all scripts of the page; both exports inline the scripts of this list."""
     scripts = {str(path.relative_to(WEB))[:-3] for path in WEB.rglob("*.js")}
     assert scripts == {*modules(), "start", "worker"}
+
+
+@pytest.mark.parametrize("switch", SWITCHES, ids=lambda one: one.name)
+def test_the_site_finds_a_counterexample(site: str, open_page: Open, switch: Weakness) -> None:
+    """Without a server, the page searches with the weakened part until it shows what breaks."""
+    one = open_page().go(site, limit_ms=SLOW_MS)
+    one.keys("b")
+    dialog = one.page.get_by_role("dialog")
+    dialog.get_by_role("checkbox", name="no lease:").uncheck()
+    dialog.get_by_role("checkbox", name=f"{switch.name}:").check()
+    dialog.get_by_role("button", name="search").click()
+    expect(one.page.locator("p.said")).to_contain_text("Broken: ", timeout=SLOW_MS)
+    expect(one.page.locator(".toast")).to_contain_text("chosen moves were shortened to")
