@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab.counterexamples import search
 from zkconsumer.lab.engine import Engine
+from zkconsumer.lab.famous import FAMOUS
 from zkconsumer.lab.questions import QUANTITIES, parse_question
 from zkconsumer.lab.worlds import parse_world
 from zkconsumer.member import phases, session
@@ -120,3 +123,14 @@ def test_worlds_without_a_search(world: dict[str, Any], said: str) -> None:
     (error,) = Engine().command({"do": "search", "world": world})
     assert error["event"] == "error"
     assert said in error["text"]
+
+
+@pytest.mark.parametrize("famous", FAMOUS, ids=lambda one: one.title)
+def test_famous_runs(famous: Any) -> None:
+    """Each famous run opens, and a run with a question breaks what it asks."""
+    given: dict[str, Any] = dict(parse_qsl(famous.address))
+    world = json.loads(given.pop("world", "{}"))
+    do = {"do": "tour"} if "tour" in given else {"do": "open", "world": world}
+    opened, frames, *_ = Engine().command({**do, **given})
+    assert opened["event"] == "run", opened
+    assert bool(broken(frames["frames"])) == bool(world)

@@ -26,10 +26,12 @@ Each command returns the event `error` if it is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
 from zkconsumer.lab.camera import COUNTERS
 from zkconsumer.lab.counterexamples import MAX_SCHEDULES, Search, search
+from zkconsumer.lab.famous import FAMOUS
 from zkconsumer.lab.questions import NUMBERS, QUANTITIES
 from zkconsumer.lab.recorded import play
 from zkconsumer.lab.runs import Run, ZooKeeperStage, new_stage, open_scenario, open_world
@@ -144,6 +146,7 @@ class Engine:
                 "protocols": list(COMPARED),
                 "worlds": list(WORLDS),
                 "script": DEFAULT_SCRIPT,
+                "famous": [asdict(one) for one in FAMOUS],
                 "weaknesses": [
                     {"name": one.name, "what": one.what, "who": one.who, "breaks": one.breaks}
                     for one in SWITCHES

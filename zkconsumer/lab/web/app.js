@@ -715,7 +715,7 @@ class App extends Component {
       case "world":
         return html`<${WorldDialog} catalogue=${catalogue} open=${(world) => this.openWorld(world)} close=${close} />`;
       case "library":
-        return html`<${LibraryDialog} catalogue=${catalogue} tour=${(name) => this.tour(name)} scenario=${(name) => this.openScenario(name)} close=${close} />`;
+        return html`<${LibraryDialog} catalogue=${catalogue} tour=${(name) => this.tour(name)} scenario=${(name) => this.openScenario(name)} open=${(address) => (location.hash = address)} close=${close} />`;
       case "compare":
         return html`<${CompareDialog} catalogue=${catalogue} given=${this.state.comparison} open=${(given) => this.compare(given)} close=${close} />`;
       case "search":

@@ -53,11 +53,13 @@ const WORLD_WORDS = {
   "classic-cooperative": "coordinator, classic, cooperative (cooperative-sticky)", consumer: "coordinator, KIP-848 (consumer)",
 };
 
-export function LibraryDialog({ catalogue, tour, scenario, close }) {
+export function LibraryDialog({ catalogue, tour, scenario, open, close }) {
   const card = (one) => html`<li><button onClick=${() => tour(one.name)}>${one.lesson ? `${one.lesson} ` : ""}${one.title}</button></li>`;
   return html`<${Dialog} title="Tours and scenarios" close=${close}>
     <h3>The ten lessons</h3><ol class="cards">${catalogue.tours.filter((one) => one.lesson).map(card)}</ol>
     <h3>More tours</h3><ul class="cards">${catalogue.tours.filter((one) => !one.lesson).map(card)}</ul>
+    <h3>Famous runs</h3><ul class="stories famous">${catalogue.famous.map((one) => html`<li><button onClick=${() => open(one.address)}><b>${one.title}</b> ${one.text}</button>
+      <a href=${one.url} target="_blank" rel="noreferrer">report: ${one.report}</a></li>`)}</ul>
     <h3>What happens when …</h3><ul class="stories">${catalogue.scenarios.map((one) => html`<li><button onClick=${() => scenario(one.name)}><b>${one.title}</b> ${one.lesson}</button></li>`)}</ul>
   </${Dialog}>`;
 }
