@@ -60,6 +60,7 @@ def test_every_codec(
         }
 
 
+@pytest.mark.real("a fake broker has no log cleaner")
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_compacted_topics(
     cluster: Sandbox, unique: Callable[[str], str], settings: ReadSettings, codec: str
