@@ -94,7 +94,7 @@ def judge(
     list_: Annotated[bool, typer.Option("--list", help="List the challenges.")] = False,
     ladder: Annotated[
         _LadderName,
-        typer.Option(help="Which kind of program is judged; with --challenge, its ladder."),
+        typer.Option(help="The challenges for members of this protocol."),
     ] = _LadderName.ZOOKEEPER,
     assignor: Annotated[
         bool,
@@ -153,11 +153,15 @@ def judge(
         first, count = (1, schedules) if seed is None else (seed, 1)
         docket = _Docket(_chosen(challenge, _ladder(kind)), first, count, seconds, schedule)
         judging = _judge_assignor if assignor else _judge
-        failure = judging(format_, program or [], docket)
-        if failure is not None:
-            if trace is not None:
-                _write_trace(trace, failure)
-            raise typer.Exit(Exit.FOUND)
+        _end(judging(format_, program or [], docket), trace)
+
+
+def _end(failure: Failure | None, trace: Path | None) -> None:
+    """Write the trace of a failure if it is wanted, and end the command with its exit code."""
+    if failure is not None:
+        if trace is not None:
+            _write_trace(trace, failure)
+        raise typer.Exit(Exit.FOUND)
 
 
 def _ladder(name: str) -> Ladder:
