@@ -250,7 +250,7 @@ SINGLE_TESTS = (
     ),
     *_later(
         "Hundreds of runs take minutes, and the mutants check a monitor whose code changes rarely. "
-        "The quick lane runs a fresh seed of each weather.",
+        "The quick lane runs two seeds of each weather.",
         "tests/sim/test_bridged.py::test_many_random_runs_keep_the_promises",
         "tests/sim/test_bridged.py::test_a_planted_fault_breaks_its_promise",
     ),

@@ -96,10 +96,10 @@ def test_a_rollback_gives_everything_back() -> None:
 
 @pytest.mark.parametrize("weather", list(Weather), ids=[one.name for one in Weather])
 def test_a_random_run_keeps_the_promises(weather: Weather) -> None:
-    """A fresh random run breaks no promise; the seed is in the message of a failure."""
-    seed = random.randrange(10**9)
-    result = run(Decisions(random.Random(seed)), weather)
-    assert result.violation is None, (seed, weather)
+    """Two runs with known seeds break no promise; `test_many_random_runs` draws fresh seeds."""
+    for seed in (0, 1):
+        result = run(Decisions(random.Random(seed)), weather)
+        assert result.violation is None, (seed, weather)
 
 
 @pytest.mark.parametrize("weather", list(Weather), ids=[one.name for one in Weather])
