@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -31,8 +32,8 @@ Event: TypeAlias = Any  # Any: numba has no types
 # Plain Python parses smaller responses in some milliseconds, and needs less memory.
 LOADED_FROM: Final = 64 * 1024
 
-# How long a large response waits, in seconds, until the loops are loaded from numba's cache. The
-# import of numba takes half a second of processor time, and longer on a busy machine.
+# How long large responses wait altogether, in seconds, until the loops are loaded from numba's
+# cache. The import of numba takes half a second of processor time, and longer on a busy machine.
 LOADING_LIMIT_S: Final = 1.0
 
 
@@ -68,9 +69,10 @@ def engine_for(size: int) -> ParserEngine:
     """Return the engine for a response with `size` bytes of records.
 
     The second response of at least `LOADED_FROM` bytes makes a thread load or compile the loops.
-    The first one does not, because the thread would delay the first message. A large response waits
-    up to `LOADING_LIMIT_S` seconds for loops of the cache. The plain engine parses small responses
-    meanwhile, and large ones after this time or while the loops are compiled.
+    The first one does not, because the thread would delay the first message. From then on, large
+    responses wait for loops of the cache, but altogether at most `LOADING_LIMIT_S` seconds. The
+    plain engine parses small responses meanwhile, and large ones after this time or while the loops
+    are compiled.
     """
     if compiled_engine.cache_info().currsize:
         return compiled_engine()
@@ -86,8 +88,14 @@ def _from_cache() -> ParserEngine:
     While numba is imported, plain Python would compete with the import for Python's global lock,
     and both would take longer than one after the other.
     """
-    _is_decided.wait(LOADING_LIMIT_S)
+    _is_decided.wait(max(0.0, _waits_until() - time.monotonic()))
     return compiled_engine() if compiled_engine.cache_info().currsize else plain_engine()
+
+
+@cache
+def _waits_until() -> float:
+    """Return the monotonic time until which large responses wait; the first call determines it."""
+    return time.monotonic() + LOADING_LIMIT_S
 
 
 # The numbers of the large responses of this process, from 0.
