@@ -400,9 +400,9 @@ def test_the_precedence() -> None:
 
 
 def test_the_calls(stage: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Python program on the page runs unchanged, except for names."""
+    """The last Python program on the page runs unchanged, except for names."""
     at_rest(stage)
-    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    *_, program = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     # The page is a file of this repository.
     exec(compile(stage.real(program), "operators.md", "exec"), {})
     said = capsys.readouterr().out

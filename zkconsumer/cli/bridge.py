@@ -114,7 +114,7 @@ def run(
     read every partition, too, as soon as the brokers notice that the bridge is gone: end the bridge
     with `finish` or `rollback` instead.
 
-    Example: zkconsumer bridge billing -z zk1:2181/kafka --bootstrap broker1:9092
+    Example: zkconsumer bridge run billing -z zk1:2181/kafka --bootstrap broker1:9092
     """
     name = common.group(group)
     wanted = _share(share)
@@ -241,7 +241,7 @@ class _Shown:
 @app.command("status")
 @operator()
 def status(common: Common, *, group: OneGroup = None, bootstrap: Bootstrap = None) -> None:
-    """Show both halves of a group: each partition, its side, its member and its offsets.
+    """Show each partition with its side, its member and its offsets.
 
     Example: zkconsumer bridge status billing -z zk1:2181/kafka
     """
@@ -305,7 +305,9 @@ def pause(common: Common, *, group: OneGroup = None) -> None:
 @app.command("resume")
 @operator()
 def resume(common: Common, *, group: OneGroup = None) -> None:
-    """Let the bridge divide the partitions again, after `pause`, `finish` or `rollback`.
+    """Let the bridge divide the partitions again.
+
+    It ends the effect of `pause`, `finish` and `rollback`.
 
     Example: zkconsumer bridge resume billing
     """
@@ -317,7 +319,9 @@ def resume(common: Common, *, group: OneGroup = None) -> None:
 @app.command("finish")
 @operator()
 def finish(common: Common, *, group: OneGroup = None) -> None:
-    """End the bridge as soon as no old member is left; the brokers' group then is an ordinary one.
+    """End the bridge as soon as no old member is left.
+
+    The brokers' group is an ordinary one then.
 
     Example: zkconsumer bridge finish billing
     """
@@ -329,7 +333,9 @@ def finish(common: Common, *, group: OneGroup = None) -> None:
 @app.command("rollback")
 @operator()
 def rollback(common: Common, *, group: OneGroup = None) -> None:
-    """Give all partitions back to the old side, and end when the last new member has left.
+    """Give all partitions back to the old side.
+
+    The bridge ends when the last new member has left.
 
     Example: zkconsumer bridge rollback billing
     """
