@@ -1183,7 +1183,11 @@ class World:
                     yield self._given_up_at(who)
             silent = silent or link.session in self.zookeeper.sessions
         if silent:  # a session whose client is gone ends only by its timeout
-            yield self.now + self.plan.session_s / 2
+            yield self.next_look_at_sessions()
+
+    def next_look_at_sessions(self) -> float:
+        """Return when to look next whether a session whose client is gone has expired."""
+        return self.now + self.plan.session_s / 2
 
     def drop(self, who: int) -> None:
         """Break a member's connection: requests and replies are lost, and the member has not

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor
+from math import floor, inf
 from typing import Any, Self
 
 from zkconsumer.protocol import requests as rq
@@ -279,6 +279,10 @@ class SimZooKeeper(Ensemble):
         ends = (it.expires_at(self._tick_s) for it in self._sessions.values())
         self._first_expiry = min(ends, default=0.0)
         return over
+
+    def next_expiry(self) -> float:
+        """Return the earliest time at which a session expires that is not heard again."""
+        return min((it.expires_at(self._tick_s) for it in self._sessions.values()), default=inf)
 
     def regain_quorum(self) -> None:
         """Elect a leader, which restarts all sessions' timers at the next `tick`."""

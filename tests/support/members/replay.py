@@ -364,14 +364,13 @@ class Replay:
         for handed in record.handed():
             overlaps = False
             for tp, token, offset in handed.messages:
-                moment = grants.last_moment(tp, token, handed.t)
-                if moment is None:
+                granted = grants.last_moment(tp, token, handed.t)
+                if granted is None:
                     raise InvariantViolation("I3", f"{record.name} was never granted {tp}:{offset}")
-                is_forced = forced.get(token, moment) < moment
-                moment = min(moment, forced.get(token, moment))
+                moment = min(granted, forced.get(token, granted))
                 message = Delivered(moment, who, tp, offset, token)
-                if moment < handed.t and self._came_late(record, handed.t, message):
-                    overlaps |= not is_forced
+                if moment < handed.t and self._came_late(record, handed.t, message, granted):
+                    overlaps |= moment == granted
                 yield moment, lambda message=message: self._delivered(message)
             if overlaps:
                 self._excuse(record, overlapping, who)
@@ -380,13 +379,17 @@ class Replay:
         self._write_up_to(message.epoch)
         self.monitor.delivered(self, message)
 
-    def _came_late(self, record: Record, t: float, message: Delivered) -> bool:
-        """Record a message that was logged too late, and whether a newer owner had begun."""
+    def _came_late(self, record: Record, t: float, message: Delivered, granted: float) -> bool:
+        """Record a message that was logged too late, and whether a newer owner had begun.
+
+        A member whose session another client has ended may deliver while it knows nothing of this
+        and its lease lasts: until `granted`.
+        """
         tp, late_s = message.tp, t - message.now
         later = (first for token, first in self._firsts[tp].items() if token > message.epoch)
         overlap_s = max(0.0, t - min(later, default=t))
         self.late.append(Late(t, record.name, tp, message.offset, late_s, overlap_s))
-        if late_s > LATE_S and not record.stood_still(message.now, t):
+        if t - granted > LATE_S and not record.stood_still(granted, t):
             self._doubt(tp, "I3", f"{record.name} was given {tp} {late_s:.3f} s after its end")
         return overlap_s > 0
 

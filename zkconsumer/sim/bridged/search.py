@@ -15,6 +15,7 @@ from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.sim.bridged.monitor import BridgeMonitor, both_sides_settle
 from zkconsumer.sim.bridged.world import BridgedWorld, Plan
 from zkconsumer.sim.coordinated.world import LATENCY_S
+from zkconsumer.sim.jvm_member import JvmMember
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, one_of
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.random_search import heal
@@ -38,6 +39,9 @@ EVENTS = 10
 
 REST_S = 900.0
 """Virtual seconds in which both sides must settle after the last fault."""
+
+LEAVING_S = 15.0
+"""Virtual seconds in which a new member leaves, or is removed by the coordinator."""
 
 CHECK_INTERVAL_S = 2.0
 """Interval, in virtual seconds, at which a run checks whether both sides have settled."""
@@ -160,6 +164,8 @@ class _Course:
     def end(self) -> None:
         """End all faults, and make sure that a bridge and a member live."""
         world = self._world
+        # Who is about to leave does not count, and must not be told to go on.
+        world.run(LEAVING_S, self._choose)
         world.order_all_to_continue()
         heal(world.old, lambda below: below - 1)
         alive = [one for one in range(world.plan.bridges) if world.bridge_lives(one)]
@@ -177,11 +183,14 @@ class _Course:
     def rest(self) -> None:
         """Wait until both sides have settled, and stay settled after another message."""
         world, deadline = self._world, self._world.now + REST_S
-        for _ in range(2):
-            while not world.settled() and world.now < deadline:
-                world.run(CHECK_INTERVAL_S, self._choose)
-            world.produce()
-            world.run(CHECK_INTERVAL_S, self._choose)
+        self._settle(deadline)
+        world.produce()
+        world.run(CHECK_INTERVAL_S, self._choose)
+        self._settle(deadline)
+
+    def _settle(self, deadline: float) -> None:
+        while not self._world.settled() and self._world.now < deadline:
+            self._world.run(CHECK_INTERVAL_S, self._choose)
 
 
 # ---- events --------------------------------------------------------------------------------------
@@ -194,8 +203,15 @@ def _acts(world: BridgedWorld, who: int) -> bool:
 
 def _of_old_members(world: BridgedWorld) -> list[Event]:
     found = [("old leaves", who) for who in range(world.plan.old) if _acts(world, who)]
-    links = world.old.links[: world.plan.old]
-    return found + [("old starts again", who) for who, one in enumerate(links) if one.dead]
+    dead = [who for who in range(world.plan.old) if world.old.links[who].dead]
+    return found + [("old starts again", who) for who in dead if _may_start_again(world, who)]
+
+
+def _may_start_again(world: BridgedWorld, who: int) -> bool:
+    """Return whether an old member may start again. A simulated JVM member waits until its session
+    has ended, because it takes the registration of its old process for its own."""
+    is_jvm = isinstance(world.old.members[who], JvmMember)
+    return not is_jvm or world.old.links[who].session not in world.old.zookeeper.sessions
 
 
 def _of_new_members(world: BridgedWorld) -> list[Event]:

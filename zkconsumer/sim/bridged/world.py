@@ -126,6 +126,10 @@ class CommitAnswer:
         self.set_result(None)
 
 
+LOOK_S = 0.1
+"""The shortest time, in virtual seconds, between two looks at the sessions of gone clients."""
+
+
 class OldSide(MixedWorld):
     """The world of ZooKeeper, with the bridges' consumers as its last members."""
 
@@ -147,6 +151,11 @@ class OldSide(MixedWorld):
         if where is None:
             return super().new_member(who)
         return BridgeConsumer(self._settings(who), self._world, where, self._transition)
+
+    def next_look_at_sessions(self) -> float:
+        """Return when the next session expires. A time relative to now would never come, because
+        the moves of the other side let time pass, too."""
+        return max(self.now + LOOK_S, self.zookeeper.next_expiry())
 
     def _settings(self, number: int) -> Settings:
         settings = super()._settings(number)
