@@ -395,12 +395,6 @@ SINGLE_TESTS = (
         "commands.",
         but=("[words0-json]", "[words1-yaml]", "[words2-csv]"),
     ),
-    Rule(
-        Lane.ALL,
-        "tests/brokers/test_tools.py::test_get_offset_shell",
-        "Each case starts a JVM three times. The normal lane runs it on the oldest broker.",
-        ("[3.9.1]",),
-    ),
     *_later(
         "The normal lane reads the older of these two brokers.",
         "tests/consumer/test_stream_brokers.py::test_old_brokers_are_read[0.9.0.1]",
@@ -1091,6 +1085,68 @@ RULES: tuple[Rule, ...] = (
         "rarely.",
     ),
     # ---- the lab --------------------------------------------------------------------------------
+    Rule(
+        Lane.ALL,
+        "tests/brokers/test_fake_like_real.py",
+        "Starts five servers. The brokers' tests run on fake brokers, too, and "
+        "tests/zk/contract on fake ZooKeepers.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/sandbox/test_servers.py::test_ensemble_survives_its_leader",
+        "Starts four servers. tests/sim/test_replicas_like_real.py runs a real ensemble.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/sandbox/test_servers.py::test_port_taken_while_starting",
+        "Starts two servers. test_port_in_use takes the port before the start.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/zk/test_lost_data.py::test_an_outage_ends_no_session",
+        "Starts three servers. integration/test_restarts.py::test_zookeeper_restarts keeps a "
+        "member's session over an outage.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/zk/test_lost_data.py::test_an_edit_in_data_that_were_restored",
+        "Starts four servers. The other tests of this file empty a server.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/sandbox/test_classdata.py",
+        "Starts three JVMs. tests/sandbox/test_servers.py starts a server with the classes of the "
+        "one before.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/brokers/test_tools.py::test_get_offset_shell",
+        "Starts a JVM for each call of the old tool. test_log_ends_and_times compares the same "
+        "offsets with the broker's.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/mixed/test_kafka_offsets.py",
+        "Starts a broker and a JVM member. integration/test_kafka_offsets.py compares the offsets "
+        "that both kinds of members store.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/spark/test_tables.py::test_zookeeper_restarts",
+        "Starts two servers. The other tests of this file follow a group whose znodes cannot be "
+        "read for a while.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/zkreleases/test_groups.py",
+        "Starts a ZooKeeper 3.4.6 and a broker. tests/mixed runs a whole group on this release, "
+        "and tests/zk/contract sends each request to it.",
+    ),
+    Rule(
+        Lane.ALL,
+        "tests/faults/test_client_death.py::test_a_credential_that_is_refused_from_now_on",
+        "Starts four servers. test_a_login_that_breaks_off ends the client in the same way.",
+    ),
     Rule(
         Lane.ALL,
         "tests/lab/test_accessibility.py::test_recorded_runs",
