@@ -846,7 +846,6 @@ RULES: tuple[Rule, ...] = (
     Rule(Lane.NORMAL, "tests/integration", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/mixed", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/sandbox", STARTS_SERVERS),
-    Rule(Lane.NORMAL, "tests/zkreleases", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/cli", STARTS_PROCESSES),
     Rule(Lane.NORMAL, "tests/consumer/test_stream_brokers.py", STARTS_SERVERS),
     Rule(Lane.NORMAL, "tests/consumer/test_timeouts.py", STARTS_SERVERS),

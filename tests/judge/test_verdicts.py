@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from zkconsumer.cli import app
 from zkconsumer.cli.schema import schemas
 from zkconsumer.judge.challenges import CHALLENGES
-from zkconsumer.judge.judging import GroupScore, Verdict
+from zkconsumer.judge.judging import GroupScore, Verdict, shortened
 from zkconsumer.judge.ladders import court
 from zkconsumer.judge.process import ProcessProgram
 from zkconsumer.judge.program import LocalProgram, Program
@@ -234,3 +234,17 @@ def test_wrong_usage(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["judge", *words])
         assert result.exit_code == 2
         assert said in result.output
+
+
+def test_a_story_that_repeats_itself_is_shortened() -> None:
+    """Of what follows the last announcement, a story has the beginning and the end."""
+    lines = ["1.000  ---- g_0 starts", "once", "2.000  ---- all faults end"]
+    many = [str(number) for number in range(100)]
+    found = shortened(lines + many)
+    assert found[:3] == lines
+    assert found[3:] == [
+        *many[:20],
+        "… 60 lines are left out; --trace writes all of them",
+        *many[80:],
+    ]
+    assert shortened(lines + many[:40]) == lines + many[:40]

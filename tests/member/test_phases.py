@@ -159,8 +159,7 @@ def test_a_group_that_changes_all_the_time_may_call_the_listener_again() -> None
 
 
 def test_one_function_assigns_phases() -> None:
-    """Only `enter` gives a member's state another phase, except in weakened members. The later
-    protocols, in `later` and in the judge, have states of their own."""
+    """Only `enter` gives a member's state another phase; other kinds of members are left out."""
     found = [
         f"{path.relative_to(ROOT)}:{call.lineno}"
         for path in sorted((ROOT / "zkconsumer").rglob("*.py"))

@@ -63,7 +63,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     cls=_DefaultRun,
-    help="Let old and new consumers share one group while it moves from ZooKeeper to Kafka.",
+    help="Let old and new consumers share one group while it moves from ZooKeeper to Kafka.\n\n"
+    "Experimental: `zkconsumer docs migrating` says what was tried, and which fault is known.",
 )
 
 Bootstrap = Annotated[

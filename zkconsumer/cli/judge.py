@@ -148,7 +148,7 @@ def judge(
     elif list_:
         _list(format_, _ladder(kind))
     elif sandbox:
-        _judge_really(program or [])
+        _judge_really(program or [], kind)
     else:
         first, count = (1, schedules) if seed is None else (seed, 1)
         docket = _Docket(_chosen(challenge, _ladder(kind)), first, count, seconds, schedule)
@@ -271,12 +271,21 @@ def _judge_assignor(format_: Format, words: Sequence[str], docket: _Docket) -> F
     return verdict.failure
 
 
-def _judge_really(words: Sequence[str]) -> None:
-    """Run the program on real servers, and say which promise it breaks, if it breaks one."""
+def _judge_really(words: Sequence[str], kind: str) -> None:
+    """Run the program on real servers, and say which promise it breaks, if it breaks one.
+
+    Raises ConfigError if it is no member of a group in ZooKeeper.
+    """
     from zkconsumer.judge.process import ProcessProgram
     from zkconsumer.judge.real import MEMBERS, judge
     from zkconsumer.sim.scenarios import names_of
 
+    if kind != _LadderName.ZOOKEEPER.value:
+        raise ConfigError(
+            "the course on real servers is for members of groups in ZooKeeper",
+            where="--sandbox",
+            remedy="leave out --sandbox, or --ladder and --assignor",
+        )
     with _command(words) as command, ExitStack() as stack:
         make = partial(ProcessProgram, command=command)
         programs = [stack.enter_context(make(name)) for name in names_of(MEMBERS)]

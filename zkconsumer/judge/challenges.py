@@ -129,8 +129,9 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             statement="Your member is in a group with silent members, which claim nothing. Claim "
             "exactly the partitions that the range assignor gives your threads, and deliver them.",
             lesson="Nobody tells a member what it gets: all members compute the same assignment, "
-            "or two of them claim one partition. JVM members sort thread ids by UTF-16 units.",
-            partitions=9,
+            "or two of them claim one partition. They sort thread ids, and not consumer ids, as "
+            "Java sorts strings.",
+            partitions=12,
             length=60,
             over=rules.has_its_share,
             prepare=rules.register_peers,

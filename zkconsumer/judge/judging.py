@@ -20,7 +20,7 @@ from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.kernel.search import Decisions, Result, SearchResult, shrunk
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import InvariantViolation
-from zkconsumer.trace.story import story
+from zkconsumer.trace.story import ANNOUNCED, story
 
 EXHAUSTIVE_S = 3.0
 """Seconds of the wall clock for which the first actions are tried in every order, after the random
@@ -28,6 +28,9 @@ schedules."""
 
 SHRINK_S = 6.0
 """Seconds of the wall clock for which a failing schedule is shrunk."""
+
+LONGEST_TAIL = 40
+"""Lines of a story after its last announcement. A group that never settles repeats itself."""
 
 CHECKED_AGAIN = 5
 """One in CHECKED_AGAIN schedules is repeated from the `reset`, to compare the answers."""
@@ -303,9 +306,20 @@ class Court(ABC, Generic[C, S]):
         entries: list[JsonObject],
     ) -> Failure:
         names, root = self.names()
-        lines = tuple(story(entries, names, root=root))
+        lines = tuple(shortened(list(story(entries, names, root=root))))
         return Failure(seed, violation, schedule, actions, lines, tuple(entries))
 
 
 def _written(form: str, numbers: Sequence[int]) -> str:
     return f"{form}={'.'.join(map(str, numbers))}"
+
+
+def shortened(lines: list[str]) -> list[str]:
+    """Leave out the middle of what happens after a story's last announcement, if it is long."""
+    begin = max((at + 1 for at, line in enumerate(lines) if ANNOUNCED in line), default=0)
+    left_out = len(lines) - begin - LONGEST_TAIL
+    if left_out <= 0:
+        return lines
+    middle = begin + LONGEST_TAIL // 2
+    note = f"… {left_out} lines are left out; --trace writes all of them"
+    return [*lines[:middle], note, *lines[middle + left_out :]]

@@ -189,7 +189,8 @@ class ProcessProgram(Program):
         assert process.stderr is not None
         errors = self._errors
         while line := process.stderr.readline(MAX_LINE_BYTES):
-            if text := line.decode(errors="replace").strip():
+            text = line.decode(errors="replace").strip()
+            if text.strip("^~ "):  # a traceback marks a part of its line with these characters
                 errors.append(text[:SHOWN])
 
     def memory(self) -> int:

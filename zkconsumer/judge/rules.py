@@ -53,9 +53,9 @@ def create_some_parents(world: JudgedWorld) -> None:
         world.zookeeper.write(rq.Create(path))
 
 
-PEERS = (("\uff11", 1), ("\U0001f600", 2), ("10", 1), ("0-a", 1))
-"""Suffixes and streams of the silent peers of the challenge `range`. Java sorts the emoji
-U+1F600 before the full-width digit U+FF11, because it compares UTF-16 units."""
+PEERS = (("0!", 1), ("\U0001f600", 2), ("10", 1), ("0-a", 1))
+"""Suffixes and streams of the silent peers of the challenge `range`. The thread `g_0!-0` is before
+`g_0-0`, although the consumer `g_0!` is after `g_0`."""
 
 
 def _peers(world: JudgedWorld) -> dict[str, dict[str, int]]:

@@ -142,6 +142,8 @@ def _spelled(value: Mapping[str, Json]) -> str:
 Entry = dict[str, Json]
 WIDTH = 13  # characters of a column: the longest phase and a space
 NOT_THERE = " "
+ANNOUNCED = "  ---- "
+"""What stands between the time and the text of an announcement."""
 
 
 class Lanes:
@@ -189,7 +191,7 @@ class Lanes:
         match entry:
             case {"scene": text} | {"note": text}:
                 yield ""
-                yield escaped(f"{entry['t']:9.3f}  ---- {text}")
+                yield escaped(f"{entry['t']:9.3f}{ANNOUNCED}{text}")
             case {"event": event, "commands": commands}:
                 yield from self._step(entry, event, commands)
             case {"phase": phase, "text": text}:
