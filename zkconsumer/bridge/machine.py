@@ -28,9 +28,9 @@ from dataclasses import replace
 
 from zkconsumer.bridge import shares
 from zkconsumer.bridge.state import (
-    Commit,
-    Committed,
-    Ended,
+    BridgeEnded,
+    CommitEnded,
+    CommitToZooKeeper,
     Event,
     Goal,
     GoalChanged,
@@ -76,7 +76,7 @@ def step(state: State, event: ev.Event) -> Step:
     result = then(result, lambda s: _advance(s, event.now))
     # The membership acts on what has just been decided, for instance to join again.
     after, commands = then(result, lambda s: _in_brokers_group(s, ev.Tick(event.now)))
-    return after, (*commands, Ended(after.ended)) if after.ended else commands
+    return after, (*commands, BridgeEnded(after.ended)) if after.ended else commands
 
 
 def is_over(state: State) -> bool:
@@ -295,7 +295,7 @@ def _committed(state: State, event: Event) -> State:
     If ZooKeeper has refused it, the consumer commits again before it releases the partitions. A JVM
     member that has read the offset before then redelivers messages.
     """
-    assert isinstance(event, Committed)
+    assert isinstance(event, CommitEnded)
     held = {
         tp: replace(one, stored=Stored.YES)
         if one.stored is Stored.SENT and one.consumer == event.consumer
@@ -324,7 +324,7 @@ HANDLERS: Mapping[type[Event], Callable[[State, Event], State]] = {
     Granted: _granted,
     ReleaseAsked: _release_asked,
     Withdrawn: _withdrawn,
-    Committed: _committed,
+    CommitEnded: _committed,
     LeaseChanged: _lease_changed,
     GroupSeen: _group_seen,
     GoalChanged: _goal_changed,
@@ -515,7 +515,7 @@ def _store_in_zookeeper(state: State, leaving: Mapping[TopicPartition, Held]) ->
         elif one.stored is Stored.NO:
             held[tp] = replace(one, stored=Stored.SENT)
             offsets.setdefault(one.consumer, {})[tp] = one.offset
-    commits = tuple(Commit(number, found) for number, found in offsets.items())
+    commits = tuple(CommitToZooKeeper(number, found) for number, found in offsets.items())
     return replace(state, held=held), commits
 
 

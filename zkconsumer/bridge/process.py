@@ -228,20 +228,20 @@ class BridgeProcess:
             case bridge.Return(number, partitions):
                 if number in self._consumers:
                     self._consumers[number].stream.returned(partitions)
-            case bridge.Commit(number, offsets):
+            case bridge.CommitToZooKeeper(number, offsets):
                 self._commit(number, offsets)
             case bridge.RunConsumers(numbers):
                 self._run_consumers(numbers)
             case bridge.RemoveMembers():
                 self._remove_members()
-            case bridge.Ended(reason):
+            case bridge.BridgeEnded(reason):
                 logger.info("bridge of %s ends: %s", self.state.settings.group, reason)
 
     def _commit(self, number: int, offsets: Mapping[TopicPartition, int]) -> None:
         thread = self._consumers[number].member.thread
         assert thread is not None
         answer = thread.commit(CommitRequested(0, offsets))
-        answer.add_done_callback(lambda _: self.post(lambda now: bridge.Committed(now, number)))
+        answer.add_done_callback(lambda _: self.post(lambda now: bridge.CommitEnded(now, number)))
 
     def _run_consumers(self, numbers: frozenset[int]) -> None:
         for number in sorted(self._consumers.keys() - numbers):

@@ -258,8 +258,8 @@ class Withdrawn(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed(Event):
-    """The consumer's answer to `Commit`: the offsets are stored, or ZooKeeper has refused them."""
+class CommitEnded(Event):
+    """The consumer's answer to `CommitToZooKeeper`: the offsets are stored or refused."""
 
     consumer: int
 
@@ -299,8 +299,8 @@ class Return(ev.Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit(ev.Command):
-    """Let a consumer commit these offsets to ZooKeeper now; `Committed` follows."""
+class CommitToZooKeeper(ev.Command):
+    """Let a consumer commit these offsets to ZooKeeper now; `CommitEnded` follows."""
 
     consumer: int
     offsets: Mapping[TopicPartition, int]
@@ -319,7 +319,7 @@ class RemoveMembers(ev.Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(ev.Command):
+class BridgeEnded(ev.Command):
     """The bridge has ended; `reason` says why."""
 
     reason: str

@@ -200,7 +200,7 @@ class BridgeMonitor:
         assert self.world is not None
         if isinstance(command, bridge.RunConsumers) and self.rules(self.world):
             consumers_change_last.check(self.world, number, command.consumers)
-        if isinstance(command, bridge.Ended):
+        if isinstance(command, bridge.BridgeEnded):
             only_a_dead_bridge_is_replaced.check(self.world, number)
 
     def new_delivered(self, message: Delivered) -> None:

@@ -120,7 +120,7 @@ class CommitAnswer:
 
     def set_result(self, result: None, /) -> None:
         number, consumer = self._where
-        self._world.tell(number, lambda now: bridge.Committed(now, consumer))
+        self._world.tell(number, lambda now: bridge.CommitEnded(now, consumer))
 
     def set_exception(self, error: Exception, /) -> None:
         self.set_result(None)
@@ -457,7 +457,7 @@ class BridgedWorld:
         match command:
             case bridge.Return(consumer, partitions):
                 self.consumer(number, consumer).lending.returned(partitions)
-            case bridge.Commit(consumer, offsets):
+            case bridge.CommitToZooKeeper(consumer, offsets):
                 answer = CommitAnswer(self, (number, consumer))
                 request = CommitRequested(0, offsets, cast("Future[None]", answer))
                 self.consumer(number, consumer).post(request)
@@ -467,7 +467,7 @@ class BridgedWorld:
                 for who in range(self.plan.bridges, len(self.new.members)):
                     if self.new.members[who].state.member:
                         self.new.remove(who)
-            case bridge.Ended():
+            case bridge.BridgeEnded():
                 self.running[number] = frozenset()
 
     def may_start(self, number: int) -> bool:
