@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zkconsumer.cli.options import Connection, operator
-from zkconsumer.errors import ConfigError, require
+from zkconsumer.errors import ConfigError, ZkConsumerError, require
+
+if TYPE_CHECKING:
+    from zkconsumer.cli.top_app import Top
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -46,15 +49,26 @@ def top(
     from zkconsumer.cli.top_app import Top
     from zkconsumer.cli.top_feed import Feed
 
-    signal.signal(signal.SIGINT, _interrupt)
-    fault = Top(Feed(connection, interval_s=interval), has_terminal=sys.stdin.isatty).run()
+    view = Top(Feed(connection, interval_s=interval), has_terminal=sys.stdin.isatty)
+    fault = asyncio.run(_shown(view))
     if fault is not None:
         raise fault
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise KeyboardInterrupt. asyncio would replace Python's own handler by one that does not.
+async def _shown(view: Top) -> ZkConsumerError | None:
+    """Show the view until it ends, and return its fault; raise KeyboardInterrupt after SIGINT.
 
-    On the terminal of the full-screen view, Ctrl-C is a key.
+    The event loop handles the signal. An exception that a signal handler raises is lost if it comes
+    in a destructor. On the terminal of the full-screen view, Ctrl-C is a key.
     """
-    raise KeyboardInterrupt
+    interrupted = asyncio.Event()
+
+    def interrupt() -> None:
+        interrupted.set()
+        view.exit()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
+    fault = await view.run_async()
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    return fault
