@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from support.wait import LIMIT_S, wait_for
 
 from zkconsumer.bridge.process import BridgeProcess, halves, new_process
 from zkconsumer.bridge.state import Goal
@@ -19,7 +19,6 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zk.client import ZooKeeperClient
 
-LIMIT_S = 60.0
 GROUP, TOPIC, PARTITIONS = "billing", "pay", 4
 
 
@@ -46,13 +45,6 @@ class Readings:
         """Return the partitions that a side has read since the last `forget_sides`."""
         with self._lock:
             return set(self.sides[side])
-
-
-def _eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -165,7 +157,7 @@ def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) 
         stack.enter_context(_running(scene.produce))
         old = stack.enter_context(ExitStack())
         old.enter_context(_running(scene.old))
-        _eventually(lambda: readings.read_by("old") == every, "the old member reads everything")
+        wait_for(lambda: readings.read_by("old") == every, "the old member reads everything")
         connection = stack.enter_context(ZooKeeperClient(scene.config))
         process = scene.process(connection)
         ended: list[str] = []
@@ -173,24 +165,24 @@ def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) 
         thread.start()
         stack.callback(thread.join)
         stack.callback(process.stop)
-        _eventually(lambda: process.state.leads, "the bridge leads")
+        wait_for(lambda: process.state.leads, "the bridge leads")
         new = stack.enter_context(ExitStack())
         new.enter_context(_running(scene.new))
-        _eventually(lambda: len(readings.read_by("new")) == 2, "both sides share")
+        wait_for(lambda: len(readings.read_by("new")) == 2, "both sides share")
         shown = halves(connection, scene.config, None)
         assert sorted(one.side for one in shown) == ["new", "new", "old", "old"]
         old.close()
-        _eventually(lambda: readings.read_by("new") == every, "the new member reads everything")
+        wait_for(lambda: readings.read_by("new") == every, "the new member reads everything")
         readings.forget_sides()
         old.enter_context(_running(scene.old))
-        _eventually(lambda: len(readings.read_by("old")) == 2, "the old member gets its share")
+        wait_for(lambda: len(readings.read_by("old")) == 2, "the old member gets its share")
         process.stop(Goal.ROLLBACK)
-        _eventually(lambda: readings.read_by("old") == every, "the old member reads everything")
+        wait_for(lambda: readings.read_by("old") == every, "the old member reads everything")
         new.close()
         thread.join(LIMIT_S)
         assert ended == ["it has left the brokers' group"]
         last = scene.sent
-        _eventually(lambda: len(readings.counts) >= last, "every message is read")
+        wait_for(lambda: len(readings.counts) >= last, "every message is read")
     assert {number for number, count in readings.counts.items() if count > 1} == set()
 
 
@@ -200,7 +192,7 @@ def test_a_bridge_does_not_follow() -> None:
         stack.enter_context(_running(scene.produce))
         stack.enter_context(_running(scene.old))
         stack.enter_context(_running(scene.new))
-        _eventually(lambda: len(scene.readings.read_by("new")) > 0, "the new member reads")
+        wait_for(lambda: len(scene.readings.read_by("new")) > 0, "the new member reads")
         connection = stack.enter_context(ZooKeeperClient(scene.config))
         with pytest.raises(RefusedError, match="already has 1 members") as found:
             scene.process(connection)

@@ -168,11 +168,11 @@ class GroupAdmin:
     def __init__(self, settings: Settings, group: str) -> None:
         self._settings, self._group = settings, group
 
-    def describe(self, limit_s: float = REQUEST_S) -> wire.DescribedGroup:
+    def describe(self, limit_s: float = REQUEST_S) -> wire.GroupDescription:
         """Return the group as its coordinator describes it. Raises FetchError."""
         with self._coordinator(limit_s) as connection:
             body = requests.members_request(self._group)
-            return wire.DescribedGroup(connection.ask(requests.DESCRIBE_GROUPS, body, limit_s))
+            return wire.GroupDescription(connection.ask(requests.DESCRIBE_GROUPS, body, limit_s))
 
     def remove(self, members: list[str], limit_s: float = REQUEST_S) -> None:
         """Remove these members; each joins again when it learns of it. Raises FetchError."""

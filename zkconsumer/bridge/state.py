@@ -251,7 +251,7 @@ class ReleaseAsked(Event):
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn(Event):
-    """A consumer does not own these partitions any more, or does so no longer for the new side."""
+    """A consumer has lost these partitions, or has released them to the old side."""
 
     consumer: int
     partitions: frozenset[TopicPartition]

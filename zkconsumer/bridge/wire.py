@@ -221,7 +221,7 @@ _READERS: Mapping[type[msg.Request], Callable[[int, FieldReader], msg.Response]]
 # ---- members -------------------------------------------------------------------------------------
 
 
-class DescribedGroup:
+class GroupDescription:
     """A group as its coordinator describes it (DescribeGroups, version 0).
 
     Attributes:

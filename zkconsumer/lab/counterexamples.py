@@ -250,7 +250,7 @@ class _Probe:
             perform(action)
         except InvariantViolation:
             raise
-        except Exception as error:  # a weakened member's thread would crash
+        except Exception as error:  # a weakened member may raise anything, which is the finding
             why = promises.every_event_is_handled.reason(error) or ""
             raise promises.every_event_is_handled.broken(why) from error
 
