@@ -17,7 +17,7 @@ from typing import Final
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from zkconsumer.config.kafka_properties import BY_BOTH, BY_LIBRDKAFKA, PREFIX, REFUSED
+from zkconsumer.config.kafka_properties import ALWAYS_REFUSED, BY_BOTH, BY_LIBRDKAFKA, PREFIX
 from zkconsumer.config.property_types import (
     DerivedDefault,
     Integer,
@@ -116,7 +116,7 @@ def _python_default(row: Setting) -> str:
 
 def _kafka_section() -> tuple[str, ...]:
     reasons: dict[tuple[str, str], list[str]] = {}
-    for name, refusal in REFUSED.items():
+    for name, refusal in ALWAYS_REFUSED.items():
         reasons.setdefault(refusal, []).append(f"`{name}`")
     return (
         "",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.logged import logged
 
 import zkconsumer
-from zkconsumer.config.kafka_properties import REFUSED
+from zkconsumer.config.kafka_properties import ALWAYS_REFUSED
 from zkconsumer.config.properties_file import parse_properties
 from zkconsumer.config.settings import (
     NO_EFFECT,
@@ -530,7 +530,7 @@ def test_librdkafka_s_properties_are_passed_on(tmp_path: Path) -> None:
     assert ConnectionConfig.from_properties(NEEDED, file).kafka["security.protocol"] == "SSL"
 
 
-@pytest.mark.parametrize("name", [*REFUSED, "error_cb", "on_commit"])
+@pytest.mark.parametrize("name", [*ALWAYS_REFUSED, "error_cb", "on_commit"])
 def test_librdkafka_s_properties_that_break_a_promise(name: str, tmp_path: Path) -> None:
     """If a property is refused, ConfigError has the reason and the place, wherever it is set."""
     file = tmp_path / "c.properties"

@@ -25,7 +25,7 @@ def test_a_watch_that_fires_during_a_claim_causes_another_claim() -> None:
 
 
 def test_an_abandoned_operation_sends_nothing_more() -> None:
-    """A claim stops when the id znode is lost, because a read-back would miss later writes."""
+    """After its id znode is lost, a claim sends nothing: the read-back would not see it."""
     member = member_in(Phase.CLAIMING)
     claim = member.state.op
     assert claim is not None
@@ -81,7 +81,7 @@ def test_a_topic_that_is_deleted_while_the_group_is_read_is_not_taken_up_again()
 
 @pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.COMMITTING, Phase.RELEASING])
 def test_an_interrupted_revocation_gives_a_new_token(phase: Phase) -> None:
-    """If a revocation is interrupted and the partition assigned here again, its token changes."""
+    """If a revocation is interrupted and the member gets the partition again, its token changes."""
     member = member_in(phase)
     old = dict(member.state.owned)
     member.send(ev.Suspended)
@@ -93,7 +93,7 @@ def test_an_interrupted_revocation_gives_a_new_token(phase: Phase) -> None:
 
 
 def test_a_reading_ends_the_wait_for_the_watch_of_a_nudge() -> None:
-    """If the watch after a nudge was lost, a deleted id znode is still registered at once."""
+    """If the watch after a nudge was lost, the member registers at once if its id is deleted."""
     # 1. A nudge deletes and creates the id znode. 2. The connection breaks, so the watch event of
     # the nudge is lost. 3. The member reads the group. 4. Another client deletes the id znode.
     member = Member(nudge_s=2.0, retries=1, backoff_s=1.0)

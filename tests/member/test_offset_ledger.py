@@ -323,7 +323,7 @@ def test_the_ledger_keeps_its_rules_against_a_model(steps: list[tuple[str, int]]
 
 @given(OFFSETS, OFFSETS)
 def test_a_foreign_offset_that_was_left_was_higher(ours: int, theirs: int) -> None:
-    """The higher of both offsets stays, and another client's higher offset is reported."""
+    """The higher of the two offsets stays, and another client's higher offset is reported."""
     znode = Znode()
     znode.write(0)
     owner = Owner(znode)
@@ -362,7 +362,7 @@ def in_kafka(offset: int, metadata: str = "", *, value: int | None = None) -> Le
 def test_where_reading_begins(
     storage: Storage, zookeeper: int | None, kafka: int | None, start: int | None
 ) -> None:
-    """Dual commit starts reading at the higher offset, `kafka` at Kafka's offset if it exists."""
+    """Dual commit starts reading at the higher offset, `kafka` at Kafka's, or else ZooKeeper's."""
     stored = StoredOffset(zookeeper, None if zookeeper is None else 0)
     noted = None if kafka is None else OffsetAndMetadata(kafka)
     assert starting_offset(storage, stored, noted, EPOCH)[1] == start

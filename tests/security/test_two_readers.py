@@ -16,7 +16,7 @@ from support.kafka.secure_brokers import STORE_PASSWORD, SecureBroker, pkcs12_of
 from support.wait import LIMIT_S
 
 from zkconsumer import ConfigError, ConsumerConfig, ConsumerConnector
-from zkconsumer.config.kafka_properties import BY_BOTH, BY_LIBRDKAFKA, REFUSED
+from zkconsumer.config.kafka_properties import ALWAYS_REFUSED, BY_BOTH, BY_LIBRDKAFKA
 from zkconsumer.kafka.client_settings import Brokers, broker_settings, fetch_settings
 from zkconsumer.kafka.columns.fetcher import RecordFetcher
 from zkconsumer.kafka.fetcher import Fetcher, FetchFaultKind
@@ -54,7 +54,7 @@ def librdkafka_s_properties() -> set[str]:
 
 def test_each_property_of_librdkafka_is_in_one_table() -> None:
     """The three tables contain each property of the installed librdkafka once, and no other one."""
-    tables = [set(BY_BOTH), set(BY_LIBRDKAFKA), set(REFUSED)]
+    tables = [set(BY_BOTH), set(BY_LIBRDKAFKA), set(ALWAYS_REFUSED)]
     known = [name for table in tables for name in table]
     assert len(known) == len(set(known))
     # `KafkaProperties` refuses all callbacks; confluent-kafka adds `oauth_cb`, and librdkafka does

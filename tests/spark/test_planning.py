@@ -130,7 +130,7 @@ def test_no_task_has_more_than_its_maximum(
 
 
 def test_a_token_is_part_of_the_checkpoint() -> None:
-    """Ranges with tokens survive the checkpoint, also as a repetition; others keep their form."""
+    """The checkpoint keeps tokens, also those of a repeated batch; other ranges keep their form."""
     one, other = OffsetRange("t", 0, 5, 9, 1 << 40), OffsetRange("t", 1, 3, 3, 7)
     found = to_offset([one, other])
     assert found == {"t": {"0": [5, 9, 0, 1 << 40], "1": [3, 3, 0, 7]}}
@@ -161,7 +161,7 @@ def test_a_batch_waits_for_its_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
 @STURDY
 @given(SIZES, WANTED)
 def test_only_small_ranges_share(sizes: dict[TopicPartition, int], wanted: int | None) -> None:
-    """Only small ranges share a task, whose size hardly exceeds the shared size."""
+    """Only small ranges share a task, whose size is less than twice the shared size."""
     for task in tasks(ranges_of(sizes), min_partitions=wanted):
         if len(task) > 1:
             assert all(one.size < SHARED_TASK for one in task)
@@ -214,7 +214,7 @@ def test_a_rewind_changes_the_text_of_the_offset() -> None:
 
 
 def test_only_a_limited_batch_has_a_backlog() -> None:
-    """A batch has a backlog behind its ranges only if `maxOffsetsPerTrigger` limits it."""
+    """A batch leaves messages beyond its ranges only if `maxOffsetsPerTrigger` limits it."""
     given = {"zookeeper": "unused:2181", "subscribe": "a"}
     limited = {**given, "maxOffsetsPerTrigger": "100"}
     ranges = [OffsetRange("a", number, 0, 33) for number in range(3)]

@@ -9,8 +9,8 @@ differences:
 - Burrow sees every commit. The old consumer writes an offset to ZooKeeper only if it has changed,
   so repeated commits of one offset look like no commits. A partition with an owner is therefore
   STALLED, and a partition without an owner is STOPPED.
-- A new window holds only one commit. A period without commits therefore counts only if it is longer
-  than the longest normal period between two commits of the group.
+- A new window holds one commit, so there is no interval to compare a pause with. A pause therefore
+  counts only if it is longer than the longest normal interval between two commits of the group.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from zkconsumer.protocol.model import ConsumerId, OffsetAndMetadata, ThreadId, T
 from zkconsumer.zk.client import ZooKeeperClient
 
 FEW: Final = 50
-"""The maximum lag about which a tool asks whether it consists of transaction markers. A longer lag
-has messages: each transaction has one marker for each partition."""
+"""The maximum lag about which a tool asks whether it consists of transaction markers. In a
+longer lag a tool expects messages: each marker ends a transaction, and a transaction has some."""
 
 MOST_TAILS: Final = 1000
 """The maximum number of partitions of such a question. The brokers return 4 KB of each, and other
@@ -86,11 +86,11 @@ class PartitionLag:
         log: start and end of the log, or a string that says why they are unknown.
         fault: what is wrong with the owner znode, or why this client may not read it, or "".
         consumer: the consumer id that the owner znode names; None if there is no owner znode.
-        remark: why JVM members cannot read the offset in ZooKeeper, although it is plainly a
-            number; or that its znode is empty.
+        remark: a note on the offset in ZooKeeper: JVM members cannot read it, although it is
+            plainly a number, or its znode is empty.
         is_read: whether no message is left, although the lag is not 0: only transaction markers lie
             between the offset and the end of the log. JVM members cannot move over them.
-        moved: the store whose offset has moved last between two readings, if exactly one has.
+        moved: the only store whose offset changed, by the last two readings that show a change.
     """
 
     topic: str
@@ -145,8 +145,8 @@ class PartitionLag:
 
     @property
     def rule(self) -> str:
-        """The rule that has chosen between two different offsets: "moved", "larger", or "" if there
-        are no two."""
+        """The rule that has chosen between two different offsets: "moved", "larger", or "" if they
+        do not differ."""
         return ("moved" if self.moved else "larger") if self.differing else ""
 
     @property
@@ -285,7 +285,10 @@ def _tail(one: PartitionLag) -> tuple[int, int] | None:
 def _without_messages(
     brokers: Brokers, tails: Mapping[tuple[int, int], Collection[TopicPartition]], limit_s: float
 ) -> dict[tuple[TopicPartition, int, int], bool]:
-    """Ask for one tail of each partition; groups with other offsets are asked about later."""
+    """Ask for one tail of each partition: the messages from a committed offset to the log's end.
+
+    Groups with another offset of the partition are asked about in a later reading.
+    """
     asked: dict[TopicPartition, tuple[int, int]] = {}
     for tail, partitions in tails.items():
         for tp in partitions:
@@ -543,7 +546,7 @@ def idle_groups(
 
 
 def _last_use_ms(image: GroupImage) -> float:
-    """Return the time of the last commit, or of the group's creation; never, if it is in use.
+    """Return the time of the last commit, or of the group's creation; infinity if it is in use.
 
     Each write to a foreign znode counts as a commit.
     """

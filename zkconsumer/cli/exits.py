@@ -20,6 +20,16 @@ class Exit(IntEnum):
 
     FOUND is not 1: Python exits with 1 after an unexpected error, and a probe must distinguish a
     finding from a failure.
+
+    Attributes:
+        OK: the command succeeded, and a check found no problem.
+        FAILED: the command failed, or its result is incomplete.
+        USAGE: wrong usage or wrong configuration.
+        UNREACHABLE: ZooKeeper cannot be reached, or the chroot does not exist.
+        REFUSED: a safety check refused the change; nothing was written.
+        IN_PART: the change was applied in part.
+        FOUND: the check ran, and it found a problem.
+        INTERRUPTED: Ctrl-C interrupted the command.
     """
 
     OK = 0

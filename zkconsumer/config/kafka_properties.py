@@ -6,8 +6,8 @@ one of three tables:
 - `BY_BOTH`: librdkafka and the columnar reader honour the property in the same way.
 - `BY_LIBRDKAFKA`: only librdkafka honours the property. With `fetch.engine=auto` librdkafka then
   reads, and `fetch.engine=columns` refuses the property by its name.
-- `REFUSED`: zkconsumer refuses the property, because it would break a guarantee or has no effect on
-  a consumer.
+- `ALWAYS_REFUSED`: zkconsumer refuses the property, because it would break a guarantee or has no
+  effect on a consumer.
 
 A property that is in none of the tables counts as one that only librdkafka honours: librdkafka
 checks its name and value when the first broker client is made.
@@ -108,7 +108,7 @@ BY_LIBRDKAFKA: Final = frozenset(
 )
 """The properties that only librdkafka honours."""
 
-REFUSED: Final[Mapping[str, Refusal]] = {
+ALWAYS_REFUSED: Final[Mapping[str, Refusal]] = {
     **_each(
         "bootstrap.servers metadata.broker.list",
         "zkconsumer finds the brokers in ZooKeeper",
@@ -276,7 +276,7 @@ def _check(name: object, value: object) -> None:
             where=PREFIX + "*",
             remedy="use librdkafka's name",
         )
-    refused = REFUSED.get(name)
+    refused = ALWAYS_REFUSED.get(name)
     if refused is None and name != "oauth_cb" and (name.endswith("_cb") or name == "on_commit"):
         refused = _CALLBACK
     if refused is not None:

@@ -383,9 +383,9 @@ class ConsumerConfig(ConnectionConfig):
             seconds, default: 60.0)
         queued_max_message_chunks: A stream prefetches at most this number times
             fetch.message.max.bytes, in bytes. (queued.max.message.chunks; default: 2)
-        rebalance_max_retries: The number of failed attempts to claim a partition after which the
-            blocking owner is reported. zkconsumer keeps retrying; the JVM gives up.
-            (rebalance.max.retries; default: 4)
+        rebalance_max_retries: A JVM member gives up after this number of attempts to claim a
+            partition. zkconsumer keeps retrying, and reports the blocking owner after this number
+            times the back-off. (rebalance.max.retries; default: 4)
         rebalance_backoff_s: The maximum back-off before the next attempt to claim a partition that
             another member owns. (rebalance.backoff.ms; in seconds, default: the value of
             zookeeper_sync_time_s)
@@ -509,8 +509,8 @@ class ConsumerConfig(ConnectionConfig):
         "rebalance.max.retries",
         Integer(1),
         4,
-        "The number of failed attempts to claim a partition after which the blocking owner is"
-        " reported. zkconsumer keeps retrying; the JVM gives up.",
+        "A JVM member gives up after this number of attempts to claim a partition. zkconsumer keeps"
+        " retrying, and reports the blocking owner after this number times the back-off.",
     )
     rebalance_backoff_s: float = setting(
         "rebalance.backoff.ms",

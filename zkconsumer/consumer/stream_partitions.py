@@ -23,8 +23,8 @@ In every interleaving at least one side sees the other:
 - INSPECT finds no unfinished message. Then MARK has not happened yet, so the CONFIRM after MARK
   reads `granted = False`, and the message is not handed out. The member's thread answers the
   request itself.
-- INSPECT finds an unfinished message. Then FINISH has not happened yet, so the LOOK after FINISH
-  comes after REQUEST, too, and finds the request. The user's thread answers it.
+- INSPECT finds an unfinished message. Then FINISH has not happened yet. So LOOK, which
+  follows FINISH, also follows REQUEST, and finds the request. The user's thread answers it.
 - Both sides see the other, in the order REVOKE, REQUEST, FINISH, LOOK, INSPECT. Each request has
   one token, and the thread that takes the token answers.
 
@@ -179,7 +179,7 @@ class GrantedPartition:
         self.tp = grant.tp
         self.epoch = grant.epoch
         self.session = grant.session
-        self.granted = True  # the member's thread sets it to False, once
+        self.granted = True  # set to False once, by the member's thread or `seek`
         self.start = grant.offset
         self.last: HasOffset | None = None
         self.unfinished: HasOffset | None = None
@@ -245,7 +245,7 @@ class StreamPartitions:
         self.closed = False
         self.failure: ZkConsumerError | None = None  # the error that ended the member
         self.idle_reason = ""
-        self.shortfall = ""  # why the thread lacks some of its partitions, if it will last
+        self.shortfall = ""  # why the thread lacks some of its partitions; "" if it soon has them
         # Threads hold this lock while they change `_wanted`. The lock is reentrant, because a
         # signal handler may pause or seek while the interrupted thread holds the lock.
         self._writing = threading.RLock()
@@ -292,7 +292,8 @@ class StreamPartitions:
         `withdraw`.
 
         A partition that is withdrawn and granted again under the same ownership continues at
-        another offset, and the user may still hold a message of the former grant.
+        another offset, and the user may still hold a message of the former grant. So the request
+        also waits for that message.
         """
         with self._writing:
             states = [self._wanted[tp] for tp in tps if tp in self._wanted]
@@ -324,7 +325,7 @@ class StreamPartitions:
         if self.closed:
             return
         self.failure = error
-        self._failures.append(error)  # before `closed`: see `Stream._wait_for_messages`
+        self._failures.append(error)  # before `closed`: see `StreamReader._wait_for_messages`
         self.close()
 
     def close(self) -> None:
@@ -403,7 +404,7 @@ class StreamPartitions:
         while self._releases:
             try:
                 self._releases.popleft().answer()
-            except IndexError:  # a second thread uses the stream; see `Stream.wait`
+            except IndexError:  # a second thread uses the stream; see `StreamReader.wait`
                 break
         if self._failures:
             self.has_changed = True  # `raise_failure` ends this call; the next call continues
@@ -419,7 +420,7 @@ class StreamPartitions:
         raise error
 
     def recheck_releases(self) -> None:
-        """Answer the release requests whose last unfinished message CONFIRM has dropped.
+        """Answer release requests after CONFIRM has dropped their last unfinished message.
 
         1. MARK marks a message. 2. The member's thread revokes the partition (REVOKE, REQUEST) and
         finds the message unfinished (INSPECT). 3. CONFIRM drops the message. The user then has no

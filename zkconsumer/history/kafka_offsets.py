@@ -2,15 +2,18 @@
 
     past = read_past_in_kafka(find_replicas(["/var/lib/kafka"]), at_ms=at_ms)
 
-The broker's cleaner rewrites a log from its beginning up to some offset, and removes each record
-whose key has a later record there. If a record of a partition's offset is left, the cleaner has
-therefore removed no later record of this offset: it would have removed the earlier one, too. So the
-history of an offset is complete from its first record that is left. Before this record the offset
-is unknown, unless no record at all is missing in the log up to the moment.
+"The moment" is the time that the caller asks for. A "commit" is a record that stores a group's
+offset of a partition; all commits of this offset have the same key.
 
-Offsets may also be missing because a segment is lost or damaged. Above the place that the cleaner
-has reached, each missing offset means that. An offset of a group is then unknown from the loss to
-its next record. Without the cleaner's checkpoint, an offset that is missing within a segment proves
+The broker's cleaner rewrites a log from its beginning up to some place, and removes each record
+whose key has a later record there. If it had removed a commit, it would also have removed all
+earlier commits of the same key. So the history of a group's offset is complete from the first
+commit that is left. Before this commit the offset is unknown, unless the log lacks no record at all
+up to the moment.
+
+Records may also be missing because a segment is lost or damaged. Above the place that the cleaner
+has reached, each missing record is such a loss. A group's offset is then unknown from the loss to
+its next commit. Without the cleaner's checkpoint, a record that is missing within a segment proves
 that the cleaner has been there, because nothing else rewrites a segment.
 
 Each replica is judged alone, because each broker cleans its own logs. A replica that ends before
@@ -169,7 +172,7 @@ class LogReplay:
                 yield one
 
     def _now_timed(self, until_ms: int) -> Iterator[OffsetChange]:
-        """Yield the changes without a time, which precede this time."""
+        """Yield the pending changes without a time: they happened before `until_ms`."""
         for one in self._untimed:
             yield one._replace(until_ms=max(until_ms, one.from_ms))
         self._untimed.clear()
@@ -234,7 +237,7 @@ class LogReplay:
 
     # ---- what is missing ---------------------------------------------------------------------
 
-    def lost(self) -> list[Gap]:
+    def unexplained_gaps(self) -> list[Gap]:
         """Return the gaps that the cleaner does not explain: a segment is lost or damaged."""
         inner = (one.end for one in self.gaps if one.is_inner and not one.is_damage)
         cleaned = self.replica.cleaned
@@ -251,7 +254,7 @@ class LogReplay:
     def problems(self) -> Iterator[Problem]:
         """Yield the damage and the losses of the files."""
         yield from self.replica.problems
-        for one in self.lost():
+        for one in self.unexplained_gaps():
             if not one.is_damage:
                 what = f"the records with offsets {one.first} to {one.end - 1} are missing"
                 yield Problem("missing", self.replica.name, 0, what, KAFKA)
@@ -298,10 +301,10 @@ def read_past_in_kafka(
     offsets: dict[str, dict[TopicPartition, KafkaCommit | str]] = {}
     ended: dict[str, set[TopicPartition]] = {}
     for some in views.values():
-        for (group, tp), past, is_over in _agreed(some):
+        for (group, tp), past, continues in _agreed(some):
             if past is not None:
                 offsets.setdefault(group, {})[tp] = past
-                if not is_over:
+                if not continues:
                     ended.setdefault(group, set()).add(tp)
     replays = [view.replay for some in views.values() for view in some]
     return PastKafkaOffsets(
@@ -316,12 +319,12 @@ def read_past_in_kafka(
 
 @dataclass
 class _Moment:
-    """The offsets at a moment by one replica.
+    """The offsets at the moment according to one replica.
 
     Attributes:
         last: the last change of each offset before the moment.
-        later: the first change of each offset after the moment; it ends the moment, even if the
-            clock of another broker gave a later change an earlier time.
+        later: the first change of each offset after the moment; no change of this
+            offset after it counts, even if another broker's clock gave it an earlier time.
         unsure: the offsets with a change whose time may be before or after the moment.
     """
 
@@ -344,12 +347,12 @@ class _Moment:
                 self.unsure.add(one.key)
             else:
                 self.last[one.key] = one
-        lost = [one.end for one in self.replay.lost() if one.before_ms <= self.at_ms]
+        lost = [one.end for one in self.replay.unexplained_gaps() if one.before_ms <= self.at_ms]
         self._lost = max(lost, default=0)
         self._is_complete = all(one.before_ms > self.at_ms for one in self.replay.gaps)
 
     @property
-    def is_over(self) -> bool:
+    def continues(self) -> bool:
         """Whether the log continues after the moment."""
         return self.replay.until_ms > self.at_ms
 
@@ -372,11 +375,12 @@ def _agreed(views: Sequence[_Moment]) -> Iterator[tuple[Key, PastInKafka, bool]]
     """Yield each offset at the moment, from the replicas of one partition of the topic, and whether
     a log continues after the moment.
 
-    A replica that ends before the moment lacks commits that a longer one may have lost.
+    A replica that ends before the moment lacks the newest commits, so it counts only if no other
+    replica is longer.
     """
     longest = max(one.replay.end for one in views)
-    counted = [one for one in views if one.is_over or one.replay.end == longest]
-    is_over = any(one.is_over for one in counted)
+    counted = [one for one in views if one.continues or one.replay.end == longest]
+    continues = any(one.continues for one in counted)
     keys = dict.fromkeys(
         key for one in views for some in (one.last, one.later, one.unsure) for key in some
     )
@@ -385,9 +389,9 @@ def _agreed(views: Sequence[_Moment]) -> Iterator[tuple[Key, PastInKafka, bool]]
         known = [one for one in answers if not isinstance(one, str)]
         if len({one and (one.offset, one.metadata, one.place) for one in known}) > 1:
             names = ", ".join(one.replay.replica.name for one in counted)
-            yield key, f"the replicas disagree: {names}", is_over
+            yield key, f"the replicas disagree: {names}", continues
         else:
-            yield key, known[0] if known else answers[0], is_over
+            yield key, known[0] if known else answers[0], continues
 
 
 # ---- commits as rows -----------------------------------------------------------------------------

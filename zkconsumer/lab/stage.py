@@ -1,6 +1,6 @@
 """What the runs of all protocols share: the moves so far, and a camera that makes frames of them.
 
-`lab.camera` describes pictures and frames.
+`lab.camera` describes pictures and frames, and has the camera of the ZooKeeper world.
 """
 
 from __future__ import annotations

@@ -2,16 +2,17 @@
 
 A JVM member whose rebalance failed `rebalance.max.retries` times stays registered and waits for a
 trigger that may never come. No member reads the partitions that are assigned to it, and no other
-member may claim them. This member looks for such an idle peer once this member has been settled for
-retries x back-off, and reports the peer if the next look finds the same partitions without an
-owner: while they change, the group is still settling. With `peers.nudge` this member also registers
-again, at most once a minute (a nudge), which makes every member of the group rebalance.
+member may claim them. After this member has been settled for retries x back-off, it looks for
+partitions without an owner. If the next look finds the same partitions, this member reports their
+idle peer. If it finds others, the group is still settling. With `peers.nudge` this member also
+registers again, at most once a minute (a nudge), which makes every member of the group rebalance.
 
 If another session owns a partition that is assigned to this member, this member reports the
 partition once, after the time in which a blocked JVM member gives up.
 
-With a report the member reads the whole group (`Diagnose`). The members of a large group report one
-after the other (`spread_s`), because their reads would otherwise delay what they wait for.
+When a member reports, it also reads the whole group (`Diagnose`). The members of a large group
+report one after the other (`spread_s`), because their reads would otherwise delay what they wait
+for.
 """
 
 from __future__ import annotations
@@ -89,18 +90,18 @@ def patience_s(state: State) -> float:
 
 
 SPREAD_READS_PER_S = 10_000
-"""The owner znodes that the members of one group read together in a second to diagnose it.
+"""How many owner znodes all members of a group together read in a second to diagnose the group.
 
-ZooKeeper and two cores serve five times as many.
+A ZooKeeper server on two cores serves five times as many.
 """
 
 
 def spread_s(state: State) -> float:
     """Return this member's delay, in seconds, before it reports and reads the whole group.
 
-    The delays of a group's members are spread evenly. 100 members of 20,000 partitions need 200 s;
-    groups that need less than a second do not wait. If the group settles meanwhile, nothing is left
-    to report.
+    The delays of a group's members are spread evenly. 100 members with 20,000 partitions spread
+    their reads over 200 s; groups that need less than a second do not wait. If the group settles
+    meanwhile, nothing is left to report.
     """
     if state.view is None:
         return 0.0
@@ -148,7 +149,7 @@ def _other_strategy(state: State, outcome: Claimed) -> str:
     """Return a text that says which strategy the owners follow; empty if it is this member's.
 
     An owner that still has to release partitions owns more than either strategy assigns to it. So
-    only an owner counts that owns exactly what the other strategy assigns to it.
+    an owner counts only if it owns exactly what the other strategy assigns to it.
     """
     view, settings = state.view, state.settings
     if view is None:
