@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from judge.examples import EXAMPLES, example
@@ -10,6 +11,7 @@ from judge.examples import EXAMPLES, example
 from zkconsumer.judge.challenges import CHALLENGES
 from zkconsumer.judge.ladders import AnyCourt, court
 from zkconsumer.judge.program import LocalProgram
+from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 
@@ -77,3 +79,31 @@ def test_the_late_commit_moves_an_offset_back() -> None:
     with court(CHALLENGES["zombie"], lambda one: LocalProgram(one, kind)) as bench:
         found = (broken(bench, seed) for seed in range(1, 20))
         assert {one.invariant for one in found if one is not None} == {"I8"}
+
+
+ORDERS: dict[str, Callable[[str], tuple[str | int, ...]]] = {
+    "by number": lambda thread: (thread.rpartition("-")[0], int(thread.rpartition("-")[2])),
+    "without case": lambda thread: (thread.lower(),),
+    "by consumer": lambda thread: (consumer_of(thread), thread),
+    "by letter": lambda thread: (thread.replace("é", "e"),),
+}
+"""Orders of thread ids that are not Java's order of strings."""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_another_order_fails_range(order: str) -> None:
+    """A member that sorts the thread ids otherwise than Java fails the challenge `range`."""
+    kind = example("solution").Solution
+
+    class Sorting(kind):  # type: ignore[misc, valid-type] # the example's class is loaded at run time
+        async def share(self, partitions: list[int]) -> dict[int, str]:
+            members = await self.members()
+            ids = [(f"{name}-{one}", name) for name in members for one in range(members[name])]
+            ids.sort(key=lambda one: ORDERS[order](one[0]))
+            each, more = divmod(len(partitions), len(ids))
+            owners = [one for at, one in enumerate(ids) for _ in range(each + (at < more))]
+            mine = zip(partitions, owners, strict=True)
+            return {number: thread for number, (thread, name) in mine if name == self.name}
+
+    with court(CHALLENGES["range"], lambda one: LocalProgram(one, Sorting)) as bench:
+        assert any(broken(bench, seed) is not None for seed in range(1, 25))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from zkconsumer.judge import rules
@@ -17,7 +18,7 @@ from zkconsumer.judge.world import Converged, JudgedWorld, Rule
 from zkconsumer.member.state import Settings
 from zkconsumer.sim import promises as of_members
 from zkconsumer.sim.kernel.promises import Promise
-from zkconsumer.sim.kernel.search import Decide
+from zkconsumer.sim.kernel.search import Decide, one_of
 from zkconsumer.sim.plan import Do, Plan
 
 Prepare = Callable[[JudgedWorld], None]
@@ -39,6 +40,8 @@ class MemberChallenge(Challenge):
         faults: the kinds of faults that a schedule may draw, and how often each may happen.
         replicas: the servers of ZooKeeper.
         length: how many actions happen before the faults end; a schedule draws half or all.
+        identities: suffixes of consumer ids with their numbers of streams; a schedule draws one for
+            its only member. If empty, the ids end with numbers, and members have one stream.
         oversleeps: whether in most schedules a frozen member freezes until its session has expired.
         over: says why a schedule is not over; None if it is.
         prepare: what happens before the first member joins.
@@ -53,6 +56,7 @@ class MemberChallenge(Challenge):
     faults: tuple[tuple[Do, int], ...] = ()
     replicas: int = 1
     length: int = 200
+    identities: tuple[tuple[str, int], ...] = ()
     oversleeps: bool = False
     over: Converged = rules.serves_all
     prepare: Prepare = _nothing
@@ -87,6 +91,7 @@ class Drawn:
 def draw(challenge: MemberChallenge, decide: Decide) -> Drawn:
     """Draw the world of a schedule."""
     least, most = challenge.programs
+    identity = one_of(challenge.identities, decide) if challenge.identities else None
     programs = least + decide(most - least + 1)
     kinds = [one for one in challenge.faults if decide(4)] or list(challenge.faults)
     plan = Plan(
@@ -97,15 +102,23 @@ def draw(challenge: MemberChallenge, decide: Decide) -> Drawn:
         replicas=challenge.replicas,
         repair_one_in=1 + decide(4),
         faults={do: 1 + decide(most) for do, most in kinds},
-        settings=_settings,
+        settings=partial(_settings, identity=identity),
     )
     length = challenge.length // 2 * (1 + decide(2))
     rarity, is_aimed = 3 + decide(8), decide(3) == 1
     return Drawn(plan, programs, length, rarity, is_aimed, challenge.oversleeps and decide(4) > 0)
 
 
-def _settings(one: Settings) -> Settings:
-    return replace(one, auto_commit_s=2.0)
+def _settings(one: Settings, identity: tuple[str, int] | None) -> Settings:
+    settings = replace(one, auto_commit_s=2.0)
+    if identity is None:
+        return settings
+    suffix, streams = identity
+    return replace(
+        settings,
+        consumer=f"{one.group}_{suffix}",
+        subscription=dict.fromkeys(one.subscription, streams),
+    )
 
 
 CHALLENGES: Final[dict[str, MemberChallenge]] = {
@@ -130,9 +143,10 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             "exactly the partitions that the range assignor gives your threads, and deliver them.",
             lesson="Nobody tells a member what it gets: all members compute the same assignment, "
             "or two of them claim one partition. They sort thread ids, and not consumer ids, as "
-            "Java sorts strings.",
+            "Java sorts strings: `Z` is before `a`, and `-10` before `-2`.",
             partitions=12,
             length=60,
+            identities=rules.IDENTITIES,
             over=rules.has_its_share,
             prepare=rules.register_peers,
         ),

@@ -209,8 +209,9 @@ class ProgramMember:
             return False
         if self.unfinished is not None:
             return True
-        is_behind = any(self.positions.get(one, 0) < end for one, end in enumerate(ends))
-        return is_behind and self._refused_poll != (self.at, ends)
+        if self._refused_poll == (self.at, ends):
+            return False
+        return any(self.positions.get(one, 0) < end for one, end in enumerate(ends))
 
     def poll(self, now: float, ends: tuple[int, ...]) -> tuple[int, int] | None:
         """Ask the program for the next message; return the partition and the offset, or None."""

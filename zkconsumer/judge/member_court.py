@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from zkconsumer.judge import exhaustive
 from zkconsumer.judge.challenges import Drawn, MemberChallenge, draw
 from zkconsumer.judge.judging import Court, GroupScore, silent
+from zkconsumer.judge.program import Program
 from zkconsumer.judge.world import JudgedWorld, JudgeMonitor, Scorer
 from zkconsumer.sim.kernel.aims import Aim
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result, SearchResult, judged, one_of
@@ -75,9 +76,12 @@ class MemberCourt(Court[MemberChallenge, GroupScore]):
 
     score = GroupScore
 
+    def __init__(self, challenge: MemberChallenge, programs: Sequence[Program]) -> None:
+        super().__init__(challenge, programs)
+        self._names: list[str] = []  # the members of the last schedule
+
     def names(self) -> tuple[list[str], str]:
-        one = self.challenge
-        return names_of(one.most + one.jvm + one.ours), ROOT
+        return self._names, ROOT
 
     def run(self, decide: Decisions, emit: Emit | None = None) -> tuple[Result, GroupScore]:
         """Run the schedule of these decisions, and record it with `emit`."""
@@ -94,6 +98,7 @@ class MemberCourt(Court[MemberChallenge, GroupScore]):
             programs=self.programs[:count],
             jvm=jvm,
         )
+        self._names = [one.name for one in world.members]
         challenge.prepare(world)
         recorder.begin(world)
         if emit is not None:
@@ -128,4 +133,5 @@ class MemberCourt(Court[MemberChallenge, GroupScore]):
         return exhaustive.numbered(self.challenge, self.programs, path)
 
     def retrace(self, numbers: Sequence[int], emit: Emit) -> InvariantViolation | None:
+        self._names = names_of(self.challenge.programs[0])
         return exhaustive.retrace(self.challenge, self.programs, numbers, emit)

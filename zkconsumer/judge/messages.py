@@ -24,6 +24,7 @@ from zkconsumer.judge.vocabulary import (
     check_fields,
     wrong,
 )
+from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.requests import Code, Node, Reply, Stat
@@ -190,6 +191,8 @@ def _single(message: Mapping[str, Json], line: bytes) -> Any:  # Any: the op has
     path = message.get("path")
     if not isinstance(path, str) or not path.startswith("/"):
         raise wrong(line, "has no path that starts with a slash")
+    if path != "/" and (fault := paths.znode_fault(path[1:])):
+        raise wrong(line, f"has a path that no znode can have ({fault})")
     return _MAKE[message["op"]](path, message)
 
 

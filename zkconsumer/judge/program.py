@@ -148,9 +148,13 @@ class Program(ABC):
         """End the program; the next message starts it again."""
 
 
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+"""`json.dumps` would make such an encoder for each message."""
+
+
 def encoded(message: JsonObject) -> bytes:
     """Return a message as a line."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return _encode(message).encode() + b"\n"
 
 
 def _text(answers: Answers) -> bytes:

@@ -53,15 +53,23 @@ def create_some_parents(world: JudgedWorld) -> None:
         world.zookeeper.write(rq.Create(path))
 
 
-PEERS = (("0!", 1), ("\U0001f600", 2), ("10", 1), ("0-a", 1))
-"""Suffixes and streams of the silent peers of the challenge `range`. The thread `g_0!-0` is before
-`g_0-0`, although the consumer `g_0!` is after `g_0`."""
+IDENTITIES = (("0", 1), ("2", 12), ("Z", 2), ("\u00e9", 1))
+"""Suffixes and streams of the judged member of the challenge `range`. The thread `g_2-10` is before
+`g_2-2`."""
+
+PEERS = (("{}!", 1), ("f", 2), ("{}-a", 1), ("10", 1), ("\ufb01", 1))
+"""Suffixes and streams of the silent peers of the challenge `range`; {} is the suffix of the judged
+member. The thread `g_0!-0` is before `g_0-0`, although the consumer `g_0!` is after `g_0`; `g_Z` is
+before `g_f`, `g_f` before `g_é`, and `g_10` before `g_2`. Java compares UTF-16 units. ZooKeeper
+refuses the characters for which this order differs from the order of code points."""
 
 
 def _peers(world: JudgedWorld) -> dict[str, dict[str, int]]:
     """Return the silent peers of a world: their number depends on the number of partitions."""
     count = 1 + len(world.log_end) % len(PEERS)
-    return {f"{world.GROUP}_{name}": {world.TOPIC: n} for name, n in PEERS[:count]}
+    name = world.members[0].name
+    own = name.removeprefix(f"{world.GROUP}_")
+    return {f"{world.GROUP}_{suffix.format(own)}": {world.TOPIC: n} for suffix, n in PEERS[:count]}
 
 
 def register_peers(world: JudgedWorld) -> None:

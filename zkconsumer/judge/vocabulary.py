@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Final, TypeAlias
 
 from zkconsumer.protocol.model import Json, JsonObject
@@ -57,6 +58,31 @@ _PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
 _MOST = 1e15
 """Upper bound of numbers, which excludes infinity."""
 
+Accepts: TypeAlias = Callable[[Json], bool]
+
+
+def _acceptor(schema: Schema) -> Accepts:
+    """Return the check of a schema; only the keywords that vocabularies use are known."""
+    if "enum" in schema:
+        values = schema["enum"]
+        return lambda value: value in values
+    names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    kinds = frozenset(kind for name in names for kind in _PYTHON[name])
+    if "minimum" in schema:
+        least = schema["minimum"]
+        return lambda value: type(value) in kinds and least <= value <= _MOST
+    inner = schema.get("items") or schema.get("additionalProperties")
+    if inner is None:
+        return lambda value: type(value) in kinds
+    accepts = _acceptor(inner)
+
+    def all_fit(value: Json) -> bool:
+        if type(value) not in kinds:
+            return False
+        return all(map(accepts, value.values() if isinstance(value, dict) else value))
+
+    return all_fit
+
 
 class Sender(Enum):
     """Who sends a message."""
@@ -73,6 +99,14 @@ class MessageField:
     means: str
     optional: bool = False
 
+    @cached_property
+    def accepts(self) -> Accepts:
+        """The function that returns whether a value fits the schema."""
+        return _acceptor(self.schema)
+
+
+Fields: TypeAlias = Mapping[str, MessageField]
+
 
 @dataclass(frozen=True)
 class Message:
@@ -80,7 +114,12 @@ class Message:
 
     sender: Sender
     means: str
-    fields: Mapping[str, MessageField]
+    fields: Fields
+
+    @cached_property
+    def all_fields(self) -> Fields:
+        """The fields with `type`."""
+        return {"type": MessageField(TEXT, "the type of the message"), **self.fields}
 
 
 NOW: Final = MessageField(SECONDS, "virtual seconds since the beginning of the schedule")
@@ -123,6 +162,10 @@ class Vocabulary:
         """Return the messages that one side sends, by their type."""
         return {name: one for name, one in self.types.items() if one.sender is sender}
 
+    @cached_property
+    def _answers(self) -> dict[str, Message]:
+        return self.of(Sender.PROGRAM)
+
     def schemas(self) -> JsonObject:
         """Return one JSON Schema for each sender's messages."""
         return {sender.value: self._schema(sender) for sender in Sender}
@@ -149,21 +192,20 @@ class Vocabulary:
     def parse_answer(self, line: bytes) -> JsonObject:
         """Return a program's message. Raises WrongMessageError."""
         try:
-            message = json.loads(line)
+            message = json.loads(line.decode())
         except (ValueError, RecursionError):
             raise wrong(line, "is not JSON") from None
         if not isinstance(message, dict):
             raise wrong(line, "is not a JSON object")
-        known = self.of(Sender.PROGRAM)
-        found = known.get(str(message.get("type")))
+        found = self._answers.get(str(message.get("type")))
         if found is None:
-            raise wrong(line, f"has no type of a program ({', '.join(known)})")
-        check_fields(line, message, {"type": MessageField(TEXT, ""), **found.fields})
+            raise wrong(line, f"has no type of a program ({', '.join(self._answers)})")
+        check_fields(line, message, found.all_fields)
         self.check(message, line)
         return message
 
 
-def check_fields(line: bytes, message: JsonObject, fields: Mapping[str, MessageField]) -> None:
+def check_fields(line: bytes, message: JsonObject, fields: Fields) -> None:
     """Check the names and values of a message's fields. Raises WrongMessageError."""
     for name in message:
         if name not in fields:
@@ -172,23 +214,8 @@ def check_fields(line: bytes, message: JsonObject, fields: Mapping[str, MessageF
         if name not in message:
             if not one.optional:
                 raise wrong(line, f"has no field {name!r}")
-        elif not _fits(message[name], one.schema):
+        elif not one.accepts(message[name]):
             raise wrong(line, f"has a wrong value in {name!r}")
-
-
-def _fits(value: Json, schema: Schema) -> bool:
-    """Return whether a value is valid; only the keywords that vocabularies use are known."""
-    if "enum" in schema:
-        return value in schema["enum"]
-    names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    kinds = tuple(kind for name in names for kind in _PYTHON[name])
-    if type(value) not in kinds:
-        return False
-    if "minimum" in schema:
-        return bool(schema["minimum"] <= value <= _MOST)
-    items = schema.get("items") or schema.get("additionalProperties")
-    inner = value.values() if isinstance(value, dict) else value
-    return items is None or all(_fits(one, items) for one in inner)
 
 
 def wrong(line: bytes, why: str) -> WrongMessageError:

@@ -73,7 +73,7 @@ class JudgedWorld(MixedWorld):
         return super()._copy_of(member)
 
     def _told(self, member: ProgramMember, phase: str, text: str) -> None:
-        who = int(member.name.rpartition("_")[2])
+        who = next(who for who, one in enumerate(self.members) if one is cast(SimMember, member))
         self.watcher.entered(self, who, phase, text)
 
     def program_member(self, who: int) -> ProgramMember:
@@ -81,10 +81,7 @@ class JudgedWorld(MixedWorld):
 
     def ends(self) -> tuple[int, ...]:
         """Return the end of each partition of the topic; a deleted topic has no partitions."""
-        if self.active_faults.topic_gone:
-            return ()
-        count = sum(tp.topic == self.TOPIC for tp in self.log_end)
-        return tuple(self.log_end[TopicPartition(self.TOPIC, one)] for one in range(count))
+        return () if self.active_faults.topic_gone else tuple(self.log_end.values())
 
     # ---- the users of programs -------------------------------------------------------------------
 

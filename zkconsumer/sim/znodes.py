@@ -7,13 +7,13 @@ servers.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Node, Reply, Stat
 
@@ -140,14 +140,9 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-_BAD_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
-_BAD_NAMES = frozenset({"", ".", ".."})
-
-
 def is_valid_path(path: str) -> bool:
     """Return whether ZooKeeper's `PathUtils.validatePath` accepts the path of a new znode."""
-    is_plain = path.startswith("/") and not _BAD_CHARACTER.search(path)
-    return is_plain and (path == "/" or _BAD_NAMES.isdisjoint(path[1:].split("/")))
+    return path == "/" or (path.startswith("/") and not paths.znode_fault(path[1:]))
 
 
 Acls = Mapping[str, Acl]

@@ -95,7 +95,7 @@ public class Naive {
         commit(); // stop the world: give everything back
         for (int one : positions.keySet()) ask(null, "delete", root + "/owners/" + topic + "/" + one);
         positions.clear();
-        threads.sort(null); // Java compares UTF-16 units
+        threads.sort(null);
         int each = partitions / threads.size(), more = partitions % threads.size();
         for (int at = 0; at < threads.size(); at++) {
             int first = each * at + Math.min(at, more), end = first + each + (at < more ? 1 : 0);

@@ -111,7 +111,7 @@ func (it *naive) assign(reply message) {
 		it.ask(nil, "delete", fmt.Sprintf("%s/owners/%s/%d", it.root, it.reset.Topic, partition), nil)
 	}
 	clear(it.positions)
-	sort.Strings(it.threads) // Go compares bytes, Java UTF-16 units
+	sort.Strings(it.threads)
 	each, more := len(partitions)/len(it.threads), len(partitions)%len(it.threads)
 	for at, thread := range it.threads {
 		first := each*at + min(at, more)

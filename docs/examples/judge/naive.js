@@ -64,7 +64,7 @@ class Naive {
     for (const partition of this.positions.keys())
       this.ask(null, "delete", `${this.root}/owners/${this.topic}/${partition}`);
     this.positions.clear();
-    this.threads.sort(); // JavaScript compares UTF-16 units, as Java does
+    this.threads.sort();
     const each = Math.floor(partitions.length / this.threads.length);
     const more = partitions.length % this.threads.length;
     this.threads.forEach((thread, at) => {

@@ -139,7 +139,7 @@ class Solution(Member):
         """Return the partitions of this member, each with its thread."""
         members = await self.members()
         threads = [(name, f"{name}-{one}") for name in members for one in range(members[name])]
-        threads.sort(key=lambda one: one[1].encode("utf-16-be"))  # range: the order of Java
+        threads.sort(key=lambda one: one[1])  # range: by thread, and not by member
         mine: dict[int, str] = {}
         for at, (name, thread) in enumerate(threads):
             each, more = divmod(len(partitions), len(threads))

@@ -197,6 +197,7 @@ def test_a_create_can_return_the_metadata(connect: Connect) -> None:
         ("/", BadArgumentsError),
         ("/..", BadArgumentsError),
         ("/a\x1e", BadArgumentsError),
+        ("/\U0001f600", BadArgumentsError),
         ("//a", NoNodeError),
         ("/./a", NoNodeError),
     ],

@@ -264,12 +264,14 @@ def explore(
     `begin` returns the first state; a violation before it has an empty path.
     """
     started = time.monotonic()
+    end = started + max_s
     seen: set[int] = set()
     queue: deque[tuple[StateNode[W, M, Move], tuple[Move, ...]]] = deque()
     transitions = rests = depth = 0
 
-    def found(violation: InvariantViolation | None, path: tuple[Move, ...]) -> SearchResult[Move]:
-        is_complete = not queue and violation is None
+    def found(
+        violation: InvariantViolation | None, path: tuple[Move, ...], *, is_complete: bool = False
+    ) -> SearchResult[Move]:
         seconds = time.monotonic() - started
         return SearchResult(
             len(seen), transitions, rests, depth, is_complete, seconds, violation, path
@@ -281,9 +283,11 @@ def explore(
         return found(violation, ())
     seen.add(root.key())
     queue.append((root, ()))
-    while queue and len(seen) < max_states and time.monotonic() - started < max_s:
+    while queue and len(seen) < max_states:
         node, path = queue.popleft()
         for move in node.world.choices():
+            if time.monotonic() > end:
+                return found(None, ())
             transitions += 1
             taken = (*path, move)
             try:
@@ -299,4 +303,4 @@ def explore(
             seen.add(key)
             queue.append((after, taken))
             depth = max(depth, len(taken))
-    return found(None, ())
+    return found(None, (), is_complete=not queue)
