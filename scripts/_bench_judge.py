@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ CHALLENGES = {**challenges.CHALLENGES, **classic_court.CHALLENGES}
 RUN_S = 20.0
 """The most seconds that a judge's run of one challenge may take on two cores."""
 
-TOLD = 1_000
-"""Number of schedules after which the progress is printed."""
+PIECE = 50
+"""Number of schedules of one challenge before those of the next one, so that a run that ends by
+`--seconds` has as many schedules of each challenge."""
 
 
 def _file(kind: str, challenge: Challenge) -> Path:
@@ -57,41 +59,57 @@ def _solution(challenge: Challenge) -> Any:  # Any: a class of an example
 
 
 def ladder(arguments: argparse.Namespace) -> list[Result]:
-    counts: dict[str, Any] = {}
-    violations: list[dict[str, Any]] = []
+    first, last = arguments.first_seed, arguments.first_seed + arguments.schedules - 1
+    tallies = {one.name: Tally() for one in _chosen(arguments.challenge)}
     started = time.monotonic()
-    seeds = range(arguments.first_seed, arguments.first_seed + arguments.schedules)
-    for challenge in _chosen(arguments.challenge):
-        broken, cpu_s = _schedules(challenge, seeds)
-        counts[challenge.name] = {"schedules": len(seeds), "cpu_s": round(cpu_s, 1)}
-        violations += [{"challenge": challenge.name, **one} for one in broken]
-        print(f"{challenge.name}: {len(seeds)} schedules, {cpu_s:.0f} s of a processor", flush=True)
+    for begin in range(first, last + 1, PIECE):
+        for name, tally in tallies.items():
+            _add(tally, CHALLENGES[name], range(begin, min(begin + PIECE, last + 1)))
+        seconds = time.monotonic() - started
+        done = {name: one.schedules for name, one in tallies.items()}
+        print(f"{seconds:.0f} s: {min(done.values())} schedules of each challenge", flush=True)
+        if seconds > arguments.seconds:
+            break
+    violations = [
+        {"challenge": name, **found} for name, one in tallies.items() for found in one.violations
+    ]
     if arguments.record:
         _records.write(
             "ladder",
             seconds=time.monotonic() - started,
-            seeds={"first": seeds[0], "last": seeds[-1]},
-            counts=counts,
+            seeds={"first": first, "last": first + max(done.values()) - 1},
+            counts={
+                name: {"schedules": one.schedules, "cpu_s": round(one.cpu_s, 1)}
+                for name, one in tallies.items()
+            },
             violations=violations,
-            name="-".join(arguments.challenge or []),
+            name=str(first),
         )
     return [at_most("ladder", "violations", len(violations), "", 0)]
 
 
-def _schedules(challenge: Challenge, seeds: range) -> tuple[list[dict[str, Any]], float]:
-    """Run the schedules; return the broken promises, and the processor time in seconds."""
+@dataclass
+class Tally:
+    """What the schedules of one challenge have shown, and their seconds of a processor."""
+
+    schedules: int = 0
+    cpu_s: float = 0.0
+    violations: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _add(tally: Tally, challenge: Challenge, seeds: range) -> None:
+    """Run the schedules of these seeds with the solution."""
     kind, vocabulary = _solution(challenge), ladder_of(challenge).vocabulary
     started = time.process_time()
-    broken = []
     with court(challenge, lambda name: LocalProgram(name, kind, vocabulary)) as bench:
         for number in seeds:
             found = bench.run(Decisions(random.Random(number)))[0].violation
             if found is not None:
                 print(f"{challenge.name}, seed {number}: {found}", flush=True)
-                broken.append({"seed": number, "invariant": found.invariant, "text": str(found)})
-            if (done := number + 1 - seeds[0]) % TOLD == 0:
-                print(f"{challenge.name}: {done}, {len(broken)} violations", flush=True)
-    return broken, time.process_time() - started
+                broken = {"seed": number, "invariant": found.invariant, "text": str(found)}
+                tally.violations.append(broken)
+    tally.schedules += len(seeds)
+    tally.cpu_s += time.process_time() - started
 
 
 def runs(arguments: argparse.Namespace) -> list[Result]:
@@ -139,6 +157,9 @@ def main() -> int:
     parser.add_argument("--case", choices=sorted(CASES), action="append")
     parser.add_argument("--challenge", choices=list(CHALLENGES), action="append")
     parser.add_argument("--schedules", type=int, default=200, help="schedules of each challenge")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="seconds after which no further piece begins"
+    )
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--record", action="store_true", help="write a file to docs/records/")
     add_json(parser)
