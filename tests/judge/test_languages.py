@@ -13,9 +13,10 @@ import pytest
 from judge.examples import EXAMPLES
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.judge.challenges import CHALLENGES
+from zkconsumer.judge import assignors, challenges, classic_court
 from zkconsumer.judge.commands import runnable
-from zkconsumer.judge.ladders import AnyCourt, court
+from zkconsumer.judge.judging import Challenge
+from zkconsumer.judge.ladders import AnyCourt, court, ladder_of
 from zkconsumer.judge.process import ProcessProgram
 from zkconsumer.sim.kernel.search import Decisions
 
@@ -35,18 +36,38 @@ def _broken(bench: AnyCourt, seed: int) -> str:
 
 
 def _is_naive(words: list[str]) -> None:
-    """Check which promises a program breaks in a few schedules of three challenges."""
+    """Check which promises a program breaks in a few schedules of four challenges."""
+    for name, promise in (
+        ("register", ""),
+        ("range", "I12"),
+        ("lost-reply", "I12"),
+        ("claim", "I3"),
+    ):
+        assert promise in _promises(words, challenges.CHALLENGES[name])
+
+
+def _promises(words: list[str], challenge: Challenge) -> set[str]:
+    """Return the promises that a program breaks in a few schedules; "" for none."""
     with runnable(words) as command:
-        for name, promise in (("register", ""), ("lost-reply", "I12"), ("claim", "I3")):
-            make = partial(ProcessProgram, command=command)
-            with court(CHALLENGES[name], make) as bench:
-                assert promise in {_broken(bench, seed) for seed in range(1, 7)}
+        vocabulary = ladder_of(challenge).vocabulary
+        make = partial(ProcessProgram, command=command, vocabulary=vocabulary)
+        with court(challenge, make) as bench:
+            return {_broken(bench, seed) for seed in range(1, 7)}
 
 
 def test_javascript() -> None:
     """The JavaScript member registers, and fails where its bugs concern."""
     _needs("node")
     _is_naive([str(EXAMPLES / "naive.js")])
+
+
+def test_the_other_ladders_in_javascript() -> None:
+    """The member of the classic protocol joins, and fails later; the assignor is complete."""
+    _needs("node")
+    member, assignor = str(EXAMPLES / "naive_classic.js"), str(EXAMPLES / "assignor.js")
+    assert _promises([member], classic_court.CHALLENGES["join"]) == {""}
+    assert "C2" in _promises([member], classic_court.CHALLENGES["cooperative"])
+    assert _promises([assignor], assignors.CHALLENGES["assign"]) == {""}
 
 
 def test_go(tmp_path: Path) -> None:

@@ -10,11 +10,20 @@ from zkconsumer.cli import app
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "words"),
-    [("solution.py", 0, "sandbox: passed"), ("naive.py", 6, "sandbox: FAILED")],
+    ("name", "course", "code", "words"),
+    [
+        ("solution.py", "", 0, "sandbox: passed"),
+        ("naive.py", "", 6, "sandbox: FAILED"),
+        ("solution.py", "session", 0, "sandbox: passed"),
+        ("solution.py", "zombie", 0, "sandbox: passed"),
+        ("late_commit.py", "zombie", 6, "goes back from"),
+        ("solution.py", "mixed", 0, "sandbox: passed"),
+    ],
 )
-def test_on_real_servers(name: str, code: int, words: str) -> None:
-    """The solution keeps the promises on real servers, and the naive member breaks one."""
-    result = CliRunner().invoke(app, ["judge", str(EXAMPLES / name), "--sandbox"])
+def test_on_real_servers(name: str, course: str, code: int, words: str) -> None:
+    """The solution keeps the promises on real servers, with kills, a freeze and a JVM member; the
+    naive member and the late commit break one."""
+    challenge = ["--challenge", course] if course else []
+    result = CliRunner().invoke(app, ["judge", str(EXAMPLES / name), "--sandbox", *challenge])
     assert words in result.output
     assert result.exit_code == code

@@ -31,6 +31,9 @@ from zkconsumer.sim.kernel.world import InvariantViolation
 
 Play = Callable[[str], Program]
 
+LATER = "message['type'] != 'reset'"
+DELIVER = '{"type":"deliver","partition":0,"offset":0}'
+
 
 def play(
     make: Play, name: str = "claim", *, schedules: int = 3, seed: int = 1
@@ -101,9 +104,12 @@ def test_the_naive_member_fails_and_is_told() -> None:
         ("os.close(1); signal.pause()", "P1", "was ended by signal 9"),
         ("print('hello')", "P2", "is not JSON: hello"),
         ("""print('{"type":"dance"}')""", "P2", "has no type of a program"),
-        ("""print('{"type":"deliver","partition":0,"offset":0}')""", "P2", "`deliver` is allowed"),
+        ("""print('{"type":"deliver","partition":0,"offset":0}')""", "P2", "`deliver` to `reset`"),
+        (f"if {LATER}: print('{DELIVER}')", "P2", "`deliver` is allowed"),
         ("""print('{"type":"deliver","partition":0}')""", "P2", "has no field 'offset'"),
         ("""print('{"type":"request","id":1,"op":"get","path":"x"}')""", "P2", "with a slash"),
+        ("""print('{"type":"request","id":1,"op":"get","path":"/x//y"}')""", "P2", "no znode"),
+        ("""print('{"type":"request","id":1,"op":"sync","path":"/"}')""", "P2", "to `reset`"),
         ('while True: print(\'{"type":"phase","phase":"x"}\')', "P2", "more than 1000"),
         ("while True: sys.stdout.write('x' * 65536)", "P2", "a line of more than"),
     ],

@@ -148,7 +148,7 @@ def judge(
     elif list_:
         _list(format_, _ladder(kind))
     elif sandbox:
-        _judge_really(program or [], kind)
+        _judge_really(program or [], kind, challenge)
     else:
         first, count = (1, schedules) if seed is None else (seed, 1)
         docket = _Docket(_chosen(challenge, _ladder(kind)), first, count, seconds, schedule)
@@ -271,15 +271,23 @@ def _judge_assignor(format_: Format, words: Sequence[str], docket: _Docket) -> F
     return verdict.failure
 
 
-def _judge_really(words: Sequence[str], kind: str) -> None:
+def _judge_really(words: Sequence[str], kind: str, challenge: str | None) -> None:
     """Run the program on real servers, and say which promise it breaks, if it breaks one.
 
-    Raises ConfigError if it is no member of a group in ZooKeeper.
+    Raises ConfigError if it is no member of a group in ZooKeeper, or if no course fits the
+    challenge.
     """
     from zkconsumer.judge.process import ProcessProgram
-    from zkconsumer.judge.real import MEMBERS, judge
+    from zkconsumer.judge.real import COURSES, MEMBERS, USUAL, judge
     from zkconsumer.sim.scenarios import names_of
 
+    course = USUAL if challenge is None else challenge
+    if course not in COURSES or challenge == USUAL:
+        raise ConfigError(
+            f"there is no course on real servers for {quoted(challenge or '')}",
+            where="--challenge",
+            remedy=f"leave out --challenge, or use one of {', '.join(filter(None, COURSES))}",
+        )
     if kind != _LadderName.ZOOKEEPER.value:
         raise ConfigError(
             "the course on real servers is for members of groups in ZooKeeper",
@@ -289,7 +297,7 @@ def _judge_really(words: Sequence[str], kind: str) -> None:
     with _command(words) as command, ExitStack() as stack:
         make = partial(ProcessProgram, command=command)
         programs = [stack.enter_context(make(name)) for name in names_of(MEMBERS)]
-        broken = judge(programs, say)
+        broken = judge(programs, say, course)
     print("sandbox: passed" if broken is None else f"sandbox: FAILED\n\n{safe(str(broken))}")
     if broken is not None:
         raise typer.Exit(Exit.FOUND)

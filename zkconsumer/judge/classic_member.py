@@ -65,7 +65,8 @@ class ProgramMachine:
         if state.phase in OVER:
             return state, ()
         if state.at is None:
-            state = replace(state, at=self._program.begin(self._reset(state)))
+            begun = self._program.reset(self._reset(state))
+            state, _ = _done(replace(state, at=begun), message=begun.answers[-1], now=event.now)
         result = self._handle(state, event)
         return ev.then(result, lambda s: self._send_waiting(s, event.now))
 

@@ -135,7 +135,7 @@ class ProgramMember:
         """Connect the client. Requests that have waited for a connection are sent now."""
         if self.at is None:
             streams = max(self.settings.subscription.values())
-            self.at = self._program.begin(
+            self.at = self._program.reset(
                 {
                     "type": "reset",
                     "member": self.name,
@@ -146,6 +146,7 @@ class ProgramMember:
                     "wall_ms": wall_ms,
                 }
             )
+            self._done(now, self.at.answers[-1])
         self._tell(now, {"type": "connected", "session": session.id})
 
     def disconnect(self, now: float) -> None:

@@ -87,6 +87,19 @@ class Program(ABC):
         """Begin a conversation. Raises InvariantViolation if the program misbehaves."""
         return self._following(None, self._roots, reset)
 
+    def reset(self, message: JsonObject) -> Exchange:
+        """Begin a conversation with `reset`, to which the program answers without requests.
+
+        Raises InvariantViolation if the program misbehaves.
+        """
+        exchange = self.begin(message)
+        for one in exchange.answers:
+            if one["type"] in ("request", "deliver"):
+                raise self._wrong(
+                    f"it answers `{one['type']}` to `reset`: nothing is connected yet"
+                )
+        return exchange
+
     def tell(self, after: Exchange, message: JsonObject) -> Exchange:
         """Send a message after an exchange, and return the exchange with the answers.
 

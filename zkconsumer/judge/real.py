@@ -1,20 +1,21 @@
 """`judge --sandbox`: the same program in a group on a real ZooKeeper and a real broker.
 
-The run has a fixed course: members join one after the other, messages arrive, the topic grows, a
-connection breaks, and the members leave. After each step the group must settle. `ProgramMember`
-speaks with the program as in the simulation; its requests go to a real session. At the end the
-judge reads the topic from the broker, and compares. The promises are those of the simulation, as
-far as they can be observed from outside.
+A run has a fixed course, which `COURSES` lists: members join, messages arrive, a connection breaks,
+a member is killed or frozen, or Kafka's own consumer takes part. After each step the group must
+settle. `ProgramMember` speaks with the program as in the simulation; its requests go to a real
+session. At the end the judge reads the topic from the broker, and compares. The promises are those
+of the simulation, as far as they can be observed from outside.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 from typing import Final, Self
 
 from confluent_kafka import Consumer
@@ -31,7 +32,8 @@ from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import Session, TopicPartition
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sandbox import Sandbox, SandboxError
-from zkconsumer.sandbox.proxy import Proxy
+from zkconsumer.sandbox.proxy import Proxy, Wire
+from zkconsumer.sandbox.real_group import MemberKind, MemberProcess
 from zkconsumer.sandbox.topics import client_settings, session
 from zkconsumer.sim import promises
 from zkconsumer.sim.kernel.world import InvariantViolation
@@ -40,7 +42,11 @@ from zkconsumer.zk.session import ZooKeeperSession
 
 GROUP, TOPIC = "g", "t"
 MEMBERS, PARTITIONS, MESSAGES = 3, 4, 5
-"""Members of the group, partitions of the topic, and messages that each step adds to each."""
+"""The most members that the program plays, the partitions of the topic, and the messages that each
+step adds to each."""
+
+JVM: Final = 2
+"""The number of the JVM member."""
 
 SESSION_S: Final = 6.0
 
@@ -56,6 +62,9 @@ Say = Callable[[str], None]
 CHECK_S: Final = 0.3
 """Seconds between two looks at the owner and offset znodes."""
 
+FREEZE_TRIES: Final = 20
+"""How often the judge looks for a moment at which a member has uncommitted messages."""
+
 STEP_S: Final = 0.02
 """Seconds that the judge waits for the next event before it looks at the ticks and the users."""
 
@@ -69,23 +78,26 @@ class RealMember:
     Attributes:
         core: speaks with the program, and has its requests and its deliveries.
         session_id: the id of the present session; 0 without a connection.
+        is_frozen: whether nothing happens in the process; what arrives waits.
     """
 
     def __init__(self, who: int, program: Program, sandbox: Sandbox, post: Post) -> None:
         name = f"{GROUP}_{who}"
+        self.is_frozen = False
+        self._program, self._waiting = program, list[Callable[[], None]]()
         settings = Settings(group=GROUP, consumer=name, subscription={TOPIC: 1})
         self.core = ProgramMember(settings, program, TOPIC, lambda *_: None)
         self.proxy = Proxy(sandbox.zookeeper_connect)
         self.session_id = 0
-        self._post, self._connection = post, 0
+        self._post, self._connection = partial(self._arrives, post), 0
         self._session = ZooKeeperSession(
             ConnectionConfig(
                 zookeeper_connect=self.proxy.address,
                 zookeeper_session_timeout_s=SESSION_S,
                 zookeeper_connection_timeout_s=SETTLE_S,
             ),
-            on_state=lambda session: post(partial(self._state, session)),
-            on_watch=lambda kind, path: post(partial(self._watch, WatchFired(kind, path))),
+            on_state=lambda session: self._post(partial(self._state, session)),
+            on_watch=lambda kind, path: self._post(partial(self._watch, WatchFired(kind, path))),
         )
 
     def __enter__(self) -> Self:
@@ -94,14 +106,46 @@ class RealMember:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end_session()
-        self.proxy.__exit__()
+        if self.proxy.wire is Wire.PASS:
+            self.end_session()
+            self.proxy.__exit__()
+        else:  # a silent connection cannot end its session
+            self.proxy.__exit__()
+            self.end_session()
 
     def end_session(self) -> None:
         """End the session, with its ephemeral znodes; a second call does nothing."""
         self._session.stop()
 
+    # ---- faults ----------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Stop the process, and its connection with it."""
+        self.is_frozen, self.proxy.wire = True, Wire.SILENT
+
+    def thaw(self) -> None:
+        """Let the process go on with what has arrived meanwhile."""
+        self.is_frozen, self.proxy.wire = False, Wire.PASS
+        waiting, self._waiting = self._waiting, []
+        for work in waiting:
+            work()
+
+    def kill(self) -> None:
+        """End the process; its session ends by its timeout."""
+        self.freeze()
+        self._program.end()
+
     # ---- on the judge's thread -------------------------------------------------------------------
+
+    def _arrives(self, post: Post, work: Callable[[], None]) -> None:
+        """Queue what has arrived; any thread may call this."""
+        post(partial(self._handle, work))
+
+    def _handle(self, work: Callable[[], None]) -> None:
+        if self.is_frozen:
+            self._waiting.append(work)
+        else:
+            work()
 
     def _state(self, session: Session | None) -> None:
         self._connection += 1
@@ -142,52 +186,138 @@ class Run:
     to a program keep their order, as in the simulation.
     """
 
-    def __init__(self, sandbox: Sandbox, client: ZooKeeperClient, reader: Consumer) -> None:
-        self._sandbox, self._client, self._reader = sandbox, client, reader
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        sandbox: Sandbox,
+        client: ZooKeeperClient,
+        reader: Consumer,
+        *,
+        say: Say,
+        stack: ExitStack,
+    ) -> None:
+        self._programs, self._sandbox, self._client = programs, sandbox, client
+        self._reader, self._say, self._stack = reader, say, stack
         self._items: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.members: list[RealMember] = []
+        self._members: dict[int, RealMember] = {}
+        self._jvm: MemberProcess | None = None
         self._ends = [0] * PARTITIONS
         self._delivered_below: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, int] = {}
+        # A fault or a JVM member may cause redelivery.
+        self._is_harmed = self._had_jvm = False
         self.deliveries = 0
 
-    def join(self, member: RealMember) -> None:
-        self.members.append(member)
+    # ---- the steps of a course -------------------------------------------------------------------
 
-    def post(self, work: Callable[[], None]) -> None:
-        """Let the judge's thread do something; any thread may call this."""
-        self._items.put(work)
+    def join(self, who: int) -> None:
+        """Let a process of the program join, or join again under its old id."""
+        self._say(f"{_name(who)} joins, and messages arrive")
+        member = RealMember(who, self._programs[who], self._sandbox, self._items.put)
+        self._members[who] = self._stack.enter_context(member)
+        self.settle()
 
-    def produce(self) -> None:
-        """Add messages to each partition."""
-        for number in range(len(self._ends)):
-            self._sandbox.produce(TOPIC, MESSAGES, partition=number)
-            self._ends[number] += MESSAGES
+    def join_jvm(self) -> None:
+        """Let Kafka's own consumer join the group."""
+        self._say(f"{_name(JVM)} joins, a JVM member of Kafka, and messages arrive")
+        self._is_harmed = self._had_jvm = True
+        self._jvm = MemberProcess(
+            JVM,
+            MemberKind.JVM,
+            group=GROUP,
+            topic=TOPIC,
+            proxy=self._stack.enter_context(Proxy(self._sandbox.zookeeper_connect)),
+            session_s=SESSION_S,
+            directory=self._sandbox.directory,
+        )
+        self._stack.callback(self._jvm.end)
+        self._jvm.start()
+        self.settle()
+
+    def kill_jvm(self) -> None:
+        assert self._jvm is not None
+        self._say(f"{self._jvm.name}, the JVM member, is killed")
+        self._jvm.kill()
+        self._jvm = None
+        self.settle()
 
     def grow(self) -> None:
         """Add a partition to the topic."""
+        self._say("the topic gets another partition")
         self._ends.append(0)
         self._sandbox.add_partitions(TOPIC, partitions=len(self._ends))
+        self.settle()
 
-    def close(self, member: RealMember) -> None:
+    def cut(self, who: int) -> None:
+        self._say(f"the connection of {_name(who)} breaks")
+        self._members[who].proxy.cut()
+        self.settle()
+
+    def kill(self, who: int) -> None:
+        self._say(f"{_name(who)} is killed")
+        self._is_harmed = True
+        self._members.pop(who).kill()
+        self.settle()
+
+    def silence(self, who: int) -> None:
+        """Let the packets of a member vanish until its session has expired."""
+        self._say(f"the packets of {_name(who)} vanish until its session has expired")
+        self._is_harmed = True
+        member = self._members[who]
+        member.proxy.wire = Wire.SILENT
+        self.settle(without=who)
+        member.proxy.wire = Wire.PASS
+        self.settle()
+
+    def freeze(self, who: int) -> None:
+        """Freeze a member until the others have committed every message. It has delivered messages
+        that it has not committed, unless it commits each one at once."""
+        member = self._members[who]
+        self._is_harmed = True
+        for _ in range(FREEZE_TRIES):
+            self._produce()
+            self._run_for(CHECK_S)
+            if member.core.settled and self._has_uncommitted(member):
+                break
+        self._say(f"{_name(who)} freezes until its session has expired")
+        member.freeze()
+        self.settle(without=who)
+        self._until(self._uncommitted)
+        self._say(f"{_name(who)} goes on; its user first asks for the next message")
+        self._poll(member)
+        member.thaw()
+        self.settle()
+
+    def leave(self, who: int) -> None:
         """Let the user of a member close it, and wait until it has left."""
+        self._say(f"{_name(who)} leaves")
+        member = self._members[who]
         member.core.leave(time.monotonic())
         self._until(lambda: None if member.core.closed and not member.core.wire else "it stays")
-        self.members.remove(member)
+        del self._members[who]
         member.end_session()
+        if self._members:
+            self.settle()
 
-    def settle(self) -> None:
-        """Run until the group has settled. Raises InvariantViolation."""
-        self._until(self._unsettled)
+    def settle(self, *, without: int = -1) -> None:
+        """Add messages, and run until the group has settled. Raises InvariantViolation.
+
+        `without` names a member that is not expected to own a partition.
+        """
+        self._produce()
+        self._until(lambda: self._unsettled(without))
+
+    def _produce(self) -> None:
+        for number in range(len(self._ends)):
+            self._sandbox.produce(TOPIC, MESSAGES, partition=number)
+            self._ends[number] += MESSAGES
 
     # ---- one step after the other ----------------------------------------------------------------
 
     def _until(self, reason: Callable[[], str | None]) -> None:
         deadline = time.monotonic() + SETTLE_S
         while True:
-            checked_at = time.monotonic()
-            while time.monotonic() < checked_at + CHECK_S:
-                self._step()
+            self._run_for(CHECK_S)
             self._check_offsets()
             why = reason()
             if why is None:
@@ -195,37 +325,75 @@ class Run:
             if time.monotonic() > deadline:
                 raise promises.group_settles.broken(f"after {SETTLE_S:g} s: {why}")
 
+    def _run_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._step()
+
     def _step(self) -> None:
         with suppress(Empty):
             self._items.get(timeout=STEP_S)()
         now = time.monotonic()
-        for member in self.members:
-            core = member.core
-            if core.due <= now:
-                core.wake(now)
-            if core.has_work(tuple(self._ends)) and not core.leaving:
-                found = core.poll(now, tuple(self._ends))
-                if found is not None:
-                    self._delivered(member, TopicPartition(TOPIC, found[0]), found[1])
+        for member in self._members.values():
+            if member.is_frozen:
+                continue
+            if member.core.due <= now:
+                member.core.wake(now)
+            self._poll(member)
             member.send()
+
+    def _poll(self, member: RealMember) -> None:
+        """Let the user of a member ask for the next message, if there may be one."""
+        core, ends = member.core, tuple(self._ends)
+        if core.leaving or not core.has_work(ends):
+            return
+        found = core.poll(time.monotonic(), ends)
+        if found is not None:
+            self._delivered(member, TopicPartition(TOPIC, found[0]), found[1])
 
     # ---- the promises ----------------------------------------------------------------------------
 
     def _delivered(self, member: RealMember, tp: TopicPartition, offset: int) -> None:
-        path, name = paths.owner(GROUP, tp), member.core.name
-        owner = self._client.read([path]).get(path)
+        owner, name = self._read(paths.owner(GROUP, tp)), member.core.name
         if owner is None or owner.stat.owner != member.session_id:
             holder = "nobody" if owner is None else (owner.data or b"").decode(errors="replace")
             raise promises.owner_delivers.broken(f"{name} delivers {tp}, which {holder} owns")
-        below = self._delivered_below.get(tp, 0)
+        below = self._passed(tp)
         if offset > below:
             raise promises.no_message_is_skipped.broken(f"{tp} skips from {below} to {offset}")
-        if offset < below:
+        if offset < below and not self._is_harmed:
             raise promises.repeats_only_after_a_fault.broken(
                 f"{name} delivers {tp} {offset} again, without a fault"
             )
-        self._delivered_below[tp] = offset + 1
+        self._delivered_below[tp] = max(below, offset + 1)
         self.deliveries += 1
+
+    def _passed(self, tp: TopicPartition) -> int:
+        """Return the offset below which every message was delivered. What a JVM member has
+        delivered is known from its commits alone."""
+        below = self._delivered_below.get(tp, 0)
+        if self._had_jvm:
+            below = self._delivered_below[tp] = max(below, self._offset(tp))
+        return below
+
+    def _offset(self, tp: TopicPartition) -> int:
+        node = self._read(paths.offset(GROUP, tp))
+        return 0 if node is None else int(node.data or 0)
+
+    def _read(self, path: str) -> rq.Node | None:
+        return self._client.read([path]).get(path)
+
+    def _has_uncommitted(self, member: RealMember) -> bool:
+        return any(
+            node is not None and node.stat.owner == member.session_id
+            for tp in self._partitions()
+            if self._offset(tp) < self._passed(tp)
+            for node in [self._read(paths.owner(GROUP, tp))]
+        )
+
+    def _uncommitted(self) -> str | None:
+        left = [tp for tp in self._partitions() if self._offset(tp) < self._ends[tp.partition]]
+        return f"not committed: {', '.join(map(str, left))}" if left else None
 
     def check_log(self) -> None:
         """Read the topic from the broker, and check that the members have delivered all of it."""
@@ -237,7 +405,7 @@ class Run:
                 raise SandboxError("the broker has not returned all messages of the topic")
             tp = TopicPartition(TOPIC, message.partition() or 0)
             found.setdefault(tp, []).append(message.offset() or 0)
-        wanted = {tp: list(range(end)) for tp, end in self._delivered_below.items()}
+        wanted = {tp: list(range(self._passed(tp))) for tp in self._partitions()}
         if found != wanted:
             raise promises.no_message_is_skipped.broken("the broker's log has other messages")
 
@@ -252,7 +420,7 @@ class Run:
                 raise promises.lowers_only_what_was_moved.broken(
                     f"the offset of {tp} goes back from {before} to {offset}"
                 )
-            if offset > self._delivered_below.get(tp, 0):
+            if offset > self._passed(tp):
                 raise promises.commits_only_what_is_finished.broken(
                     f"{tp} at {offset} is too early"
                 )
@@ -261,24 +429,88 @@ class Run:
     def _partitions(self) -> list[TopicPartition]:
         return [TopicPartition(TOPIC, number) for number in range(len(self._ends))]
 
-    def _unsettled(self) -> str | None:
+    def _unsettled(self, without: int) -> str | None:
         """Return why the group has not settled; None if it has."""
-        subscriptions = {one.core.name: {TOPIC: 1} for one in self.members}
-        numbers = {TOPIC: list(range(len(self._ends)))}
-        wanted = assign(Strategy.RANGE, subscriptions=subscriptions, partitions=numbers)
+        names = [one.core.name for who, one in self._members.items() if who != without]
+        names += [self._jvm.name] if self._jvm is not None else []
+        wanted = assign(
+            Strategy.RANGE,
+            subscriptions={name: {TOPIC: 1} for name in names},
+            partitions={TOPIC: list(range(len(self._ends)))},
+        )
         nodes = self._client.read(paths.owner(GROUP, tp) for tp in self._partitions())
         for tp, thread in wanted.items():
             node = nodes.get(paths.owner(GROUP, tp))
             holder = "nobody" if node is None else (node.data or b"").decode(errors="replace")
             if holder != thread:
                 return f"{tp} belongs to {holder}, not to {thread}"
-            if self._delivered_below.get(tp, 0) < self._ends[tp.partition]:
+            if self._passed(tp) < self._ends[tp.partition]:
                 return f"{tp} is not delivered to its end"
         return None
 
 
-def judge(programs: Sequence[Program], say: Say) -> InvariantViolation | None:
-    """Run the course on new servers, and return the promise that the program breaks.
+def _name(who: int) -> str:
+    return f"{GROUP}_{who}"
+
+
+# ---- the courses ---------------------------------------------------------------------------------
+
+Course = Callable[[Run], None]
+
+
+def _usual(run: Run) -> None:
+    """Three members join, the topic grows, a connection breaks, and the members leave."""
+    for who in range(MEMBERS):
+        run.join(who)
+    run.grow()
+    run.cut(1)
+    for who in range(MEMBERS):
+        run.leave(who)
+
+
+def _session(run: Run) -> None:
+    """A member is killed and joins again under its old id; another one's session expires."""
+    for who in range(2):
+        run.join(who)
+    run.kill(1)
+    run.join(1)
+    run.silence(0)
+    for who in range(2):
+        run.leave(who)
+
+
+def _zombie(run: Run) -> None:
+    """A member freezes until its session has expired, and goes on."""
+    for who in range(2):
+        run.join(who)
+    run.freeze(1)
+    for who in range(2):
+        run.leave(who)
+
+
+def _mixed(run: Run) -> None:
+    """Kafka's own consumer joins between two members of the program, and is killed."""
+    run.join(0)
+    run.join_jvm()
+    run.join(1)
+    run.kill_jvm()
+    for who in range(2):
+        run.leave(who)
+
+
+USUAL: Final = ""
+"""The course of no single challenge."""
+
+COURSES: Final[Mapping[str, Course]] = MappingProxyType(
+    {USUAL: _usual, "session": _session, "zombie": _zombie, "mixed": _mixed}
+)
+"""The course of each challenge that has one; the docstring of a course says what happens."""
+
+
+def judge(
+    programs: Sequence[Program], say: Say, challenge: str = USUAL
+) -> InvariantViolation | None:
+    """Run the course of a challenge on new servers, and return the promise that the program breaks.
 
     Raises SandboxError if the servers cannot be started, or fail.
     """
@@ -289,38 +521,18 @@ def judge(programs: Sequence[Program], say: Say) -> InvariantViolation | None:
         settings = {**client_settings(sandbox.zookeeper_connect), "group.id": "judge"}
         reader = Consumer({**settings, "enable.auto.commit": False})
         stack.callback(reader.close)
-        run = Run(sandbox, client, reader)
+        run = Run(programs, sandbox, client, reader, say=say, stack=stack)
         # Not on the main thread: there, a session sends each request on a thread of its own.
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        return pool.submit(_course, run, sandbox, programs, say).result()
+        return pool.submit(_broken, run, COURSES[challenge], say).result()
 
 
-def _course(
-    run: Run, sandbox: Sandbox, programs: Sequence[Program], say: Say
-) -> InvariantViolation | None:
+def _broken(run: Run, course: Course, say: Say) -> InvariantViolation | None:
+    """Run a course, and return the promise that it breaks."""
     try:
-        with ExitStack() as stack:
-            for who, program in enumerate(programs):
-                say(f"{GROUP}_{who} joins, and messages arrive")
-                run.join(stack.enter_context(RealMember(who, program, sandbox, run.post)))
-                run.produce()
-                run.settle()
-            say("the topic gets another partition")
-            run.grow()
-            run.produce()
-            run.settle()
-            say(f"the connection of {GROUP}_1 breaks")
-            run.members[1].proxy.cut()
-            run.produce()
-            run.settle()
-            for member in run.members[:-1]:
-                say(f"{member.core.name} leaves")
-                run.close(member)
-                run.produce()
-                run.settle()
-            run.close(run.members[0])
-            run.check_log()
-            say(f"all members have left; {run.deliveries} messages were delivered")
+        course(run)
+        run.check_log()
     except InvariantViolation as found:
         return found
+    say(f"all members have left; {run.deliveries} messages of the program were delivered")
     return None

@@ -80,7 +80,10 @@ class Naive:
             getattr(self, self.apis[message["id"]], lambda _: None)(message)
         else:
             getattr(self, message["type"], lambda _: None)(message)
-        return [*self.out, {"type": "done", "tick_s": 3.0, "closed": message["type"] == "close"}]
+        done: Message = {"type": "done", "closed": message["type"] == "close"}
+        if message["type"] in ("reset", "tick"):  # a `tick_s` replaces an earlier one
+            done["tick_s"] = 3.0
+        return [*self.out, done]
 
 
 if __name__ == "__main__":

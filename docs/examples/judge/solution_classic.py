@@ -182,8 +182,10 @@ class Solution:
     def answer(self, message: Message) -> list[Message]:
         self.out = []
         getattr(self, message["type"], lambda _: None)(message)
-        more: Message = {"closed": True} if message["type"] == "close" else {}
-        return [*self.out, {"type": "done", "tick_s": TICK_S, **more}]
+        done: Message = {"type": "done", "closed": message["type"] == "close"}
+        if message["type"] in ("reset", "tick"):  # a `tick_s` replaces an earlier one
+            done["tick_s"] = TICK_S
+        return [*self.out, done]
 
 
 if __name__ == "__main__":
