@@ -21,8 +21,7 @@ from zkconsumer.cli import app
     ],
 )
 def test_on_real_servers(name: str, course: str, code: int, words: str) -> None:
-    """The solution keeps the promises on real servers, with kills, a freeze and a JVM member; the
-    naive member and the late commit break one."""
+    """On real servers, the solution passes each course; the naive and the late member fail."""
     challenge = ["--challenge", course] if course else []
     result = CliRunner().invoke(app, ["judge", str(EXAMPLES / name), "--sandbox", *challenge])
     assert words in result.output
