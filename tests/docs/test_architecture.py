@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "zkconsumer"
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+FIXTURES = ("legacy_kafka",)  # of pytest: also names of modules
 HOP = re.compile(r"^\| [\w' ]*\| `([\w.]+)` \| ", re.MULTILINE)
 MODULES_MAX = 12
 
@@ -40,6 +42,26 @@ def _defined(node: ast.stmt) -> Iterator[str]:
             yield from (one.id for one in node.targets if isinstance(one, ast.Name))
         case ast.AnnAssign(target=ast.Name(id=name)):
             yield name
+
+
+@cache
+def _imported(path: Path) -> frozenset[str]:
+    """Return the names that a module imports from other modules."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    found = (one for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names)
+    return frozenset(one.asname or one.name for one in found)
+
+
+def _exists(name: str) -> bool:
+    """Return whether a dotted name below zkconsumer is a package, a module, or a name in one."""
+    path, parts = PACKAGE, name.split(".")
+    while parts and (path / parts[0]).is_dir():
+        path /= parts.pop(0)
+    if parts and (path / f"{parts[0]}.py").exists():
+        path /= f"{parts.pop(0)}.py"
+    else:
+        path /= "__init__.py"
+    return not parts or ".".join(parts) in _names(path) or parts[0] in _imported(path)
 
 
 def _file(module: str) -> Path:
@@ -147,6 +169,33 @@ def test_the_path_of_a_watch() -> None:
         assert name in _names(_file(f"{package}.{module}")), hop
     assert 1 < len(modules) <= MODULES_MAX
     assert hops[-1] == "consumer.stream.StreamReader.grant"
+
+
+def _meanings(name: str, page: Path) -> list[str]:
+    """Return what a dotted name on a page may mean below zkconsumer; nothing if it is no code."""
+    first, rest = name.split(".", 1)
+    if first == "zkconsumer":
+        return [rest]
+    if "_" in first and first not in FIXTURES:
+        homes = (path.relative_to(PACKAGE).parent for path in PACKAGE.rglob(f"{first}.py"))
+        return [".".join((*home.parts, name)) for home in homes]
+    is_code = page.name in ("architecture.md", "CONTRIBUTING.md") and (PACKAGE / first).is_dir()
+    return [name] if is_code else []
+
+
+def test_the_names_of_the_code() -> None:
+    """Each dotted name of a module, class or function of zkconsumer on a page exists."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    no_code = {"zkconsumer.consumer.journal", *re.findall(r"`([\w.]+)`", CONFIGURATION)}
+    count, missing = 0, list[str]()
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+(?:\.\w+)+)(?:\([^`]*\))?`", text):
+            if name not in no_code and (meanings := _meanings(name, page)):
+                count += 1
+                missing += [] if any(map(_exists, meanings)) else [f"{page.name}: {name}"]
+    assert not missing
+    assert count > 50
 
 
 def _file_map() -> Iterator[tuple[list[str], set[str]]]:

@@ -319,7 +319,7 @@ def _refused_by_tls(
 ) -> AuthenticationError:
     """Return the error of a connection that this client or the broker refuses.
 
-    `kafka.access.refusal` returns the same errors for librdkafka.
+    `kafka.refusals.refusal` returns the same errors for librdkafka.
     """
     broker = f"the broker {address[0]}:{address[1]}"
     if isinstance(error, ssl.SSLCertVerificationError):
