@@ -224,8 +224,8 @@ class ConsumerConnector:
     ) -> None:
         """Store the arguments; `start` connects.
 
-        The arguments are those of `zkconsumer.ConsumerConnector`. Coroutine functions among the
-        callbacks, and `on_error`, run in the event loop, other functions in a thread.
+        The arguments are those of `zkconsumer.ConsumerConnector`. Callbacks that are coroutine
+        functions run in the event loop, and so does `on_error`. Other callbacks run in a thread.
         """
         self._on_error = arguments.function(on_error, "on_error")
         self._functions = Callbacks.of(

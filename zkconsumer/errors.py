@@ -251,15 +251,15 @@ class ChrootMissingError(ZkConsumerError):
 
 
 class AccessDeniedError(ZkConsumerError):
-    """ZooKeeper refused an operation: an access control list forbids it, or it is too large."""
+    """ZooKeeper refused a request: it is too large, or an access control list forbids it."""
 
 
 class MalformedZnodeError(ZkConsumerError):
-    """A znode's payload is one that a JVM member would not accept.
+    """A znode's payload is refused by a JVM member, or by zkconsumer alone.
 
     Attributes:
-        thrown: the class of the exception that a JVM member throws for it; empty if only zkconsumer
-            refuses the payload.
+        thrown: the class of the exception that a JVM member throws for the payload; empty if only
+            zkconsumer refuses the payload.
     """
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "", thrown: str = "") -> None:

@@ -67,9 +67,9 @@ class Admin:
         config: `host:port,.../chroot`, or settings with authentication and TLS. If it is a
             ConsumerConfig, `doctor` and `explain` take it as the settings of the groups' members.
         backup_dir: directory of the backups that `apply` writes before the first change.
-        patience_s: seconds between two readings of a group. Only the second one shows a client that
-            commits without a registration. `doctor` and `apply` wait this long if such a client is
-            possible.
+        patience_s: seconds between two readings of a group. Only the second reading shows a client
+            that commits without a registration. `doctor` and `apply` wait this long if the first
+            reading leaves such a client possible.
         broker_limit_s: seconds per request to the brokers.
 
     Raises:

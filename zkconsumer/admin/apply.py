@@ -170,7 +170,7 @@ class Guards:
         """Yield the changes in their order, split into transactions of bounded size.
 
         The deletions of registrations without a session come first, in transactions without a
-        guard: nobody lives behind them, and the guard would fail or create them again.
+        guard: no process holds them, and the guard would fail or create them again.
         """
         changes = list(changes)
         first = [one for one in changes if _is_registration(one)]

@@ -432,7 +432,7 @@ class GroupSummary:
     Attributes:
         members: registrations with a session; None if the group has no `ids` znode, or if `fault`
             says why the number is unknown.
-        leftovers: registrations without a session, behind which nobody lives.
+        leftovers: registrations without a session, which no process holds.
     """
 
     name: str

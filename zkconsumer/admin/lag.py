@@ -185,7 +185,7 @@ class PartitionLag:
 
 
 class StoreWatch:
-    """Remembers over several readings which of its two stores each group commits to."""
+    """Remembers, over several readings, to which of the two stores each group commits."""
 
     def __init__(self) -> None:
         # (group, partition) -> its offset in ZooKeeper and in Kafka, and the store that has moved

@@ -28,7 +28,7 @@ class LagHistory:
         window: the number of commits of a partition that are kept.
 
     Attributes:
-        tails, stores: the options of the same names of `group_lags`.
+        tails, stores: the arguments of `group_lags` with these names.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ of a session takes less time."""
 SHUTDOWN_MARGIN_S = 10.0
 """Seconds for which a shutdown waits, besides the time for the last commit and for `on_revoked`.
 
-Every later step takes at most a few seconds. The rest of this time allows for a slow machine.
+Every other step takes at most a few seconds. The rest of this time allows for a slow machine.
 """
 
 CLIENTS_S = 5.0
@@ -117,13 +117,17 @@ class ConsumerConnector:
             on_assigned, on_revoked, on_lost: functions that a thread of the connector calls with
                 the affected partitions, as `RebalanceCallbacks` describes.
             callbacks: an object with these three methods.
-            on_error: a function that gets each error of a stream that does not end the member. The
-                stream calls it on the thread that reads the stream, and then goes on. Without it,
-                the stream raises the error.
+            on_error: a function that gets each stream error that does not end the member. The
+                stream calls the function on the thread that reads the stream, and then continues.
+                Without the function, the stream raises the error.
 
         Raises:
-            ZooKeeperUnreachableError, ChrootMissingError, ConfigError: see `zk.session` and
-                `Exports`.
+            ZooKeeperUnreachableError: no session began within `zookeeper.connection.timeout.ms`.
+            ChrootMissingError: the chroot of `zookeeper.connect` does not exist.
+            AccessDeniedError: ZooKeeper refuses the credential, or the group's znodes belong to
+                another user.
+            ConfigError: a property or an argument is invalid, the session timeout is too short for
+                the server, or the metrics cannot be exported.
         """
         if not isinstance(config, ConsumerConfig):
             config = ConsumerConfig(config)
@@ -479,7 +483,7 @@ class ConsumerConnector:
 
         `messages` is one message, a batch or an iterable; None means every message handed out.
 
-        A position is committed even if it is lower than the stored offset. The call returns when
+        The offset is committed even if it is lower than the stored offset. The call returns when
         the offsets are stored. `retries`, `timeout_s` and `wait` are those of `commit_offsets`.
 
         Raises:
@@ -551,8 +555,9 @@ class ConsumerConnector:
     def paused(self) -> frozenset[TopicPartition]:
         """Return the paused partitions that this member serves now.
 
-        The result leaves out a partition that is about to be released, and, for a moment, one that
-        continues at an offset that another client has written. The pause of the latter remains.
+        The result leaves out a partition that is about to be released. If an operator edits the
+        offset of a paused partition, the partition stays paused at the new offset, but the result
+        leaves it out for a moment.
         """
         self._require_own_process()
         return frozenset().union(*(stream.paused for stream in self._streams.values()))
@@ -768,7 +773,7 @@ class ConsumerConnector:
     def wait_until_assigned(
         self, timeout_s: float | None = ASSIGNED_S
     ) -> dict[TopicPartition, OwnedPartition]:
-        """Wait until the member owns every partition that is assigned to it; return these.
+        """Wait until the member owns all partitions that are assigned to it; return them.
 
         The result may be empty, for instance in a group with more threads than partitions. Later
         rebalances may change the assignment at any time.
@@ -804,9 +809,9 @@ class ConsumerConnector:
         """Call `work(stream)` for each stream, each in a thread of its own; wait for all of them.
 
         If a call raises an exception, or Ctrl-C interrupts this call, the streams of this connector
-        end. Each loop over a stream then ends after its message, `run` waits until all calls have
-        returned, and raises the first exception. Leave the group afterwards: the end of the `with`
-        block does so.
+        end. Each loop over a stream then ends after its current message. `run` waits until all
+        calls have returned, and raises the first exception. Leave the group afterwards: the end of
+        the `with` block does so.
 
         Args:
             work: reads its stream, for instance in a `for` loop.
@@ -830,10 +835,10 @@ class ConsumerConnector:
     def shutdown(self) -> None:
         """Leave the group: stop delivering, commit every message handed out, end the session.
 
-        With `auto.commit.enable=false` the call commits nothing. Last, it closes the broker
-        clients, in parallel and within `CLIENTS_S` seconds. If a call is still running then, such
-        as a rebalance listener that does not return, a warning names the call, and the call's
-        daemon thread continues.
+        With `auto.commit.enable=false` the shutdown commits nothing. In the end it closes the
+        broker clients, in parallel and within `CLIENTS_S` seconds. If some call of the member is
+        still running after that, such as a rebalance listener that does not return, a warning names
+        this call, and its daemon thread continues.
 
         Any thread may call `shutdown`, even more than once. Each call waits until the member has
         left the group.

@@ -262,8 +262,8 @@ class Part(NamedTuple, Generic[R_co]):
 
 
 class Batch(Sequence[Message[K, V]]):
-    """The messages that one poll returned, in the broker's order. Each is made when it is accessed.
-    A batch can be pickled, as its messages can."""
+    """The messages of one poll, in the broker's order. A message object is made on access. A batch
+    can be pickled, as its messages can."""
 
     __slots__ = ("_ends", "_parts")
 

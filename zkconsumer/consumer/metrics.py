@@ -134,7 +134,7 @@ def figures(
     *,
     stuck: int,
 ) -> MetricsSnapshot:
-    """Return a member's current metrics; any thread may call it. Nobody reads `stuck` streams."""
+    """Return a member's metrics; any thread may call it. `stuck` counts unread streams."""
     state, tally = thread.state, thread.tally
     owned = Counter(tp.topic for tp in state.owned)
     fetched_bytes: dict[str, float] = defaultdict(float)

@@ -89,7 +89,7 @@ def to_arrow() -> ModuleType:
 
 
 class StreamReader(Generic[K, V]):
-    """What is behind a `Stream`: the connector, the member's thread and the asyncio stream use it.
+    """The reader behind a `Stream`; the connector, the member's thread and asyncio streams use it.
 
     Attributes:
         user: the thread that has last asked for a message; None if no thread has.
@@ -471,7 +471,7 @@ class StreamReader(Generic[K, V]):
         """Why no message can be delivered now; empty if a message can be delivered.
 
         If another member keeps some of the thread's partitions because it follows another
-        assignment strategy, the text says so even while messages of others are delivered.
+        assignment strategy, the text says so even while messages of other partitions are delivered.
         """
         if self._partitions.failure is not None:
             return str(self._partitions.failure)
@@ -535,7 +535,7 @@ class StreamReader(Generic[K, V]):
         return dict(self._fetcher.fetched_bytes)
 
     def explain(self, idle_reason: str, shortfall: str) -> None:
-        """Set why the thread has no partition, or not all, for timeout errors and `waiting_for`."""
+        """Set the reason, for timeout errors and `waiting_for`, why the thread lacks partitions."""
         self._partitions.idle_reason = idle_reason
         self._partitions.shortfall = shortfall
 
@@ -564,7 +564,7 @@ class StreamReader(Generic[K, V]):
         return self._partitions.served
 
     def serves(self, tp: TopicPartition) -> bool:
-        """Return whether the partition's messages are delivered, also if it is paused."""
+        """Return whether the partition's messages are delivered, even if it is paused."""
         return self._partitions.serves(tp)
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
@@ -631,8 +631,8 @@ class StreamReader(Generic[K, V]):
 class Stream(Generic[K, V]):
     """The messages of one consumer thread; a partition's messages come in order while it is owned.
 
-    Iterate the stream, call `next` on it, or `poll` batches, from one thread at a time. Each of
-    these calls raises each failure once, as an error of this package; the stream can be used again
+    Iterate the stream, call `next` on it, or `poll` batches, from one thread at a time. The next of
+    these calls raises a failure, once, as an error of this package; the stream can be used again
     afterwards. A message is finished when the user asks for the next one. Auto-commit stores
     offsets of finished messages only.
     """

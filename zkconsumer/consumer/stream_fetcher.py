@@ -114,7 +114,7 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 
 
 class Unread:
-    """A run of which messages were not handed out yet.
+    """A run with messages that have not been handed out yet.
 
     Attributes:
         numbers: the numbers of these messages. A thread that hands out messages takes the numbers
@@ -447,8 +447,8 @@ class StreamFetcher:
     def _still_waiting(self, asked: dict[TopicPartition, GrantedPartition]) -> list[TopicPartition]:
         """Return the partitions that still need the offset that was requested.
 
-        Meanwhile a partition may have been withdrawn, granted again or paused, or a seek may have
-        changed its position. A new grant and a seek make a new `GrantedPartition`.
+        Since the request, a partition may have been withdrawn, granted again or paused, or a seek
+        may have changed its position. A new grant and a seek make a new `GrantedPartition`.
         """
         return [
             tp

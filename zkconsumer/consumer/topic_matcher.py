@@ -1,8 +1,8 @@
 """Evaluates topic filters on other threads, so that a slow filter does not delay the member.
 
-Another member's filter may take seconds, because Java's regular expressions backtrack. The member's
-thread must renew the lease meanwhile. So each request is evaluated on its own thread, without the
-interpreter's lock (`concurrent` of the `regex` library).
+Another member's filter may take seconds, because Java's regular expressions backtrack. During this
+time the member's thread must renew the lease. So each request is evaluated on its own thread,
+without the interpreter's lock (`concurrent` of the `regex` library).
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class SourceOptions:
         without_match: what happens if no message has the starting time or a later one.
         max_per_trigger: maximum number of messages in a batch.
         min_per_trigger: minimum number of messages in a batch, or None.
-        max_delay_s: seconds after a batch from which on a smaller batch is read.
+        max_delay_s: seconds after a batch; later batches may be smaller than `min_per_trigger`.
         min_partitions: minimum number of tasks in a batch.
         max_records: maximum number of messages that a task reads.
         more_columns: the columns besides those that Spark's connector always has.

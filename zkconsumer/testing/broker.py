@@ -247,7 +247,7 @@ class FakeBroker:
         self._port.is_paused = True
 
     def resume(self) -> None:
-        """End `pause`: the broker handles what has arrived meanwhile."""
+        """End `pause`: the broker handles what has arrived during the pause."""
         self._site.engine.call(self._port.resume)
 
     def _advanced(self) -> None:

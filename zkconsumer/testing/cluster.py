@@ -150,7 +150,7 @@ class FakeCluster:
             raise
 
     def stop(self) -> None:
-        """Stop all servers; another call does nothing. The data stay until the object goes."""
+        """Stop all servers; another call does nothing. The object keeps the data."""
         if not self._is_running:
             return
         self._is_running = False
@@ -197,7 +197,7 @@ class FakeCluster:
         """Raise a topic's number of partitions to `partitions`.
 
         Raises:
-            FakeServerError: there is no such topic, or it has as many partitions already.
+            FakeServerError: there is no such topic, or it already has as many partitions.
         """
         self._do(lambda: self._controller.add_partitions(name, partitions))
 
@@ -308,7 +308,7 @@ class FakeCluster:
         return number % partitions
 
     def messages(self, topic: str) -> list[Message]:
-        """Return the messages of all partitions of a topic now, also those of aborted transactions.
+        """Return all messages of a topic now, including those of aborted transactions.
 
         Raises:
             FakeServerError: there is no such topic.

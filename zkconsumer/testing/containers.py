@@ -74,7 +74,7 @@ class ZooKeeperContainer(DockerContainer):
         return f"{self.get_container_host_ip()}:{self.get_exposed_port(_CLIENT_PORT)}"
 
     def start(self) -> Self:
-        """Create the network, and start the server in it; after a failure, both are gone."""
+        """Create the network, and start the server in it; after a failure, remove both."""
         try:
             self.network.create()
             self._has_network = True

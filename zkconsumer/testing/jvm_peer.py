@@ -61,7 +61,7 @@ class JvmPeer:
             consumer_id: the name of the registration; by default one with the group's name.
             end_offset: the end of a partition's log, up to which the user takes messages at once;
                 by default no partition has messages. It is called on the server's thread.
-            session_timeout_s: after so many seconds a dead member's znodes disappear
+            session_timeout_s: the seconds after which a dead member's znodes disappear
                 (`zookeeper.session.timeout.ms`).
             auto_commit_s: the interval of automatic commits in seconds; None: no commits.
             backoff_s: the pause after a failed attempt, in seconds (`rebalance.backoff.ms`).

@@ -108,7 +108,7 @@ class LegacyKafka:
         """Raise a topic's number of partitions to `partitions`.
 
         Raises:
-            FakeServerError, SandboxError: there is no such topic, or it has as many already.
+            FakeServerError, SandboxError: there is no such topic, or it already has as many.
         """
         self._topics.add_partitions(name, partitions=partitions)
 

@@ -1,4 +1,4 @@
-"""A pytest plugin with the fixture `legacy_kafka`; no entry point loads it.
+"""A pytest plugin with the fixture `legacy_kafka`; a `conftest.py` must name it.
 
     # conftest.py
     pytest_plugins = ["zkconsumer.testing.plugin"]

@@ -82,7 +82,7 @@ class LocalSession:
         self._engine.call(lambda: self._service.close_session(self.id))
 
     def abandon(self) -> None:
-        """Leave the session as a process does that dies: it expires after its timeout."""
+        """Leave the session as a dying process does: it expires after its timeout."""
         self._engine.call(lambda: self._service.abandon(self.id))
 
 
@@ -219,7 +219,7 @@ class FakeZooKeeper:
         """Execute one transaction.
 
         Raises:
-            FakeServerError: ZooKeeper refuses a write; then it has executed none.
+            FakeServerError: ZooKeeper refuses one of the writes, and so executes none.
         """
         reply = self._call(lambda: self._service.write(*writes))
         if reply.code is not Code.OK:
@@ -315,7 +315,7 @@ class FakeZooKeeper:
         Args:
             fault: what happens.
             op: the kind of request; None: every kind except pings.
-            path: the beginning of the path, for a transaction that of one of its paths.
+            path: the beginning of the request's path, or of one of a transaction's paths.
             session: the session that sends the request; 0: any session.
             times: how many requests it hits; None: each one, until `cancel`.
         """
@@ -336,7 +336,7 @@ class FakeZooKeeper:
         self._call(lambda: self._cut(session))
 
     def isolate(self, session: int) -> None:
-        """Lose everything between a session's client and the server, until `heal`.
+        """Drop all packets between a session's client and the server, until `heal`.
 
         The session expires after its timeout, and the client cannot notice it.
 
@@ -355,7 +355,7 @@ class FakeZooKeeper:
         self._call(self._pause)
 
     def resume(self) -> None:
-        """End `pause`. Sessions whose timeout has passed meanwhile expire."""
+        """End `pause`. Sessions whose timeout has passed during the pause expire."""
         self._call(self._resume)
 
     def kill(self) -> None:
@@ -381,7 +381,7 @@ class FakeZooKeeper:
         self._call(self._service.back_up)
 
     def lose_data(self) -> None:
-        """Restart with the data of the last `back_up`, as a server that lost its disk.
+        """Restart with the data of the last `back_up`, like a server whose disk was lost.
 
         No session is left, and no ephemeral znode of the backup. Zxids go back, too: the server
         refuses each client that has seen a later transaction than the server has. The brokers of a
