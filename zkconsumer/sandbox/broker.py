@@ -13,7 +13,7 @@ from zkconsumer.sandbox.ports import HOST
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.server import JavaServer
 
-RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1", "3.9.1")
+RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1", "2.8.2", "3.9.1")
 
 # A killed broker stays registered until its session expires, and a new broker with the same id
 # exits at its start during that time. The value is the number of seconds to wait for the expiry

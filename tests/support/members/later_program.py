@@ -2,9 +2,11 @@
 
 Its argument is a JSON object: `client` ("confluent" or "jvm"), `topic`, `properties`, for the JVM
 `libjvm`, `jars` and `log4j`, and optionally `stops_when_assigned` (the process stops itself in the
-first call of the listener with partitions). Each line of standard output is an event: `owned` (the
-partitions after a change), `error` (the name of Kafka's error), `raised` (an error after which the
-program polls again), `left`. The word `leave`, or the end of standard input, closes the consumer.
+first call of the listener with partitions) and `reports_messages`. Each line of standard output is
+an event: `owned` (the partitions after a change), `delivered` (runs: [topic, partition, 0,
+offsets]; only with `reports_messages`), `error` (the name of Kafka's error), `raised` (an error
+after which the program polls again), `left`. Events have the time `t`, as in `program.py`. The word
+`leave`, or the end of standard input, closes the consumer.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 POLL_S = 0.1
@@ -40,12 +45,30 @@ class ListenerCalls:
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
+class Messages:
+    """Reports the messages of each poll, if the request asks for them."""
+
+    def __init__(self, topic: str, *, reports: bool) -> None:
+        self._topic, self._reports = topic, reports
+
+    def take(self, messages: Iterable[tuple[int, int]]) -> None:
+        """Report messages, each as partition and offset."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for partition, offset in messages:
+            found[partition].append(offset)
+        if self._reports and found:
+            emit("delivered", runs=[[self._topic, one, 0, at] for one, at in found.items()])
+
+
 def emit(event: str, **fields: Any) -> None:
-    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    t = time.clock_gettime(time.CLOCK_BOOTTIME)
+    sys.stdout.write(json.dumps({"event": event, "t": t, **fields}) + "\n")
     sys.stdout.flush()
 
 
-def confluent(request: dict[str, Any], calls: ListenerCalls, ended: threading.Event) -> None:
+def confluent(
+    request: dict[str, Any], calls: ListenerCalls, messages: Messages, ended: threading.Event
+) -> None:
     """Consume with confluent-kafka."""
     from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - the JVM client does not need it
 
@@ -71,14 +94,20 @@ def confluent(request: dict[str, Any], calls: ListenerCalls, ended: threading.Ev
     try:
         while not ended.is_set():
             message = consumer.poll(POLL_S)
-            if message is not None and message.error():
+            if message is None:
+                continue
+            if message.error():
                 emit("error", name=message.error().name())
+            else:
+                messages.take([(message.partition(), message.offset())])
     except KafkaException as error:
         emit("error", name=error.args[0].name())
     consumer.close()
 
 
-def jvm(request: dict[str, Any], calls: ListenerCalls, ended: threading.Event) -> None:
+def jvm(
+    request: dict[str, Any], calls: ListenerCalls, messages: Messages, ended: threading.Event
+) -> None:
     """Consume with `KafkaConsumer`."""
     import jpype  # noqa: PLC0415 - confluent-kafka does not need it
 
@@ -109,7 +138,8 @@ def jvm(request: dict[str, Any], calls: ListenerCalls, ended: threading.Event) -
     timeout = jpype.JClass("java.time.Duration").ofMillis(int(POLL_S * 1000))
     while not ended.is_set():
         try:
-            consumer.poll(timeout)
+            polled = consumer.poll(timeout)
+            messages.take((int(one.partition()), int(one.offset())) for one in polled)
         except jpype.JException as error:
             name = type(error).__name__.rpartition(".")[2]
             if name == NOT_FATAL:
@@ -124,7 +154,8 @@ def main() -> None:
     request, ended = json.loads(sys.argv[1]), threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
     calls = ListenerCalls(stops=request.get("stops_when_assigned", False))
-    (jvm if request["client"] == "jvm" else confluent)(request, calls, ended)
+    messages = Messages(request["topic"], reports=request.get("reports_messages", False))
+    (jvm if request["client"] == "jvm" else confluent)(request, calls, messages, ended)
     emit("left")
 
 

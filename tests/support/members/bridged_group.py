@@ -1,0 +1,433 @@
+"""A real group that a bridge divides: old and new members, bridges as processes, and the evidence.
+
+Old members are Kafka's own consumer of 0.8 to 1.1, or zkconsumer. New members are Java's
+`KafkaConsumer` of 3.9.1, or librdkafka. Each member and each bridge has its own process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as RawPartition
+
+from support.jvm.member import JvmMember, libjvm
+from support.kafka.traffic import Traffic
+from support.members.crew import MemberProcess, Program, environment
+from support.members.evidence import Delivery, deliveries
+from support.members.program import Request
+from support.wait import LIMIT_S, wait_for
+from support.zk.log import history
+from zkconsumer.consumer.stream_partitions import boottime
+from zkconsumer.history.offset_records import CommitKey, decode_commit, decode_key
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import Sandbox, jars
+from zkconsumer.sandbox.topics import client_settings
+
+GROUP, TOPIC = "billing", "pay"
+
+COMMIT_S = 0.5
+"""How often, in seconds, each member commits."""
+
+SESSION_S = 8.0
+"""The session timeout of each member, in seconds, so that a killed member is soon replaced."""
+
+MIRROR_S = 5.0
+"""How often, in seconds, a bridge copies Kafka's offsets to ZooKeeper (`process.MIRROR_S`)."""
+
+SLACK_S = 3.0
+"""How late, in seconds, a commit or a report may be on a busy machine."""
+
+JAVA = "org.apache.kafka.clients.consumer"
+ASSIGNORS = {
+    ("java", "range"): f"{JAVA}.RangeAssignor",
+    ("java", "roundrobin"): f"{JAVA}.RoundRobinAssignor",
+    ("java", "sticky"): f"{JAVA}.StickyAssignor",
+    ("java", "cooperative-sticky"): f"{JAVA}.CooperativeStickyAssignor",
+}
+
+OLD = ("0.8.2.2", "1.1.1", "zkconsumer")
+NEW = ("java", "librdkafka")
+
+
+class Bridge:
+    """The command `zkconsumer bridge run` as a process; its output goes to a file."""
+
+    def __init__(self, name: str, options: list[str], directory: Path) -> None:
+        self.name, self.gone_at = name, float("inf")
+        self._out = directory / f"{name}.out"
+        command = [sys.executable, "-m", "zkconsumer", "bridge", "run", GROUP, *options]
+        with self._out.open("wb") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=out, env=environment(), start_new_session=True
+            )
+
+    def text(self) -> str:
+        """Return what the command has printed."""
+        return self._out.read_text()
+
+    def wait(self, words: str) -> None:
+        """Wait until the command has printed these words."""
+        wait_for(lambda: words in self.text(), lambda: f"{self.name}: {words!r} in {self.text()}")
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def wait_for_end(self) -> int:
+        """Return the exit code when the process has ended."""
+        code = self.process.wait(LIMIT_S)
+        self.gone_at = min(self.gone_at, boottime())
+        return code
+
+    def kill(self) -> None:
+        """Kill the process: it revokes nothing, and its sessions expire later."""
+        self.process.kill()
+        self.wait_for_end()
+
+    def end(self) -> None:
+        """End the process, whatever state it is in."""
+        self.kill()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What happened to the messages and the offsets of a group.
+
+    Attributes:
+        produced: the number of messages.
+        lost: messages that no member has received.
+        explained: messages that were delivered again, by the reason that permits it.
+        unexplained: the other redeliveries, each with its first and its second delivery.
+        moved_back: the offsets that were lowered, in ZooKeeper and in Kafka.
+    """
+
+    produced: int
+    lost: Mapping[TopicPartition, list[int]]
+    explained: Mapping[str, int]
+    unexplained: list[tuple[Delivery, Delivery]]
+    moved_back: list[str]
+
+    def __str__(self) -> str:
+        lost = sum(map(len, self.lost.values()))
+        return (
+            f"{self.produced} messages, {lost} lost, {len(self.unexplained)} redelivered without"
+            f" a reason, {len(self.moved_back)} offsets moved back, redelivered {self.explained}"
+        )
+
+
+@dataclass
+class Excuse:
+    """A time in which messages may be redelivered.
+
+    Attributes:
+        reason: why.
+        first: when the first of both deliveries may be, from and to.
+        member: the first receiver; empty: any.
+    """
+
+    reason: str
+    first: tuple[float, float]
+    member: str = ""
+
+
+@dataclass
+class BridgedGroup:
+    """The group, its servers' addresses, and its processes."""
+
+    sandbox: Sandbox
+    directory: Path
+    stack: ExitStack
+    partitions: int = 6
+    members: dict[str, Program] = field(default_factory=dict)
+    bridges: list[Bridge] = field(default_factory=list)
+    excuses: list[Excuse] = field(default_factory=list)
+    sides: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._read: Counter[str] = Counter()
+        self._known: dict[str, list[Delivery]] = defaultdict(list)
+        self.sandbox.create_topic(TOPIC, partitions=self.partitions)
+        cluster = client_settings(self.sandbox.zookeeper_connect)
+        self.traffic = Traffic(cluster, pace_s=0.01)
+        self.stack.callback(self.traffic.stop)
+        self._feed()
+        self.traffic.start()
+
+    def _feed(self) -> None:
+        self.traffic.partitions = [TopicPartition(TOPIC, one) for one in range(self.partitions)]
+
+    def grow(self, partitions: int) -> None:
+        """Add partitions to the topic; `partitions` is the new number."""
+        self.sandbox.add_partitions(TOPIC, partitions=partitions)
+        self.partitions = partitions
+        self._feed()
+
+    # ---- processes -------------------------------------------------------------------------------
+
+    def bridge(self, *options: str) -> Bridge:
+        """Start a bridge; do not wait until it leads the group."""
+        name = f"bridge-{len(self.bridges)}"
+        where = ["-z", self.sandbox.zookeeper_connect]
+        one = Bridge(name, [*where, *options], self.directory)
+        self.bridges.append(one)
+        self.stack.callback(one.end)
+        return one
+
+    def old(self, kind: str, **properties: object) -> Program:
+        """Start an old member: a release of Kafka, or `zkconsumer`."""
+        name = f"old-{next(self._numbers)}"
+        connect = self.sandbox.zookeeper_connect
+        member: Program
+        if kind == "zkconsumer":
+            settings: dict[str, Any] = {
+                "auto_offset_reset": "smallest",
+                "auto_commit_interval_s": COMMIT_S,
+                "zookeeper_session_timeout_s": SESSION_S,
+                "consumer_id": name,
+                **properties,
+            }
+            request = Request(zookeeper=connect, group=GROUP, topics={TOPIC: 1}, settings=settings)
+            member = MemberProcess(name, request, self.directory)
+        else:
+            milliseconds = {
+                "auto.commit.interval.ms": int(COMMIT_S * 1000),
+                "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
+                "rebalance.max.retries": 4,
+                "rebalance.backoff.ms": 2000,
+            }
+            member = JvmMember(
+                kind,
+                connect,
+                GROUP,
+                name=name,
+                directory=self.directory,
+                topics=[TOPIC],
+                properties={**milliseconds, **properties},
+            )
+        return self._add(member, "old")
+
+    def new(self, kind: str, assignor: str, **properties: object) -> Program:
+        """Start a new member: `java` or `librdkafka`."""
+        name = f"new-{next(self._numbers)}"
+        settings: dict[str, object] = {
+            "bootstrap.servers": self.sandbox.bootstrap,
+            "group.id": GROUP,
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": ASSIGNORS.get((kind, assignor), assignor),
+            "auto.commit.interval.ms": int(COMMIT_S * 1000),
+            "session.timeout.ms": int(SESSION_S * 1000),
+            "heartbeat.interval.ms": 1000,
+            **properties,
+        }
+        request: dict[str, Any] = {
+            "client": "jvm" if kind == "java" else "confluent",
+            "topic": TOPIC,
+            "properties": settings,
+            "reports_messages": True,
+        }
+        if kind == "java":
+            log4j = self.directory / "new-log4j.properties"
+            log4j.write_text(NEW_LOG4J)
+            decoder = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+            settings |= {"key.deserializer": decoder, "value.deserializer": decoder}
+            request["properties"] = {key: str(value) for key, value in settings.items()}
+            request["jars"] = [str(jar) for jar in jars.resolve("kafka-3.9.1")]
+            request["libjvm"] = str(libjvm(jars.find_java().executable))
+            request["log4j"] = str(log4j)
+        program = Path(__file__).with_name("later_program.py")
+        return self._add(Program(name, program, request, self.directory), "new")
+
+    def _add(self, member: Program, side: str) -> Program:
+        self.members[member.name] = member
+        self.sides[member.name] = side
+        self.stack.callback(member.end)
+        return member
+
+    def kill(self, member: Program) -> None:
+        """Kill a member: what it has delivered since its last commit may be delivered again."""
+        member.kill()
+        assert member.gone_at is not None
+        since = member.gone_at - COMMIT_S - SLACK_S
+        self.excuses.append(Excuse("a member is killed", (since, member.gone_at), member.name))
+
+    def kill_bridge(self, bridge: Bridge, *, until: float) -> None:
+        """Kill a bridge. Both sides may read the same messages for `until` seconds."""
+        bridge.kill()
+        since = bridge.gone_at - MIRROR_S - SLACK_S
+        self.excuses.append(Excuse("a bridge is killed", (since, bridge.gone_at + until)))
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run another command of `zkconsumer`."""
+        command = [sys.executable, "-m", "zkconsumer", *words]
+        command += ["-z", self.sandbox.zookeeper_connect]
+        return subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "COLUMNS": "200"},
+            timeout=LIMIT_S,
+        )
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return the rows of `zkconsumer bridge status`."""
+        done = self.command("bridge", "status", GROUP, "--output", "json")
+        assert done.returncode == 0, done.stderr
+        return list(json.loads(done.stdout))
+
+    # ---- what is read ----------------------------------------------------------------------------
+
+    def readers(self, since: float) -> dict[int, set[str]]:
+        """Return the members that have read each partition since a time of `boottime`."""
+        found: dict[int, set[str]] = defaultdict(set)
+        for one in self.deliveries():
+            if one.t >= since:
+                found[one.partition.partition].add(one.member)
+        return found
+
+    def wait_for_share(self, side: str, share: Callable[[int], bool], what: str) -> None:
+        """Wait until every partition is read, and the side's number of partitions is right."""
+        since = boottime()
+
+        def is_right() -> bool:
+            nonlocal since
+            last: dict[int, str] = {}
+            for one in sorted(self.deliveries(since)):
+                last[one.partition.partition] = self.sides[one.member]
+            if len(last) < self.partitions:
+                return False
+            if share(sum(one == side for one in last.values())):
+                return True
+            since = boottime()
+            return False
+
+        wait_for(is_right, lambda: f"{what}: {self.describe()}", look_s=0.5)
+
+    def describe(self) -> str:
+        """Return the state of the group, for the error of a failed wait."""
+        read = self.readers(boottime() - 5.0)
+        bridges = "".join(f"\n{one.name}: {one.text()}" for one in self.bridges)
+        trouble = [(one.name, one.events[-1:]) for one in self.members.values()]
+        return f"read in the last 5 s {dict(read)}, {trouble}{bridges}"
+
+    def deliveries(self, since: float = 0.0) -> list[Delivery]:
+        """Return all deliveries since a time of `boottime`, by member and time."""
+        for name, member in self.members.items():
+            events, known = member.events, self._read[name]
+            self._read[name] = len(events)
+            self._known[name] += deliveries(name, events[known:])
+        found = []
+        for of_member in self._known.values():
+            found += of_member[bisect_left(of_member, since, key=lambda one: one.t) :]
+        return found
+
+    # ---- the verdict -----------------------------------------------------------------------------
+
+    def finish(self) -> Verdict:
+        """Stop the traffic, wait until every message is read, and return the verdict."""
+        self.traffic.stop()
+        wait_for(
+            lambda: not self._lost(),
+            lambda: f"all messages are read; missing {self._lost()}; {self.describe()}",
+            look_s=0.5,
+        )
+        return self.verdict()
+
+    def _lost(self) -> dict[TopicPartition, list[int]]:
+        seen: dict[TopicPartition, set[int]] = defaultdict(set)
+        for one in self.deliveries():
+            seen[one.partition].add(one.offset)
+        missing = {tp: sorted(at - seen[tp]) for tp, at in self.traffic.produced.items()}
+        return {tp: offsets for tp, offsets in missing.items() if offsets}
+
+    def verdict(self) -> Verdict:
+        """Return what has happened so far."""
+        given: dict[tuple[TopicPartition, int], list[Delivery]] = defaultdict(list)
+        for one in self.deliveries():
+            given[one.partition, one.offset].append(one)
+        explained: Counter[str] = Counter()
+        unexplained = []
+        for ones in given.values():
+            for first, again in itertools.pairwise(sorted(ones)):
+                reason = self._reason(first, again)
+                if reason:
+                    explained[reason] += 1
+                else:
+                    unexplained.append((first, again))
+        moved = [*self._moved_in_zookeeper(), *self._moved_in_kafka()]
+        return Verdict(self.traffic.count, self._lost(), explained, unexplained, moved)
+
+    def _reason(self, first: Delivery, again: Delivery) -> str:
+        for one in self.excuses:
+            if one.member in ("", first.member) and one.first[0] <= first.t <= one.first[1]:
+                return one.reason
+        return ""
+
+    def _moved_in_zookeeper(self) -> Iterator[str]:
+        log = self.sandbox.zookeeper.directory / "data" / "version-2"
+        last: dict[TopicPartition, int] = {}
+        for one in history([log], root=f"{paths.CONSUMERS}/{GROUP}/"):
+            if one.change is None or one.change.new is None:
+                continue
+            where = paths.locate(one.change.path)
+            if where.kind is paths.ZnodeKind.OFFSET:
+                tp, offset = TopicPartition(where.name, where.partition), int(one.change.new.data)
+                if offset < last.get(tp, 0):
+                    yield f"ZooKeeper: {tp} from {last[tp]} to {offset}"
+                last[tp] = offset
+
+    def _moved_in_kafka(self) -> Iterator[str]:
+        last: dict[TopicPartition, int] = {}
+        for key, value in _records(self.sandbox.bootstrap, "__consumer_offsets"):
+            about = decode_key(key)
+            if not isinstance(about, CommitKey) or about.group != GROUP or value is None:
+                continue
+            offset = decode_commit(value).offset
+            if offset < last.get(about.tp, 0):
+                yield f"Kafka: {about.tp} from {last[about.tp]} to {offset}"
+            last[about.tp] = offset
+
+
+NEW_LOG4J = """\
+log4j.rootLogger=WARN, err
+log4j.logger.org.apache.kafka.clients.consumer.internals=INFO
+log4j.appender.err=org.apache.log4j.ConsoleAppender
+log4j.appender.err.target=System.err
+log4j.appender.err.layout=org.apache.log4j.PatternLayout
+log4j.appender.err.layout.ConversionPattern=%d{ISO8601} %p %c - %m%n
+"""
+
+
+def _records(bootstrap: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield the key and the value of each record of a topic, partition by partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reads-offsets"})
+    try:
+        known = consumer.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions
+        for number in known:
+            end = consumer.get_watermark_offsets(RawPartition(topic, number), timeout=LIMIT_S)[1]
+            consumer.assign([RawPartition(topic, number, 0)])
+            at = 0
+            while at < end:
+                message = consumer.poll(LIMIT_S)
+                assert message is not None, f"no record {at} of {topic} {number}"
+                assert message.error() is None, message.error()
+                at = (message.offset() or 0) + 1
+                yield message.key() or b"", message.value()
+    finally:
+        consumer.close()
