@@ -13,6 +13,10 @@ so far.
 The lab (--lab): the page of a live group stays open in Chromium while members join, leave and
 commit. Once the lab keeps its maximum number of events, its memory must not grow.
 
+A bridge (--bridge RELEASE): on brokers of this release, a group moves to the brokers' protocol and
+back, four times each. Its members are JVM members and zkconsumer on the old side, and Java's
+consumer of 3.9.1 and librdkafka on the new side; every 20 s one of each side is killed.
+
 `--record` writes a file to docs/records/, from which `scripts/records` generates the tables of
 docs/verification.md.
 """
@@ -31,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import _records
+import _soak_bridge
 import _soak_lab
 from _explore import Totals, endless, explore, story
 from _soak_rounds import Rounds, Sums, run
@@ -162,6 +167,35 @@ def lab(seconds: float, seed: int, *, is_recorded: bool) -> int:
     return int(bool(grown))
 
 
+def bridge(seconds: float, seed: int, given: argparse.Namespace) -> int:
+    """Run a group that a bridge divides, and print the verdict; return the exit code."""
+    started = time.monotonic()
+    verdict, done = _soak_bridge.run(seconds, seed, release=given.bridge, assignor=given.assignor)
+    wrong = [
+        *(f"lost: {tp} {offsets}" for tp, offsets in verdict.lost.items()),
+        *(f"redelivered: {first}, then {again}" for first, again in verdict.unexplained),
+        *verdict.moved_back,
+    ]
+    if given.record:
+        _records.write(
+            "bridge",
+            seconds=time.monotonic() - started,
+            seeds={"first": seed, "last": seed},
+            counts={
+                **done.acts,
+                "release": given.bridge,
+                "assignor": given.assignor,
+                "messages": verdict.produced,
+                "redelivered": dict(verdict.explained),
+            },
+            violations=wrong,
+            name=f"{given.bridge}-{given.assignor}",
+        )
+    acts = ", ".join(f"{count} x {act}" for act, count in sorted(done.acts.items()))
+    print("\n".join([f"{'FAILED' if wrong else 'PASSED'}: {acts}", str(verdict), *wrong]))
+    return int(bool(wrong))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/soak",
@@ -199,12 +233,20 @@ def main() -> int:
     parser.add_argument(
         "--lab", action="store_true", help="follow a live group in the lab, and measure its memory"
     )
+    parser.add_argument(
+        "--bridge", metavar="RELEASE", help="run a group that a bridge divides, on these brokers"
+    )
+    parser.add_argument(
+        "--assignor", default="range", help="the new members' assignor (default: range)"
+    )
     parser.add_argument("--record", action="store_true", help="write a record to docs/records/")
     given = parser.parse_args()
     if given.simulated and given.rounds is not None:
         parser.error("--rounds counts rounds on real servers; with --simulated give a duration")
     if given.lab and (given.rounds is not None or given.simulated):
         parser.error("--lab needs a duration, and excludes --simulated")
+    if given.bridge and (given.rounds is not None or given.simulated or given.lab):
+        parser.error("--bridge needs a duration, and excludes --simulated and --lab")
     if given.groups < 1:
         parser.error("--groups must be at least 1")
     hours = given.minutes / 60 if given.minutes is not None else given.hours
@@ -214,6 +256,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if seconds is not None and given.lab:
         return lab(seconds, seed, is_recorded=given.record)
+    if seconds is not None and given.bridge:
+        return bridge(seconds, seed, given)
     if seconds is not None and given.simulated:
         return simulated(seconds, seed, processes=given.processes, is_recorded=given.record)
     return soak(given, seconds, seed)

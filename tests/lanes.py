@@ -260,6 +260,11 @@ SINGLE_TESTS = (
         "tests/bridge/test_hand_over.py::test_partitions_move_to_new_consumers_and_back",
     ),
     *_later(
+        "Each test takes 20 to 100 s, because sessions expire and several JVM members start. "
+        "tests/sim/test_bridged.py moves simulated groups, with every fault.",
+        "tests/bridge/test_real_members.py",
+    ),
+    *_later(
         "The cases take 3 s each. The normal lane explores groups without faults to the end.",
         "tests/sim/test_coordinated_search.py::test_no_promise_is_broken",
         "tests/sim/test_coordinated_search.py::test_a_mutant_is_found[commits of any",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -10,8 +11,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from support.wait import LIMIT_S, wait_for
 
-from zkconsumer.bridge.process import BridgeProcess, halves, new_process
+from zkconsumer.bridge.process import BridgeProcess, new_process, settings_of_brokers
 from zkconsumer.bridge.state import Goal
+from zkconsumer.bridge.status import Side, sides
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.connector import ConsumerConnector
 from zkconsumer.errors import RefusedError
@@ -169,8 +171,10 @@ def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) 
         new = stack.enter_context(ExitStack())
         new.enter_context(_running(scene.new))
         wait_for(lambda: len(readings.read_by("new")) == 2, "both sides share")
-        shown = halves(connection, scene.config, None)
-        assert sorted(one.side for one in shown) == ["new", "new", "old", "old"]
+        brokers = settings_of_brokers(scene.config, connection, None)
+        shown = sides(connection, GROUP, brokers, limit_s=LIMIT_S)
+        assert Counter(one.side for one in shown) == {Side.NEW: 2, Side.OLD: 2}
+        assert all(one.member and isinstance(one.lag, int) for one in shown), shown
         old.close()
         wait_for(lambda: readings.read_by("new") == every, "the new member reads everything")
         readings.forget_sides()

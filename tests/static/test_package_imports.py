@@ -28,7 +28,10 @@ PERMITTED: dict[str, set[str]] = {
     "consumer": {"errors", "protocol", "config", "member", "zk", "kafka", "trace"},
     "aio": {"errors", "protocol", "config", "consumer"},
     "admin": {"errors", "java", "protocol", "config", "zk", "kafka", "history", "file_lock"},
-    "bridge": {"errors", "protocol", "config", "later", "zk", "kafka", "consumer", "admin"},
+    "bridge": {
+        *("errors", "protocol", "config", "later", "zk", "kafka", "consumer", "admin"),
+        "history",
+    },
     "loops": {"kafka", "history"},
     "spark": {
         *("errors", "protocol", "config", "member", "zk", "kafka", "consumer", "admin"),

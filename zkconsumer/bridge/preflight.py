@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from zkconsumer.admin.migrate import Activity, Direction, kafka_offsets, plan_migration
-from zkconsumer.bridge import wire
-from zkconsumer.bridge.brokers import GroupAdmin
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+from zkconsumer.admin.groups import existing_group, registered_brokers
 from zkconsumer.bridge.state import ASSIGNORS
-from zkconsumer.errors import RefusedError
+from zkconsumer.bridge.wire import GroupDescription
+from zkconsumer.errors import FetchError, RefusedError
+from zkconsumer.history.offset_records import (
+    CommitValue,
+    GroupKey,
+    decode_commit,
+    decode_key,
+)
+from zkconsumer.history.offset_records import has_members as has_members_in
+from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.logs import committed_in_kafka
+from zkconsumer.kafka.recent_records import partition_count, records_since
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import (
+    OFFSETS_TOPIC,
+    OffsetAndMetadata,
+    TopicPartition,
+    coordinator_partition,
+)
 from zkconsumer.zk.client import ZooKeeperClient
+
+RECENT_S: Final = 600.0
+"""How far back, in seconds, commits to Kafka are looked for. A JVM consumer that stores its offsets
+in Kafka commits them at every `auto.commit.interval.ms`, by default 60 s, even if none has
+changed."""
 
 LOSES_MEMBERSHIP = (
     "the brokers are older than 2.3 and have no static members: if the bridge restarts, the new"
@@ -15,15 +40,19 @@ LOSES_MEMBERSHIP = (
 )
 
 
-def check_brokers_group(admin: GroupAdmin, group: str, *, takes_lead: bool) -> None:
+def check_brokers_group(
+    found: GroupDescription, group: str, *, instance: str, takes_lead: bool
+) -> None:
     """Check that the bridge can lead the brokers' group.
+
+    Args:
+        instance: the bridge's `group.instance.id`. A static member's id begins with it. If an
+            earlier bridge is still a member, this one replaces it, and leads the group.
 
     Raises:
         RefusedError: the group has no assignor that the bridge can compute, it is not a group of
             consumers, or its members must be removed first.
-        FetchError: the brokers do not answer.
     """
-    found = admin.describe()
     if not found.members:
         return
     if found.kind != "consumer":
@@ -39,7 +68,8 @@ def check_brokers_group(admin: GroupAdmin, group: str, *, takes_lead: bool) -> N
             remedy=f"set partition.assignment.strategy to one of {', '.join(ASSIGNORS)}; Kafka"
             " Streams cannot share a group with a bridge",
         )
-    if not takes_lead:
+    is_expected = any(one.startswith(f"{instance}-") for one in found.members)
+    if not takes_lead and not is_expected:
         shown = ", ".join(sorted(found.members.values())[:5])
         raise RefusedError(
             f"the brokers' group already has {len(found.members)} members, and one of them leads"
@@ -50,30 +80,100 @@ def check_brokers_group(admin: GroupAdmin, group: str, *, takes_lead: bool) -> N
         )
 
 
-def check_offsets(connection: ZooKeeperClient, group: str, *, limit_s: float) -> None:
-    """Check that no old member stores its offsets in Kafka.
+def check_offsets(
+    connection: ZooKeeperClient, group: str, brokers: Settings, *, has_members: bool, limit_s: float
+) -> list[str]:
+    """Check that no old member stores its offsets in Kafka, alone or with dual commit.
 
     As soon as the bridge is a member of the brokers' group, the brokers refuse commits without a
-    member id, which such a member sends.
+    member id, which such a member sends. No znode says where a member stores its offsets. The
+    evidence is a partition that an old member owns, and that has an offset in Kafka but none in
+    ZooKeeper, or that was committed to Kafka from outside the brokers' group since the old member
+    claimed it.
 
-    Raises RefusedError and FetchError.
+    Args:
+        brokers: librdkafka's settings for the connection to the brokers.
+        has_members: whether the brokers' group has members now.
+        limit_s: seconds per request to the brokers.
+
+    Returns:
+        What an operator must check, because the brokers do not show their topic of the offsets.
+
+    Raises:
+        RefusedError: an old member stores its offsets in Kafka.
     """
+    image = existing_group(connection, group)
+    claimed = {tp: image.nodes[paths.owner(group, tp)].stat.mtime_ms for tp in image.owners}
+    if not claimed:
+        return []
+    stored = committed_in_kafka(registered_brokers(connection), group, claimed, limit_s=limit_s)
+    only_there = [
+        tp for tp in sorted(claimed) if tp not in image.offsets and _is_stored(stored.get(tp))
+    ]
+    if only_there:
+        raise _stores_in_kafka(
+            group, f"{only_there[0]} has an offset in Kafka, and none in ZooKeeper"
+        )
+    since_ms = max(min(claimed.values()), round(1000 * (time.time() - RECENT_S)))
     try:
-        found = plan_migration(
-            connection, group, Direction.TO_KAFKA, ask_kafka=kafka_offsets(limit_s)
+        found = outside_commits(
+            brokers, group, since_ms=since_ms, has_members=has_members, limit_s=limit_s
         )
-    except RefusedError:
-        return  # the old members do not commit to both stores
-    if found.activity is Activity.DUAL:
-        raise RefusedError(
-            "the old members commit their offsets to Kafka, too; the brokers refuse these commits"
-            " as soon as the bridge joins the group",
-            where=group,
-            remedy="restart the old members one by one with offsets.storage=zookeeper and"
-            " dual.commit.enabled=false",
-        )
+    except FetchError as error:
+        return [f"check that no old member has offsets.storage=kafka, which is unknown: {error}"]
+    for tp, committed in sorted(found.items()):
+        if committed.time_ms > claimed.get(tp, committed.time_ms):
+            at = datetime.fromtimestamp(committed.time_ms / 1000, UTC).isoformat(timespec="seconds")
+            raise _stores_in_kafka(
+                group, f"{tp} was committed to Kafka at {at}, from outside the brokers' group"
+            )
+    return []
 
 
-def notices(admin: GroupAdmin) -> list[str]:
-    """Return what an operator should know before the bridge starts. Raises FetchError."""
-    return [LOSES_MEMBERSHIP] if admin.join_version() < wire.STATIC_SINCE else []
+def _is_stored(offset: object) -> bool:
+    return isinstance(offset, OffsetAndMetadata)
+
+
+def _stores_in_kafka(group: str, evidence: str) -> RefusedError:
+    return RefusedError(
+        f"an old member stores its offsets in Kafka: {evidence}. The brokers refuse such commits"
+        " as soon as the bridge joins the group",
+        where=group,
+        remedy="restart the old members one by one with offsets.storage=kafka and"
+        " dual.commit.enabled=true, unless they have these settings, and then one by one with"
+        " offsets.storage=zookeeper",
+    )
+
+
+def outside_commits(
+    brokers: Settings, group: str, *, since_ms: int, has_members: bool, limit_s: float
+) -> dict[TopicPartition, CommitValue]:
+    """Return the last commit of each partition that no member of the brokers' group has made.
+
+    A commit's record does not name the committer. But its coordinator writes the group's members
+    into the same log whenever they change, so the records before it say whether there were any.
+
+    Args:
+        since_ms: how far back to read, in ms since 1970.
+        has_members: whether the group has members now.
+
+    Raises FetchError.
+    """
+    count = partition_count(brokers, OFFSETS_TOPIC, limit_s=limit_s)
+    if not count:
+        return {}
+    tp = TopicPartition(OFFSETS_TOPIC, coordinator_partition(group, count))
+    is_empty: bool | None = None  # until the first record of the members
+    before: dict[TopicPartition, CommitValue] = {}
+    found: dict[TopicPartition, CommitValue] = {}
+    for record in records_since(brokers, tp, since_ms, limit_s=limit_s):
+        key, value = decode_key(record.key() or b""), record.value()
+        if key is None or key.group != group:
+            continue
+        if isinstance(key, GroupKey):
+            is_empty = value is None or not has_members_in(value)
+        elif value is not None and is_empty is not False:
+            (before if is_empty is None else found)[key.tp] = decode_commit(value)
+    if is_empty is None and not has_members:
+        return before
+    return found

@@ -23,6 +23,7 @@ from zkconsumer.bridge import machine, preflight, wire
 from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.brokers import BrokerConnections, GroupAdmin
 from zkconsumer.bridge.control import Control, Wish
+from zkconsumer.bridge.status import CONSUMER_PREFIX
 from zkconsumer.bridge.stream import BridgeStream
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.commit_requests import CommitRequested
@@ -32,17 +33,12 @@ from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import FetchError, RefusedError, ZkConsumerError
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.client_settings import Settings as BrokerSettings
-from zkconsumer.kafka.group_offsets import GroupOffsets
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import ClientSettings
-from zkconsumer.protocol import paths, payloads
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import GroupInput, partitions_in, requested_topics
-from zkconsumer.protocol.model import (
-    OffsetAndMetadata,
-    Purpose,
-    TopicPartition,
-)
+from zkconsumer.protocol.group_assignment import GroupInput, requested_topics
+from zkconsumer.protocol.model import Purpose, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Registration, read_registration
 from zkconsumer.protocol.releases import DEFAULT
@@ -315,12 +311,17 @@ def new_process(
         ZkConsumerError: ZooKeeper or the brokers do not answer.
     """
     group, limit_s = config.group_id, config.zookeeper_connection_timeout_s
-    brokers = _broker_settings(config, connection, bootstrap)
+    brokers = settings_of_brokers(config, connection, bootstrap)
     admin = GroupAdmin(brokers, group)
-    preflight.check_brokers_group(admin, group, takes_lead=takes_lead)
-    preflight.check_offsets(connection, group, limit_s=limit_s)
+    found, instance = admin.describe(), f"{group}-zkconsumer-bridge"
+    preflight.check_brokers_group(found, group, instance=instance, takes_lead=takes_lead)
+    notices = preflight.check_offsets(
+        connection, group, brokers, has_members=bool(found.members), limit_s=limit_s
+    )
     is_static = admin.join_version() >= wire.STATIC_SINCE
-    place = f"bridge-{socket.gethostname()}-{os.getpid()}"
+    if not is_static:
+        notices.append(preflight.LOSES_MEMBERSHIP)
+    place = f"{CONSUMER_PREFIX}{socket.gethostname()}-{os.getpid()}"
     names = [f"{place}-{number}" for number in range(consumers)]
     setup = bridge.Settings(
         ClientSettings(
@@ -328,7 +329,7 @@ def new_process(
             str(brokers["client.id"]),
             topics or _old_topics(connection, group, config),
             assignors=bridge.ASSIGNORS,
-            instance=f"{group}-zkconsumer-bridge" if is_static else None,
+            instance=instance if is_static else None,
             session_s=session_s,
             heartbeat_s=HEARTBEAT_S,
             auto_commit_s=None,
@@ -345,7 +346,7 @@ def new_process(
         config=lambda number: _of_consumer(config, names[number]),
         zookeeper=connection,
         brokers=brokers,
-        notices=preflight.notices(admin),
+        notices=notices,
     )
 
 
@@ -362,9 +363,10 @@ def _of_consumer(config: ConsumerConfig, name: str) -> ConsumerConfig:
     )
 
 
-def _broker_settings(
+def settings_of_brokers(
     config: ConsumerConfig, connection: ZooKeeperClient, bootstrap: str | None
 ) -> BrokerSettings:
+    """Return librdkafka's settings for the brokers' group; see `new_process`. Raises FetchError."""
     found = broker_settings(Brokers(registered_brokers(connection), config))
     found = {"client.id": "zkconsumer-bridge", **found}
     return found if bootstrap is None else {**found, "bootstrap.servers": bootstrap}
@@ -386,55 +388,3 @@ def _old_topics(connection: ZooKeeperClient, group: str, config: ConsumerConfig)
             remedy="start the old members first, or name the topics with --topic",
         )
     return tuple(sorted(found))
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSide:
-    """A partition of a shared group.
-
-    Attributes:
-        side: "old", "new", or "none" without an owner znode.
-        member: the owner's thread id in ZooKeeper.
-        zookeeper, kafka: the stored offsets; None: none is stored. A text says why an offset is
-            unknown.
-    """
-
-    partition: TopicPartition
-    side: str
-    member: str
-    zookeeper: int | None
-    kafka: int | str | None
-
-
-def halves(
-    connection: ZooKeeperClient, config: ConsumerConfig, bootstrap: str | None
-) -> list[PartitionSide]:
-    """Return each partition of a group with its side, its owner and its offsets.
-
-    Raises ZkConsumerError.
-    """
-    group = config.group_id
-    view, owners = live_group(connection, group)
-    topics = _old_topics(connection, group, config)
-    partitions = [
-        TopicPartition(topic, number)
-        for topic in topics
-        for number in partitions_in(topic, view.topics)[0]
-    ]
-    where = {paths.offset(group, tp): tp for tp in partitions}
-    nodes = connection.read(where)
-    reader = GroupOffsets(_broker_settings(config, connection, bootstrap))
-    try:
-        limit_s = config.zookeeper_connection_timeout_s
-        stored = reader.read(group, partitions, limit_s=limit_s)
-    finally:
-        reader.close()
-    found = []
-    for path, tp in where.items():
-        owner = owners.get(tp, "")
-        side = "none" if not owner else "new" if f"{group}_bridge-" in owner else "old"
-        node, kafka = nodes.get(path), stored.get(tp)
-        offset = None if node is None else payloads.decode_offset(node.data, where=path)
-        of_kafka = kafka.offset if isinstance(kafka, OffsetAndMetadata) else kafka
-        found.append(PartitionSide(tp, side, owner, offset, of_kafka))
-    return found

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Final
 
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.requests import FieldReader, array, octets, text
 from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
-from zkconsumer.protocol.model import OffsetAndMetadata
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 APIS: Final[Mapping[type[msg.Request], int]] = {
     msg.OffsetCommit: requests.OFFSET_COMMIT,
@@ -228,18 +230,23 @@ class GroupDescription:
         state: "Stable", "Empty", "Dead" and so on.
         protocol: the assignor; empty without members.
         members: the member ids, with client and host.
+        readers: partition -> client and host of the member to which it is assigned.
     """
 
     def __init__(self, response: FieldReader) -> None:
         """Raises MalformedError."""
         self.error, self.state, self.kind, self.protocol = 0, "", "", ""
         self.members: dict[str, str] = {}
+        self.readers: dict[TopicPartition, str] = {}
 
         def member() -> None:
             name, client, host = response.text(), response.text(), response.text()
-            response.octets()
-            response.octets()
-            self.members[name] = f"{client} at {host.removeprefix('/')}"
+            response.octets()  # the subscription
+            assignment = response.octets()
+            shown = self.members[name] = f"{client} at {host.removeprefix('/')}"
+            if self.kind == msg.CONSUMER and assignment:
+                with suppress(ValueError):  # another client's assignment may have any form
+                    self.readers |= dict.fromkeys(decode_assignment(assignment)[0], shown)
 
         def group() -> None:
             self.error = response.int16()
@@ -249,3 +256,8 @@ class GroupDescription:
             response.each(member)
 
         response.each(group)
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether the members wait for their assignment."""
+        return self.state in ("PreparingRebalance", "CompletingRebalance", "AwaitingSync")

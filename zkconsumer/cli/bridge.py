@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from typer.core import TyperGroup
 
+from zkconsumer.cli.lag import STORES, unknown
 from zkconsumer.cli.options import Common, OneGroup, operator
 from zkconsumer.cli.output import Align, Column, Unknown, say
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
@@ -28,8 +29,9 @@ COLUMNS: Final = (
     Column("partition", align=Align.RIGHT),
     Column("side"),
     Column("member"),
-    Column("zookeeper", align=Align.RIGHT),
-    Column("kafka", align=Align.RIGHT),
+    Column("offset", align=Align.RIGHT),
+    Column("lag", align=Align.RIGHT),
+    *STORES,
 )
 
 SESSION_S: Final = 30.0
@@ -260,17 +262,22 @@ def status(common: Common, *, group: OneGroup = None, bootstrap: Bootstrap = Non
 def _rows(
     connection: ZooKeeperClient, config: ConsumerConfig, bootstrap: str | None
 ) -> Iterator[dict[str, object]]:
-    from zkconsumer.bridge.process import halves
+    from zkconsumer.bridge.process import settings_of_brokers
+    from zkconsumer.bridge.status import sides
 
-    for one in halves(connection, config, bootstrap):
+    brokers = settings_of_brokers(config, connection, bootstrap)
+    limit_s = config.zookeeper_connection_timeout_s
+    for one in sides(connection, config.group_id, brokers, limit_s=limit_s):
         yield {
             "group": config.group_id,
             "topic": one.partition.topic,
             "partition": one.partition.partition,
-            "side": one.side,
-            "member": one.member or None,
-            "zookeeper": one.zookeeper,
-            "kafka": Unknown(one.kafka) if isinstance(one.kafka, str) else one.kafka,
+            "side": one.side.value,
+            "member": Unknown(one.member_fault) if one.member_fault else one.member,
+            "offset": unknown(one.offset),
+            "lag": unknown(one.lag),
+            "zookeeper": unknown(one.zookeeper),
+            "kafka": unknown(one.kafka),
         }
 
 

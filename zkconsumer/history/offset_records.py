@@ -7,7 +7,7 @@ Kafka: `kafka.server.OffsetManager` (0.8.2), `kafka.coordinator.group.GroupMetad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from zkconsumer.kafka.columns.requests import FieldReader, MalformedError
@@ -85,6 +85,25 @@ def decode_owners(data: bytes) -> Mapping[TopicPartition, StoredMember]:
     Members of other protocols, such as Connect's workers, have no partitions. Raises
     MalformedError, also for an unknown version.
     """
+    protocol_type, members = _decode_members(data)
+    if protocol_type != "consumer":
+        return {}
+    try:
+        return {tp: one for one, given in members for tp in decode_assignment(given)[0]}
+    except ValueError as error:
+        raise MalformedError(f"an assignment is malformed: {error}") from error
+
+
+def has_members(data: bytes) -> bool:
+    """Return whether a classic group has members, from the value of its metadata.
+
+    Raises MalformedError, also for an unknown version.
+    """
+    return bool(_decode_members(data)[1])
+
+
+def _decode_members(data: bytes) -> tuple[str, Sequence[tuple[StoredMember, bytes]]]:
+    """Return the type of a group's protocol, and each member with its assignment."""
     reader = FieldReader(memoryview(data))
     version = reader.int16()
     if not 0 <= version <= _GROUP_VALUE:
@@ -107,10 +126,4 @@ def decode_owners(data: bytes) -> Mapping[TopicPartition, StoredMember]:
         reader.octets()  # the subscription
         return StoredMember(name, client, host), reader.octets()
 
-    members = reader.each(member)
-    if protocol_type != "consumer":
-        return {}
-    try:
-        return {tp: one for one, given in members for tp in decode_assignment(given)[0]}
-    except ValueError as error:
-        raise MalformedError(f"an assignment is malformed: {error}") from error
+    return protocol_type, reader.each(member)

@@ -14,8 +14,8 @@ import subprocess
 import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,6 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.topics import client_settings
 
-GROUP, TOPIC = "billing", "pay"
-
 COMMIT_S = 0.5
 """How often, in seconds, each member commits."""
 
@@ -48,7 +46,7 @@ SESSION_S = 8.0
 MIRROR_S = 5.0
 """How often, in seconds, a bridge copies Kafka's offsets to ZooKeeper (`process.MIRROR_S`)."""
 
-SLACK_S = 3.0
+SLACK_S = 5.0
 """How late, in seconds, a commit or a report may be on a busy machine."""
 
 JAVA = "org.apache.kafka.clients.consumer"
@@ -66,10 +64,10 @@ NEW = ("java", "librdkafka")
 class Bridge:
     """The command `zkconsumer bridge run` as a process; its output goes to a file."""
 
-    def __init__(self, name: str, options: list[str], directory: Path) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], directory: Path) -> None:
         self.name, self.gone_at = name, float("inf")
         self._out = directory / f"{name}.out"
-        command = [sys.executable, "-m", "zkconsumer", "bridge", "run", GROUP, *options]
+        command = [sys.executable, "-m", "zkconsumer", "bridge", "run", *arguments]
         with self._out.open("wb") as out:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=out, env=environment(), start_new_session=True
@@ -146,11 +144,12 @@ class Excuse:
 
 @dataclass
 class BridgedGroup:
-    """The group, its servers' addresses, and its processes."""
+    """The group, whose topic has the group's name, its processes, and the evidence."""
 
     sandbox: Sandbox
     directory: Path
     stack: ExitStack
+    name: str = "billing"
     partitions: int = 6
     members: dict[str, Program] = field(default_factory=dict)
     bridges: list[Bridge] = field(default_factory=list)
@@ -161,7 +160,8 @@ class BridgedGroup:
         self._numbers = itertools.count(1)
         self._read: Counter[str] = Counter()
         self._known: dict[str, list[Delivery]] = defaultdict(list)
-        self.sandbox.create_topic(TOPIC, partitions=self.partitions)
+        self._cooperative: list[Program] = []
+        self.sandbox.create_topic(self.name, partitions=self.partitions)
         cluster = client_settings(self.sandbox.zookeeper_connect)
         self.traffic = Traffic(cluster, pace_s=0.01)
         self.stack.callback(self.traffic.stop)
@@ -169,11 +169,11 @@ class BridgedGroup:
         self.traffic.start()
 
     def _feed(self) -> None:
-        self.traffic.partitions = [TopicPartition(TOPIC, one) for one in range(self.partitions)]
+        self.traffic.partitions = [TopicPartition(self.name, one) for one in range(self.partitions)]
 
     def grow(self, partitions: int) -> None:
         """Add partitions to the topic; `partitions` is the new number."""
-        self.sandbox.add_partitions(TOPIC, partitions=partitions)
+        self.sandbox.add_partitions(self.name, partitions=partitions)
         self.partitions = partitions
         self._feed()
 
@@ -181,8 +181,8 @@ class BridgedGroup:
 
     def bridge(self, *options: str) -> Bridge:
         """Start a bridge; do not wait until it leads the group."""
-        name = f"bridge-{len(self.bridges)}"
-        where = ["-z", self.sandbox.zookeeper_connect]
+        name = f"{self.name}-bridge-{len(self.bridges)}"
+        where = [self.name, "-z", self.sandbox.zookeeper_connect]
         one = Bridge(name, [*where, *options], self.directory)
         self.bridges.append(one)
         self.stack.callback(one.end)
@@ -190,7 +190,7 @@ class BridgedGroup:
 
     def old(self, kind: str, **properties: object) -> Program:
         """Start an old member: a release of Kafka, or `zkconsumer`."""
-        name = f"old-{next(self._numbers)}"
+        name = f"{self.name}-old-{next(self._numbers)}"
         connect = self.sandbox.zookeeper_connect
         member: Program
         if kind == "zkconsumer":
@@ -201,7 +201,8 @@ class BridgedGroup:
                 "consumer_id": name,
                 **properties,
             }
-            request = Request(zookeeper=connect, group=GROUP, topics={TOPIC: 1}, settings=settings)
+            topics = {self.name: 1}
+            request = Request(zookeeper=connect, group=self.name, topics=topics, settings=settings)
             member = MemberProcess(name, request, self.directory)
         else:
             milliseconds = {
@@ -213,20 +214,20 @@ class BridgedGroup:
             member = JvmMember(
                 kind,
                 connect,
-                GROUP,
+                self.name,
                 name=name,
                 directory=self.directory,
-                topics=[TOPIC],
+                topics=[self.name],
                 properties={**milliseconds, **properties},
             )
         return self._add(member, "old")
 
     def new(self, kind: str, assignor: str, **properties: object) -> Program:
         """Start a new member: `java` or `librdkafka`."""
-        name = f"new-{next(self._numbers)}"
+        name = f"{self.name}-new-{next(self._numbers)}"
         settings: dict[str, object] = {
             "bootstrap.servers": self.sandbox.bootstrap,
-            "group.id": GROUP,
+            "group.id": self.name,
             "client.id": name,
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": ASSIGNORS.get((kind, assignor), assignor),
@@ -237,7 +238,7 @@ class BridgedGroup:
         }
         request: dict[str, Any] = {
             "client": "jvm" if kind == "java" else "confluent",
-            "topic": TOPIC,
+            "topic": self.name,
             "properties": settings,
             "reports_messages": True,
         }
@@ -250,8 +251,11 @@ class BridgedGroup:
             request["jars"] = [str(jar) for jar in jars.resolve("kafka-3.9.1")]
             request["libjvm"] = str(libjvm(jars.find_java().executable))
             request["log4j"] = str(log4j)
-        program = Path(__file__).with_name("later_program.py")
-        return self._add(Program(name, program, request, self.directory), "new")
+        script = Path(__file__).with_name("later_program.py")
+        member = self._add(Program(name, script, request, self.directory), "new")
+        if kind == "java" and assignor == "cooperative-sticky":
+            self._cooperative.append(member)
+        return member
 
     def _add(self, member: Program, side: str) -> Program:
         self.members[member.name] = member
@@ -266,11 +270,22 @@ class BridgedGroup:
         since = member.gone_at - COMMIT_S - SLACK_S
         self.excuses.append(Excuse("a member is killed", (since, member.gone_at), member.name))
 
-    def kill_bridge(self, bridge: Bridge, *, until: float) -> None:
-        """Kill a bridge. Both sides may read the same messages for `until` seconds."""
-        bridge.kill()
-        since = bridge.gone_at - MIRROR_S - SLACK_S
-        self.excuses.append(Excuse("a bridge is killed", (since, bridge.gone_at + until)))
+    @contextmanager
+    def excusing(self, reason: str, *, before_s: float = 0.0) -> Iterator[None]:
+        """Excuse redeliveries of what is delivered in the block, or `before_s` seconds before."""
+        since = boottime() - before_s
+        yield
+        self.excuses.append(Excuse(reason, (since, boottime())))
+
+    @contextmanager
+    def without(self, bridge: Bridge, *, before_s: float = MIRROR_S + SLACK_S) -> Iterator[None]:
+        """Kill a bridge; until the end of the block both sides may read the same messages.
+
+        So may what was read `before_s` seconds before: the bridge has not copied its offsets yet.
+        """
+        with self.excusing("a bridge is killed", before_s=before_s):
+            bridge.kill()
+            yield
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run another command of `zkconsumer`."""
@@ -287,9 +302,14 @@ class BridgedGroup:
 
     def status(self) -> list[dict[str, Any]]:
         """Return the rows of `zkconsumer bridge status`."""
-        done = self.command("bridge", "status", GROUP, "--output", "json")
+        done = self.command("bridge", "status", self.name, "--output", "json")
         assert done.returncode == 0, done.stderr
         return list(json.loads(done.stdout))
+
+    def order(self, word: str, *options: str) -> None:
+        """Run `zkconsumer bridge WORD`."""
+        done = self.command("bridge", word, self.name, *options)
+        assert done.returncode == 0, done.stderr
 
     # ---- what is read ----------------------------------------------------------------------------
 
@@ -363,9 +383,10 @@ class BridgedGroup:
             given[one.partition, one.offset].append(one)
         explained: Counter[str] = Counter()
         unexplained = []
+        excuses = [*self.excuses, *self._revocations()]
         for ones in given.values():
             for first, again in itertools.pairwise(sorted(ones)):
-                reason = self._reason(first, again)
+                reason = _reason(first, excuses)
                 if reason:
                     explained[reason] += 1
                 else:
@@ -373,16 +394,22 @@ class BridgedGroup:
         moved = [*self._moved_in_zookeeper(), *self._moved_in_kafka()]
         return Verdict(self.traffic.count, self._lost(), explained, unexplained, moved)
 
-    def _reason(self, first: Delivery, again: Delivery) -> str:
-        for one in self.excuses:
-            if one.member in ("", first.member) and one.first[0] <= first.t <= one.first[1]:
-                return one.reason
-        return ""
+    def _revocations(self) -> Iterator[Excuse]:
+        """Yield an excuse for each revocation by a cooperative Java member.
+
+        `ConsumerCoordinator` commits before it joins the group again, delivers further messages
+        until the answer, and commits no revoked partition after that.
+        """
+        for member in self._cooperative:
+            for before, after in itertools.pairwise(member.of("owned")):
+                if set(before["partitions"]) - set(after["partitions"]):
+                    since = after["t"] - COMMIT_S - SLACK_S
+                    yield Excuse("a Java member revokes", (since, after["t"]), member.name)
 
     def _moved_in_zookeeper(self) -> Iterator[str]:
         log = self.sandbox.zookeeper.directory / "data" / "version-2"
         last: dict[TopicPartition, int] = {}
-        for one in history([log], root=f"{paths.CONSUMERS}/{GROUP}/"):
+        for one in history([log], root=f"{paths.CONSUMERS}/{self.name}/"):
             if one.change is None or one.change.new is None:
                 continue
             where = paths.locate(one.change.path)
@@ -396,12 +423,19 @@ class BridgedGroup:
         last: dict[TopicPartition, int] = {}
         for key, value in _records(self.sandbox.bootstrap, "__consumer_offsets"):
             about = decode_key(key)
-            if not isinstance(about, CommitKey) or about.group != GROUP or value is None:
+            if not isinstance(about, CommitKey) or about.group != self.name or value is None:
                 continue
             offset = decode_commit(value).offset
             if offset < last.get(about.tp, 0):
                 yield f"Kafka: {about.tp} from {last[about.tp]} to {offset}"
             last[about.tp] = offset
+
+
+def _reason(first: Delivery, excuses: Sequence[Excuse]) -> str:
+    for one in excuses:
+        if one.member in ("", first.member) and one.first[0] <= first.t <= one.first[1]:
+            return one.reason
+    return ""
 
 
 NEW_LOG4J = """\

@@ -1,0 +1,230 @@
+"""A bridge as an operator runs it: real servers, JVM members on both sides, and every command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from support.members.bridged_group import BridgedGroup
+from support.members.bridged_run import BridgedRun
+from support.members.crew import Program
+from support.wait import wait_for
+
+from zkconsumer.sandbox import Sandbox
+
+
+@pytest.fixture(scope="module")
+def newest() -> Iterator[Sandbox]:
+    """A ZooKeeper and a broker of 3.9.1, which several groups share."""
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+@contextmanager
+def _group(sandbox: Sandbox, directory: Path, name: str) -> Iterator[BridgedGroup]:
+    with ExitStack() as stack:
+        yield BridgedGroup(sandbox, directory, stack, name=name)
+
+
+def _judge(group: BridgedGroup) -> None:
+    verdict = group.finish()
+    assert (verdict.lost, verdict.unexplained, verdict.moved_back) == ({}, [], []), str(verdict)
+
+
+def _leave(*members: Program) -> None:
+    for member in members:
+        member.leave()
+
+
+MEMBERS = [
+    ("0.11.0.3", "0.8.2.2", "java", "range"),
+    ("0.11.0.3", "1.1.1", "librdkafka", "range"),
+    ("2.8.2", "0.8.2.2", "librdkafka", "cooperative-sticky"),
+    ("2.8.2", "1.1.1", "java", "cooperative-sticky"),
+    ("3.9.1", "1.1.1", "java", "sticky"),
+    ("3.9.1", "zkconsumer", "java", "roundrobin"),
+]
+
+
+@pytest.mark.parametrize(("release", "old", "new", "assignor"), MEMBERS)
+def test_members_move_to_the_brokers_and_back(
+    release: str, old: str, new: str, assignor: str, tmp_path: Path
+) -> None:
+    """Members of each kind move there and back; no message is lost, or read by both sides."""
+    with Sandbox(release=release) as sandbox, _group(sandbox, tmp_path, "billing") as group:
+        every = group.partitions
+        before = [group.old(old), group.old(old)]
+        group.wait_for_share("old", lambda n: n == every, "the old members read everything")
+        bridge = group.bridge()
+        bridge.wait("runs")
+        after = [group.new(new, assignor), group.new(new, assignor)]
+        group.wait_for_share("new", lambda n: 0 < n < every, "both sides share")
+        _leave(*before)
+        group.wait_for_share("new", lambda n: n == every, "the new members read everything")
+        group.old(old)
+        group.wait_for_share("new", lambda n: 0 < n < every, "both sides share again")
+        group.order("rollback")
+        group.wait_for_share("old", lambda n: n == every, "the old member reads everything")
+        _leave(*after)
+        assert bridge.wait_for_end() == 0
+        _judge(group)
+
+
+def test_a_group_finishes_its_move(newest: Sandbox, tmp_path: Path) -> None:
+    """After `finish` the bridge ends with the last old member, and the new ones read everything."""
+    with _group(newest, tmp_path, "finishes") as group:
+        old = group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        bridge = group.bridge()
+        bridge.wait("runs")
+        group.new("librdkafka", "range")
+        group.wait_for_share("new", lambda n: 0 < n < group.partitions, "both sides share")
+        group.order("finish")
+        assert bridge.process.poll() is None
+        old.leave()
+        assert bridge.wait_for_end() == 0
+        group.wait_for_share("new", lambda n: n == group.partitions, "the new member reads")
+        _judge(group)
+
+
+def test_the_share_of_the_new_side_can_be_fixed(newest: Sandbox, tmp_path: Path) -> None:
+    """With `--share 33%` the new side has a third, whoever joins it."""
+    with _group(newest, tmp_path, "shares") as group:
+        group.old("1.1.1")
+        group.old("zkconsumer")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old members read")
+        group.bridge("--share", "33%").wait("runs")
+        group.new("librdkafka", "range")
+        group.wait_for_share("new", lambda n: n == 2, "the new member has a third")
+        group.new("librdkafka", "range").wait("owned")
+        group.wait_for_share("new", lambda n: n == 2, "both new members have a third")
+        _judge(group)
+
+
+def test_a_paused_bridge_keeps_its_share(newest: Sandbox, tmp_path: Path) -> None:
+    """While the bridge is paused, the share stays; `resume` lets it follow the members again."""
+    with _group(newest, tmp_path, "pauses") as group:
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        bridge = group.bridge()
+        bridge.wait("runs")
+        group.new("librdkafka", "range")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        group.order("pause")
+        group.new("librdkafka", "range")
+        bridge.wait("2 new members with 3 partitions")
+        group.order("resume")
+        bridge.wait("2 new members with 4 partitions")
+        assert "2 new members with 3 partitions" in bridge.text()
+        _judge(group)
+
+
+def test_new_members_that_came_first_lose_the_lead_once(newest: Sandbox, tmp_path: Path) -> None:
+    """With `--take-lead` the bridge removes the new members; then both sides share."""
+    with _group(newest, tmp_path, "leads") as group:
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        with group.excusing("new members read without a bridge"):
+            group.new("librdkafka", "range")
+            group.wait_for_share("new", lambda n: n > 0, "the new member reads, too")
+            refused = group.bridge()
+            assert refused.wait_for_end() == 4, refused.text()
+            assert "--take-lead" in refused.text()
+            bridge = group.bridge("--take-lead")
+            bridge.wait("1 new members with 3 partitions")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        _judge(group)
+
+
+def test_ctrl_c_gives_everything_back(newest: Sandbox, tmp_path: Path) -> None:
+    """After Ctrl-C the old members read everything, and the command can be started again."""
+    with _group(newest, tmp_path, "interrupted") as group:
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        bridge = group.bridge()
+        bridge.wait("runs")
+        new = group.new("librdkafka", "range")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        bridge.interrupt()
+        assert bridge.wait_for_end() == 0, bridge.text()
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        again = group.bridge()
+        again.wait("1 new members with 3 partitions")
+        new.leave()
+        again.wait("0 new members with 0 partitions")
+        _judge(group)
+
+
+def test_a_standby_takes_over(newest: Sandbox, tmp_path: Path) -> None:
+    """If the active bridge is killed, the standby leads; what was not copied is redelivered."""
+    with _group(newest, tmp_path, "standby") as group:
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        bridge = group.bridge()
+        bridge.wait("runs")
+        standby = group.bridge()
+        standby.wait("standby:")
+        group.new("librdkafka", "range")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        with group.without(bridge):
+            standby.wait("1 new members with 3 partitions")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        group.order("rollback")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        _judge(group)
+
+
+def test_nothing_is_lost_without_a_bridge(newest: Sandbox, tmp_path: Path) -> None:
+    """If the only bridge is killed, both sides read everything; a bridge separates them again.
+
+    Kafka has no offset of what only old members have read, so new members begin with the first
+    message there (`auto.offset.reset`).
+    """
+    with _group(newest, tmp_path, "orphaned") as group:
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        bridge = group.bridge()
+        bridge.wait("runs")
+        new = group.new("librdkafka", "range")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        with group.without(bridge, before_s=math.inf):
+            wait_for(
+                lambda: new.last("owned")["partitions"] == list(range(group.partitions)),
+                "the new members read everything",
+            )
+            again = group.bridge("--take-lead")
+            again.wait("1 new members with 3 partitions")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        _judge(group)
+
+
+def test_the_topic_grows(newest: Sandbox, tmp_path: Path) -> None:
+    """New partitions are shared, too."""
+    with _group(newest, tmp_path, "grows") as group:
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        group.bridge().wait("runs")
+        group.new("librdkafka", "cooperative-sticky")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        group.grow(10)
+        group.wait_for_share("new", lambda n: n == 5, "both sides share the new partitions")
+        _judge(group)
+
+
+@pytest.mark.parametrize(
+    ("release", "assignor"), [("0.11.0.3", "range"), ("3.9.1", "cooperative-sticky")]
+)
+def test_kills_on_both_sides(release: str, assignor: str, tmp_path: Path) -> None:
+    """Only what a killed member had not committed is delivered again, and nothing is lost.
+
+    `scripts/soak --bridge` runs the same for any time.
+    """
+    with Sandbox(release=release) as sandbox, _group(sandbox, tmp_path, "killed") as group:
+        run = BridgedRun(group, assignor=assignor, seed=1, say=print)
+        run.run(90.0, hand_overs=1)
+        _judge(group)
+        assert run.acts["kill old"] > 1
+        assert run.acts["kill new"] > 1

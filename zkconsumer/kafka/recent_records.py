@@ -1,0 +1,99 @@
+"""Read the last records of one partition, with their keys, as a consumer without a group does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as Raw
+
+from zkconsumer.errors import BrokersUnreachableError, FetchError
+from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.protocol.model import TopicPartition
+
+_POLL_S: Final = 0.2
+
+
+def partition_count(settings: Settings, topic: str, *, limit_s: float) -> int:
+    """Return the number of a topic's partitions; 0 if it does not exist. Raises FetchError."""
+    consumer = _consumer(settings)
+    try:
+        found = consumer.list_topics(topic, timeout=limit_s).topics[topic]
+    except KafkaException as error:
+        raise _unanswered(topic, error) from error
+    finally:
+        consumer.close()
+    return len(found.partitions)
+
+
+def records_since(
+    settings: Settings, tp: TopicPartition, since_ms: int, *, limit_s: float
+) -> Iterator[Message]:
+    """Yield the partition's records from a time up to the present end of the log.
+
+    Args:
+        settings: librdkafka's, from `client_settings.broker_settings`.
+        since_ms: the first time, in ms since 1970 by the brokers' clocks.
+        limit_s: seconds for each answer of the brokers.
+
+    Raises FetchError.
+    """
+    consumer = _consumer(settings)
+    try:
+        (start,) = consumer.offsets_for_times([Raw(*tp, since_ms)], timeout=limit_s)
+        end = consumer.get_watermark_offsets(Raw(*tp), timeout=limit_s)[1]
+        if start.error is not None:
+            raise KafkaException(start.error)
+        if not 0 <= start.offset < end:
+            return
+        consumer.assign([start])
+        yield from _up_to(consumer, end, tp, limit_s)
+    except KafkaException as error:
+        raise _unanswered(str(tp), error) from error
+    finally:
+        consumer.close()
+
+
+def _up_to(consumer: Consumer, end: int, tp: TopicPartition, limit_s: float) -> Iterator[Message]:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            continue
+        error = message.error()
+        if error is not None and error.code() == KafkaError._PARTITION_EOF:
+            return
+        if error is not None:
+            raise KafkaException(error)
+        deadline = time.monotonic() + limit_s
+        yield message
+        if (message.offset() or 0) + 1 >= end:
+            return
+    raise BrokersUnreachableError(
+        "the partition's leader does not answer",
+        where=str(tp),
+        remedy="check that all brokers run, and try again",
+    )
+
+
+def _consumer(settings: Settings) -> Consumer:
+    return Consumer(
+        {
+            **settings,
+            "group.id": "zkconsumer",  # required; this client never joins a group
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_uncommitted",
+            "error_cb": lambda _: None,
+        }
+    )
+
+
+def _unanswered(where: str, error: KafkaException) -> FetchError:
+    return FetchError(
+        f"the records cannot be read: {error.args[0].str()}",
+        where=where,
+        remedy="check that the brokers run, and permit READ on the topic",
+    )
