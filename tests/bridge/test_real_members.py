@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.members.bridged_group import BridgedGroup
+from confluent_kafka import Consumer
+from later.kraft import NEW, KraftBroker
+from support.kafka.offsets import foreign
+from support.members.bridged_group import COMMIT_S, MIRROR_S, SLACK_S, BridgedGroup
 from support.members.bridged_run import BridgedRun
 from support.members.crew import Program
 from support.wait import wait_for
 
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.proxy import Proxy, Wire
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +65,7 @@ def test_members_move_to_the_brokers_and_back(
         group.wait_for_share("old", lambda n: n == every, "the old members read everything")
         bridge = group.bridge()
         bridge.wait("runs")
+        assert ("no static members" in bridge.text()) == (release == "0.11.0.3")
         after = [group.new(new, assignor), group.new(new, assignor)]
         group.wait_for_share("new", lambda n: 0 < n < every, "both sides share")
         _leave(*before)
@@ -139,6 +145,42 @@ def test_new_members_that_came_first_lose_the_lead_once(newest: Sandbox, tmp_pat
         _judge(group)
 
 
+def test_a_group_of_kip_848s_protocol(newest: Sandbox, tmp_path: Path) -> None:
+    """The bridge refuses to start: the broker computes the assignment."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(KraftBroker(tmp_path / "broker", NEW))
+        broker.create_topic("kip-848", partitions=6)
+        group = BridgedGroup(newest, tmp_path, stack, name="kip-848")
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        settings = {"bootstrap.servers": broker.bootstrap, "group.protocol": "consumer"}
+        consumer = Consumer({**settings, "group.id": "kip-848"})
+        stack.callback(consumer.close)
+        consumer.subscribe(["kip-848"])
+        wait_for(lambda: consumer.poll(0.1) or consumer.assignment(), "the new member joins")
+        refused = group.bridge("--bootstrap", broker.bootstrap)
+        assert refused.wait_for_end() == 4, refused.text()
+        assert "a bridge is impossible" in refused.text()
+        assert "group.protocol=classic" in refused.text()
+
+
+@pytest.mark.parametrize("dual", ["true", "false"])
+def test_an_old_member_that_stores_offsets_in_kafka(
+    dual: str, newest: Sandbox, tmp_path: Path
+) -> None:
+    """The bridge refuses to start, and says how to move the offsets to ZooKeeper first."""
+    with _group(newest, tmp_path, f"stores-in-kafka-{dual}") as group:
+        group.old("1.1.1", **{"offsets.storage": "kafka", "dual.commit.enabled": dual})
+        group.old("0.8.2.2")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old members read")
+        with foreign(newest.zookeeper_connect, group.name, group.name) as another:
+            wait_for(lambda: another.offsets(*range(group.partitions)), "a commit to Kafka")
+        refused = group.bridge()
+        assert refused.wait_for_end() == 4, refused.text()
+        assert "an old member stores its offsets in Kafka" in refused.text()
+        assert "offsets.storage=zookeeper" in refused.text()
+
+
 def test_ctrl_c_gives_everything_back(newest: Sandbox, tmp_path: Path) -> None:
     """After Ctrl-C the old members read everything, and the command can be started again."""
     with _group(newest, tmp_path, "interrupted") as group:
@@ -211,6 +253,65 @@ def test_the_topic_grows(newest: Sandbox, tmp_path: Path) -> None:
         group.wait_for_share("new", lambda n: n == 3, "both sides share")
         group.grow(10)
         group.wait_for_share("new", lambda n: n == 5, "both sides share the new partitions")
+        _judge(group)
+
+
+def test_zookeeper_is_away_from_the_bridge(newest: Sandbox, tmp_path: Path) -> None:
+    """Without ZooKeeper the new members revoke before old ones take over; later both share."""
+    with _group(newest, tmp_path, "severed") as group:
+        proxy = group.stack.enter_context(Proxy(newest.zookeeper_connect))
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        bridge = group.bridge("-z", proxy.address)
+        bridge.wait("runs")
+        new = group.new("librdkafka", "range")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        with group.excusing("not yet in ZooKeeper", before_s=MIRROR_S + SLACK_S):
+            proxy.wire = Wire.SILENT
+            wait_for(lambda: new.last("owned")["partitions"] == [], "the new member revokes")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member takes over")
+        proxy.wire = Wire.PASS
+        proxy.cut()
+        group.wait_for_share("new", lambda n: n == 3, "both sides share again")
+        assert bridge.process.poll() is None
+        _judge(group)
+
+
+def test_the_coordinator_is_away(tmp_path: Path) -> None:
+    """After a restart of the only broker both sides go on, and nothing is lost."""
+    with Sandbox() as sandbox, _group(sandbox, tmp_path, "restarted") as group:
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        bridge = group.bridge()
+        bridge.wait("runs")
+        group.new("java", "range")
+        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        with group.excusing("the coordinator is away", before_s=COMMIT_S + SLACK_S):
+            sandbox.broker.kill()
+            sandbox.broker.start()
+            group.wait_for_share("new", lambda n: n == 3, "both sides go on")
+        group.order("rollback")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        assert bridge.process.poll() is None
+        _judge(group)
+
+
+def test_members_join_during_a_hand_over(newest: Sandbox, tmp_path: Path) -> None:
+    """A rebalance that begins during a hand-over loses and repeats nothing."""
+    with _group(newest, tmp_path, "hurried") as group:
+        group.old("1.1.1")
+        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        bridge = group.bridge()
+        bridge.wait("runs")
+        for _ in range(2):
+            group.new("librdkafka", "range")
+            bridge.wait("on their way")
+            group.old("zkconsumer")
+        bridge.wait("2 new members")
+        wait_for(
+            lambda: Counter(one["side"] for one in group.status()) == {"new": 3, "old": 3},
+            group.describe,
+        )
         _judge(group)
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import queue
 import time
 
+import pytest
+
 from zkconsumer.bridge.brokers import BrokerConnections, GroupAdmin
+from zkconsumer.bridge.preflight import check_brokers_group
+from zkconsumer.errors import RefusedError
 from zkconsumer.later import member_events as ev
 from zkconsumer.protocol.later import consumer_protocol
 from zkconsumer.protocol.later import messages as msg
@@ -80,4 +84,21 @@ def test_a_member_joins_commits_and_leaves() -> None:
         left = client.ask(msg.LeaveGroup(GROUP, (msg.Leaver(member, "i"),)))
         assert left.error is Error.NONE
         assert client.admin.describe(LIMIT_S).members == {}
+        client.brokers.close()
+
+
+def test_a_group_without_a_common_assignor() -> None:
+    """Members that offer only an assignor of their own are a reason to refuse, with a remedy."""
+    with FakeCluster() as cluster:
+        client = _Client(cluster)
+        client.find_coordinator()
+        protocols = (msg.Protocol("stream", b"its own format"),)
+        joined = client.ask(msg.JoinGroup(GROUP, "", protocols, "s", 30.0, 60.0, version=5))
+        assert isinstance(joined, msg.Joined)
+        generation, member = joined.generation, joined.member
+        client.ask(msg.SyncGroup(GROUP, member, generation, {member: b""}, "s"))
+        found = client.admin.describe(LIMIT_S)
+        with pytest.raises(RefusedError, match="the assignor stream") as refused:
+            check_brokers_group(found, GROUP, instance="i", takes_lead=True)
+        assert "cooperative-sticky" in (refused.value.remedy or "")
         client.brokers.close()

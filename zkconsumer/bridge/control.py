@@ -10,7 +10,11 @@ import json
 from dataclasses import dataclass
 
 from zkconsumer.bridge.state import Goal
-from zkconsumer.errors import MalformedZnodeError, ZkConsumerError
+from zkconsumer.errors import (
+    MalformedZnodeError,
+    ZkConsumerError,
+    ZooKeeperUnreachableError,
+)
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code
@@ -75,18 +79,24 @@ class Control:
         self._check(reply)
         return True
 
-    def check_lock(self) -> None:
-        """Raise ZkConsumerError if this process is not the active one any more."""
-        found = self.holder()
-        if found != self._holder:
-            raise ZkConsumerError(
-                "this process has lost its ZooKeeper session, and ends; "
-                + (f"{found} is active" if found else "no bridge is active"),
-                where=self._active,
-                remedy="start the bridge again",
-            )
+    def keep_lock(self) -> None:
+        """Stay the active process: take the lock again if ZooKeeper has ended its session.
+
+        Raises ZkConsumerError if another process has become active meanwhile.
+        """
+        if self.holder() == self._holder or self.take():
+            return
+        raise ZkConsumerError(
+            "this process has lost its ZooKeeper session, and ends;"
+            f" {self.holder() or 'another process'} is active",
+            where=self._active,
+        )
 
     def _check(self, reply: rq.Reply) -> None:
+        if reply.code is Code.BROKEN:
+            raise ZooKeeperUnreachableError(
+                "the connection was lost during a write", where=self._path, remedy="try again"
+            )
         if reply.code is not Code.OK:
             raise ZkConsumerError(
                 f"ZooKeeper refused to write the bridge's znode: {reply.code.name}",

@@ -18,8 +18,8 @@ from zkconsumer.history.offset_records import (
 )
 from zkconsumer.history.offset_records import has_members as has_members_in
 from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.group_evidence import has_consumer_protocol, partition_count, records_since
 from zkconsumer.kafka.logs import committed_in_kafka
-from zkconsumer.kafka.recent_records import partition_count, records_since
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import (
     OFFSETS_TOPIC,
@@ -38,6 +38,10 @@ LOSES_MEMBERSHIP = (
     "the brokers are older than 2.3 and have no static members: if the bridge restarts, the new"
     " members read every partition until it leads the group again"
 )
+
+
+CLASSIC: Final = "set group.protocol=classic in the new consumers"
+"""What to do about a group of KIP-848's protocol."""
 
 
 def check_brokers_group(
@@ -77,6 +81,24 @@ def check_brokers_group(
             where=group,
             remedy="start the bridge before the new members, or give --take-lead: the bridge then"
             " removes them once, and they join again at once",
+        )
+
+
+def check_protocol(brokers: Settings, group: str, *, limit_s: float) -> None:
+    """Check that the group does not use KIP-848's protocol.
+
+    Args:
+        brokers: librdkafka's settings for the connection to the brokers.
+        limit_s: seconds per request to the brokers.
+
+    Raises RefusedError.
+    """
+    if has_consumer_protocol(brokers, group, limit_s=limit_s):
+        raise RefusedError(
+            "in a group with group.protocol=consumer (KIP-848) the broker computes the assignment,"
+            " so a bridge is impossible",
+            where=group,
+            remedy=CLASSIC,
         )
 
 

@@ -1,8 +1,10 @@
 """The process of a bridge: one thread that runs the state machine with real connections.
 
-The thread owns the machine's state. Members' threads, broker threads and the operator's commands
-post events into its inbox. It reads the old group once a second, because members' registrations
-change rarely; the members themselves watch it.
+The thread owns the machine's state. Members' threads and broker threads post events into its inbox.
+So do two threads of the process: one reads the old group and the operator's wish, once a second,
+because registrations change rarely; the other asks the brokers for topics. Each may wait for a
+server for long, and the bridge's thread must not: it sends heartbeats, and lets the new members
+revoke before a lease ends.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import logging
 import os
 import queue
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +33,12 @@ from zkconsumer.consumer.commit_requests import CommitRequested
 from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_partitions import boottime
-from zkconsumer.errors import FetchError, RefusedError, ZkConsumerError
+from zkconsumer.errors import (
+    FetchError,
+    RefusedError,
+    ZkConsumerError,
+    ZooKeeperUnreachableError,
+)
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.client_settings import Settings as BrokerSettings
 from zkconsumer.later import member_events as ev
@@ -71,6 +79,9 @@ LEASE_MARGIN: Final = 0.25
 """The part of ZooKeeper's session timeout before the end of a lease at which the new members must
 revoke. A lease lasts two thirds of the timeout, and is renewed six times per timeout."""
 
+RECONNECT_S: Final = 5.0
+"""The pause, in seconds, before a consumer that did not reach ZooKeeper tries again."""
+
 END_S: Final = 30.0
 """How long, in seconds, the end waits for the consumers' last commits."""
 
@@ -110,17 +121,15 @@ class BridgeProcess:
         self._admin = GroupAdmin(brokers, setup.client.group)
         self._consumers: dict[int, _Consumer] = {}
         self._closing: list[_Consumer] = []
-        self._read_at = self._metadata_at = 0.0
+        self._numbers = frozenset[int]()
+        self._connect_at = 0.0
         self._seen: GroupInput | None = None
+        self._wish = Wish(self.state.goal, self.state.share)
         self._last_goal: bridge.Goal | None = None
 
     def post(self, event: Callable[[float], ev.Event]) -> None:
         """Pass an event to the bridge; any thread may call it."""
         self._inbox.put(event)
-
-    def change_goal(self, goal: bridge.Goal, share: float | None) -> None:
-        """Let the bridge do something else; any thread may call it."""
-        self.post(lambda now: bridge.GoalChanged(now, goal, share))
 
     def stop(self, goal: bridge.Goal = bridge.Goal.STOP) -> None:
         """Pursue this goal from now on, whatever `control` says; a signal handler may call it."""
@@ -140,21 +149,31 @@ class BridgeProcess:
         Raises:
             ZkConsumerError: ZooKeeper or the brokers refuse the bridge.
         """
+        self._metadata_thread = _Repeated("bridge-metadata", self._ask_for_metadata, METADATA_S)
+        group = _Repeated("bridge-group", lambda: self._read_zookeeper(control), READ_S)
+        threads = (self._metadata_thread, group)
         try:
-            self._refresh_metadata()
             self._step(ev.PollStarted)
+            for thread in threads:
+                thread.start()
             while not machine.is_over(self.state):
-                self._turn(control)
+                self._turn(threads)
                 look(self.state)
             return self.state.ended
         finally:
+            for thread in threads:
+                thread.stop()
             self._end()
+            for thread in threads:
+                thread.join(TICK_S)
 
     # ---- a turn ----------------------------------------------------------------------------------
 
-    def _turn(self, control: Control | None) -> None:
-        if self._brokers.error is not None:
-            raise self._brokers.error
+    def _turn(self, threads: Sequence[_Repeated]) -> None:
+        errors = [self._brokers.error, *(one.failure for one in threads)]
+        for error in errors:
+            if error is not None:
+                raise error
         now = boottime()
         wait_s = min(TICK_S, max(0.0, machine.next_deadline(self.state, now) - now))
         try:
@@ -163,13 +182,8 @@ class BridgeProcess:
             event = ev.Tick
         self._step(event)
         self._look_at_leases()
-        now = time.monotonic()
-        if now >= self._read_at:
-            self._read_group()
-            self._read_wish(control)
-            self._read_at = time.monotonic() + READ_S
-        if now >= self._metadata_at:
-            self._refresh_metadata()
+        self._pursue()
+        self._start_missing()
 
     def _step(self, event: Callable[[float], ev.Event]) -> None:
         self.state, commands = machine.step(self.state, event(boottime()))
@@ -186,34 +200,41 @@ class BridgeProcess:
             if thread is not None and thread.failure is not None:
                 raise thread.failure
 
-    def _read_group(self) -> None:
-        group = self.state.settings.group
-        found, _ = live_group(self._zookeeper, group, strategy=self._strategy())
-        if found != self._seen:
-            self._seen = found
-            self._metadata_at = 0.0
-            self._step(lambda now: bridge.GroupSeen(now, found))
-
-    def _read_wish(self, control: Control | None) -> None:
-        wish = Wish(self.state.goal, self.state.share)
-        if control is not None:
-            control.check_lock()
-            wish = control.wish()
+    def _pursue(self) -> None:
+        """Tell the machine what the operator wants."""
+        wish = self._wish
         goal = self._last_goal or wish.goal
         if (goal, wish.share) != (self.state.goal, self.state.share):
             self._step(lambda now: bridge.GoalChanged(now, goal, wish.share))
 
+    # ---- the work of the other threads -----------------------------------------------------------
+
+    def _read_zookeeper(self, control: Control | None) -> None:
+        """Read the old group and the operator's wish."""
+        try:
+            if control is not None:
+                control.keep_lock()
+                self._wish = control.wish()
+            group = self.state.settings.group
+            found, _ = live_group(self._zookeeper, group, strategy=self._strategy())
+        except ZooKeeperUnreachableError as error:
+            logger.warning("bridge: %s", error)
+            return
+        if found != self._seen:
+            self._seen = found
+            self._metadata_thread.hurry()
+            self.post(lambda now: bridge.GroupSeen(now, found))
+
     def _strategy(self) -> Strategy:
         return Strategy(self._config(0).partition_assignment_strategy)
 
-    def _refresh_metadata(self) -> None:
-        self._metadata_at = time.monotonic() + METADATA_S
+    def _ask_for_metadata(self) -> None:
         try:
             found = self._brokers.metadata()
         except FetchError as error:
             logger.warning("bridge: %s", error)
             return
-        self._step(lambda now: ev.MetadataChanged(now, found.brokers, found.topics))
+        self.post(lambda now: ev.MetadataChanged(now, found.brokers, found.topics))
 
     # ---- commands --------------------------------------------------------------------------------
 
@@ -229,13 +250,13 @@ class BridgeProcess:
             case bridge.RunConsumers(numbers):
                 self._run_consumers(numbers)
             case bridge.RemoveMembers():
-                self._remove_members()
+                threading.Thread(target=self._remove_members, daemon=True).start()
             case bridge.BridgeEnded(reason):
                 logger.info("bridge of %s ends: %s", self.state.settings.group, reason)
 
     def _commit(self, number: int, offsets: Mapping[TopicPartition, int]) -> None:
         thread = self._consumers[number].member.thread
-        assert thread is not None
+        assert thread is not None  # it holds the partitions
         answer = thread.commit(CommitRequested(0, offsets))
         answer.add_done_callback(lambda _: self.post(lambda now: bridge.CommitEnded(now, number)))
 
@@ -245,8 +266,19 @@ class BridgeProcess:
             assert one.member.thread is not None
             one.member.thread.leave(Purpose.LEAVE)
             self._closing.append(one)
-        for number in sorted(numbers - self._consumers.keys()):
-            self._consumers[number] = self._new_consumer(number)
+        self._numbers, self._connect_at = numbers, 0.0
+
+    def _start_missing(self) -> None:
+        """Start the consumers that should run; without ZooKeeper, try again later."""
+        missing = sorted(self._numbers - self._consumers.keys())
+        if not missing or time.monotonic() < self._connect_at:
+            return
+        try:
+            for number in missing:
+                self._consumers[number] = self._new_consumer(number)
+        except ZooKeeperUnreachableError as error:
+            logger.warning("bridge: a consumer cannot join: %s", error)
+            self._connect_at = time.monotonic() + RECONNECT_S
 
     def _new_consumer(self, number: int) -> _Consumer:
         config = self._config(number)
@@ -277,6 +309,34 @@ class BridgeProcess:
             assert one.member.thread is not None
             one.member.thread.wait_for_end(max(0.1, deadline - time.monotonic()))
         self._brokers.close()
+
+
+class _Repeated(threading.Thread):
+    """Does some work every `every_s` seconds; `failure` is the error that has ended the thread."""
+
+    def __init__(self, name: str, work: Callable[[], None], every_s: float) -> None:
+        super().__init__(name=name, daemon=True)
+        self.failure: ZkConsumerError | None = None
+        self._work, self._every_s = work, every_s
+        self._is_due, self._is_over = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self._is_over.is_set():
+                self._is_due.clear()
+                self._work()
+                self._is_due.wait(self._every_s)
+        except ZkConsumerError as error:
+            self.failure = error
+
+    def hurry(self) -> None:
+        """Let the thread work again at once; any thread may call it."""
+        self._is_due.set()
+
+    def stop(self) -> None:
+        """Let the thread end after its present work."""
+        self._is_over.set()
+        self.hurry()
 
 
 def _lease(number: int, deadline: float) -> Callable[[float], ev.Event]:
@@ -313,6 +373,7 @@ def new_process(
     group, limit_s = config.group_id, config.zookeeper_connection_timeout_s
     brokers = settings_of_brokers(config, connection, bootstrap)
     admin = GroupAdmin(brokers, group)
+    preflight.check_protocol(brokers, group, limit_s=limit_s)
     found, instance = admin.describe(), f"{group}-zkconsumer-bridge"
     preflight.check_brokers_group(found, group, instance=instance, takes_lead=takes_lead)
     notices = preflight.check_offsets(
@@ -339,7 +400,7 @@ def new_process(
         share=share,
         takes_lead=takes_lead,
         mirror_s=MIRROR_S,
-        lease_margin_s=config.zookeeper_session_timeout_s * LEASE_MARGIN,
+        lease_margin_s=connection.session_timeout_s * LEASE_MARGIN,
     )
     return BridgeProcess(
         setup,

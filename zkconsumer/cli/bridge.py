@@ -196,12 +196,7 @@ def _run(
         )
     if reason.startswith("the brokers refuse"):
         raise ZkConsumerError(
-            reason,
-            where=group,
-            remedy="in a group with group.protocol=consumer (KIP-848) the broker computes the"
-            " assignment, so a bridge is impossible: set group.protocol=classic"
-            if reason.endswith("INCONSISTENT_GROUP_PROTOCOL")
-            else "see the brokers' logs, and start the bridge again",
+            reason, where=group, remedy="see the brokers' logs, and start the bridge again"
         )
 
 

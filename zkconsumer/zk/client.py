@@ -82,6 +82,11 @@ class ZooKeeperClient:
         """
         return run_operation(operation, lambda batch: [reply for _, reply in self._replies(batch)])
 
+    @property
+    def session_timeout_s(self) -> float:
+        """The session timeout that ZooKeeper has granted, in seconds."""
+        return self._session.timeout_s
+
     def read(self, paths: Iterable[str]) -> dict[str, Node]:
         """Return payload and stat of each existing znode, in the order of `paths`.
 

@@ -174,6 +174,11 @@ class ZooKeeperSession:
         if has_started:
             self._on_death(self._death)
 
+    @property
+    def timeout_s(self) -> float:
+        """The session timeout in seconds: the granted one, or at first the wanted one."""
+        return self._timeout_s
+
     def _timeout_negotiated(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
 

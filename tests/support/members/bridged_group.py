@@ -144,13 +144,17 @@ class Excuse:
 
 @dataclass
 class BridgedGroup:
-    """The group, whose topic has the group's name, its processes, and the evidence."""
+    """The group, whose topic has the group's name, its processes, and the evidence.
+
+    A message arrives every `pace_s` seconds, in each partition in turn.
+    """
 
     sandbox: Sandbox
     directory: Path
     stack: ExitStack
     name: str = "billing"
     partitions: int = 6
+    pace_s: float = 0.01
     members: dict[str, Program] = field(default_factory=dict)
     bridges: list[Bridge] = field(default_factory=list)
     excuses: list[Excuse] = field(default_factory=list)
@@ -163,7 +167,7 @@ class BridgedGroup:
         self._cooperative: list[Program] = []
         self.sandbox.create_topic(self.name, partitions=self.partitions)
         cluster = client_settings(self.sandbox.zookeeper_connect)
-        self.traffic = Traffic(cluster, pace_s=0.01)
+        self.traffic = Traffic(cluster, pace_s=self.pace_s)
         self.stack.callback(self.traffic.stop)
         self._feed()
         self.traffic.start()
@@ -182,8 +186,8 @@ class BridgedGroup:
     def bridge(self, *options: str) -> Bridge:
         """Start a bridge; do not wait until it leads the group."""
         name = f"{self.name}-bridge-{len(self.bridges)}"
-        where = [self.name, "-z", self.sandbox.zookeeper_connect]
-        one = Bridge(name, [*where, *options], self.directory)
+        where = () if "-z" in options else ("-z", self.sandbox.zookeeper_connect)
+        one = Bridge(name, [self.name, *where, *options], self.directory)
         self.bridges.append(one)
         self.stack.callback(one.end)
         return one

@@ -1,4 +1,4 @@
-"""Read the last records of one partition, with their keys, as a consumer without a group does."""
+"""What brokers reveal about a group beyond its description: its protocol, and recent commits."""
 
 from __future__ import annotations
 
@@ -6,14 +6,33 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, ConsumerGroupType, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Raw
+from confluent_kafka.admin import AdminClient
 
 from zkconsumer.errors import BrokersUnreachableError, FetchError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.protocol.model import TopicPartition
 
 _POLL_S: Final = 0.2
+
+
+def has_consumer_protocol(settings: Settings, group: str, *, limit_s: float) -> bool:
+    """Return whether the group uses KIP-848's protocol (`group.protocol=consumer`).
+
+    Brokers before 3.8 do not report the protocol, and the result is False.
+    """
+    quiet: Settings = {**settings, "error_cb": lambda _: None}
+    admin = AdminClient(quiet)
+    try:
+        answer = admin.list_consumer_groups(
+            types={ConsumerGroupType.CONSUMER}, request_timeout=limit_s
+        )
+        found = answer.result(2 * limit_s)
+    except KafkaException:
+        return False
+    kinds = {one.group_id: one.type for one in found.valid}
+    return kinds.get(group) is ConsumerGroupType.CONSUMER
 
 
 def partition_count(settings: Settings, topic: str, *, limit_s: float) -> int:
