@@ -35,6 +35,8 @@ KINDS = (
     "history",
     "lab",
     "scale",
+    "moves",
+    "bridge",
 )
 ALL = "all tables"
 A_DAY_GB = 1000
@@ -383,6 +385,50 @@ def _mixed() -> str:
     return f"{_provenance(record)}\n\n{table}"
 
 
+def _moves() -> str:
+    """Compare the ways from ZooKeeper to Kafka's protocol (scripts/bench_bridge)."""
+    record = latest("moves")
+    if record is None:
+        return "No run is recorded."
+    counts = record["counts"]
+    ways = {"stop": "stop, copy, start", "bridge": "the bridge"}
+    metrics = {
+        "unread, mean": "Unread, mean",
+        "unread, max": "Unread, longest",
+        "duration": "Whole move",
+        "redelivered": "Messages redelivered",
+        "lost": "Messages lost",
+    }
+    rows = []
+    for way, title in ways.items():
+        values = {metric: counts[f"{way}: {metric}"] for metric in metrics}
+        seconds = [f"{values[one]:.1f} s" for one in list(metrics)[:3]]
+        rows.append([title, *seconds, *(f"{values[one]:,.0f}" for one in list(metrics)[3:])])
+    table = _table(("Way", *metrics.values()), rows)
+    return f"{_provenance(record)} The brokers are of {record['release']}.\n\n{table}"
+
+
+def _bridge() -> str:
+    """Show the runs of a bridge under kills (scripts/soak --bridge)."""
+    found = records("bridge")
+    if not found:
+        return "No run is recorded."
+    rows = []
+    for one in found:
+        counts = one["counts"]
+        again = ", ".join(f"{why}: {n:,}" for why, n in sorted(counts["redelivered"].items()))
+        rows.append(
+            (
+                *(one["date"], counts["release"], counts["assignor"], _time(one)),
+                _pair([counts["hand-over to new"], counts["hand-over to old"]]),
+                _pair([counts["kill old"], counts["kill new"]]),
+                *(f"{counts['messages']:,}", again or "none", len(one["violations"])),
+            )
+        )
+    head = ("Date", "Brokers", "Assignor", "Time", "Hand-overs (new / old)", "Kills (old / new)")
+    return _table((*head, "Messages", "Redelivered, and why", "Violations"), rows)
+
+
 def _history() -> str:
     found = records("history")
     if not found:
@@ -477,6 +523,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "costs of faults": _fault_costs,
     "requests of a join": _requests,
     "mixed groups": _mixed,
+    "moves": _moves,
+    "bridge runs": _bridge,
     "history": _history,
     "lab": _lab,
     "scale": _scale,

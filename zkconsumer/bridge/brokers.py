@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from zkconsumer.bridge import wire
@@ -23,6 +23,7 @@ from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import REQUEST_S
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.subscriptions import Topic
+from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 JOIN_S: Final = 660.0
 """How long, in seconds, a JoinGroup may wait: twice the default of `max.poll.interval.ms`, and one
@@ -163,7 +164,10 @@ class BrokerConnections:
 
 
 class GroupAdmin:
-    """Describes the brokers' group, and removes its members; for one thread at a time."""
+    """Describes the brokers' group, removes its members, and commits for one of them.
+
+    Each call opens and closes its own connections, so any thread may call it.
+    """
 
     def __init__(self, settings: Settings, group: str) -> None:
         self._settings, self._group = settings, group
@@ -183,6 +187,41 @@ class GroupAdmin:
                 request = msg.LeaveGroup(self._group, (msg.Leaver(member),))
                 body = wire.write(request, version)
                 wire.read(request, version, connection.ask(requests.LEAVE_GROUP, body, limit_s))
+
+    def raise_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        member: str,
+        generation: int,
+        instance: str | None,
+        limit_s: float = REQUEST_S,
+    ) -> bool:
+        """Commit the offsets that are higher than Kafka's, as a member of this generation.
+
+        If the generation is over, the coordinator refuses the commit, so no offset of a partition
+        that was assigned since then moves back. Return whether Kafka has offsets that are not lower
+        now. Raises FetchError.
+        """
+        with self._coordinator(limit_s) as connection:
+
+            def ask(request: msg.Request) -> msg.Response:
+                api = wire.APIS[type(request)]
+                version = connection.versions[api]
+                response = connection.ask(api, wire.write(request, version), limit_s)
+                return wire.read(request, version, response)
+
+            stored = ask(msg.OffsetFetch(self._group, tuple(sorted(offsets))))
+            assert isinstance(stored, msg.OffsetsFetched)
+            higher = {
+                tp: OffsetAndMetadata(offset)
+                for tp, offset in offsets.items()
+                if tp not in stored.offsets or stored.offsets[tp].offset < offset
+            }
+            if stored.error is not msg.Error.NONE or not higher:
+                return stored.error is msg.Error.NONE
+            commit = msg.OffsetCommit(self._group, higher, member, generation, instance)
+            return ask(commit).error is msg.Error.NONE
 
     def join_version(self, limit_s: float = REQUEST_S) -> int:
         """Return the version of JoinGroup that the coordinator supports. Raises FetchError."""

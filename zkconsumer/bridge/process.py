@@ -43,9 +43,9 @@ from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.client_settings import Settings as BrokerSettings
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import ClientSettings
-from zkconsumer.protocol import paths
+from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.group_assignment import GroupInput, requested_topics
+from zkconsumer.protocol.group_assignment import GroupInput, partitions_in, requested_topics
 from zkconsumer.protocol.model import Purpose, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Registration, read_registration
@@ -65,8 +65,9 @@ TICK_S: Final = 0.2
 """How often, in seconds, the consumers' leases are looked at."""
 
 MIRROR_S: Final = 5.0
-"""How often, in seconds, Kafka's offsets are copied to ZooKeeper. If the bridge dies, old members
-redeliver what the new members have read since the last copy."""
+"""How often, in seconds, Kafka's offsets of the new side are copied to ZooKeeper, and ZooKeeper's
+offsets of the old side to Kafka. If the bridge dies, each side redelivers what the other one has
+read since the last copy."""
 
 GRACE_S: Final = 600.0
 """How long, in seconds, a consumer waits for the new members to revoke. Eager members revoke at
@@ -124,6 +125,8 @@ class BridgeProcess:
         self._numbers = frozenset[int]()
         self._connect_at = 0.0
         self._seen: GroupInput | None = None
+        self._copied: Mapping[TopicPartition, int] = {}
+        self._copy_at = 0.0
         self._wish = Wish(self.state.goal, self.state.share)
         self._last_goal: bridge.Goal | None = None
 
@@ -217,13 +220,44 @@ class BridgeProcess:
                 self._wish = control.wish()
             group = self.state.settings.group
             found, _ = live_group(self._zookeeper, group, strategy=self._strategy())
-        except ZooKeeperUnreachableError as error:
+            if found != self._seen:
+                self._seen = found
+                self._metadata_thread.hurry()
+                self.post(lambda now: bridge.GroupSeen(now, found))
+            self._copy_old_offsets(found)
+        except (ZooKeeperUnreachableError, FetchError) as error:
             logger.warning("bridge: %s", error)
+
+    def _copy_old_offsets(self, group: GroupInput) -> None:
+        """Copy the offsets of the old side to Kafka.
+
+        If the bridge dies, a new member assigns every partition to the new side. Without this copy
+        it would read partitions from the beginning, or skip messages, by `auto.offset.reset`.
+        """
+        state = self.state
+        if not state.leads or time.monotonic() < self._copy_at:
             return
-        if found != self._seen:
-            self._seen = found
-            self._metadata_thread.hurry()
-            self.post(lambda now: bridge.GroupSeen(now, found))
+        self._copy_at = time.monotonic() + MIRROR_S
+        name = state.settings.group
+        where = {
+            paths.offset(name, TopicPartition(topic, number)): TopicPartition(topic, number)
+            for topic in state.settings.topics
+            for number in partitions_in(topic, group.topics)[0]
+        }
+        offsets = {}
+        for path, node in self._zookeeper.read(where).items():
+            with suppress(ZkConsumerError):  # the doctor reports malformed offsets
+                offsets[where[path]] = payloads.decode_offset(node.data, where=path)
+        wanted = {
+            tp: offset
+            for tp, offset in offsets.items()
+            if tp not in state.held and offset >= 0 and self._copied.get(tp) != offset
+        }
+        instance = state.settings.instance
+        if wanted and self._admin.raise_offsets(
+            wanted, member=state.member, generation=state.generation, instance=instance
+        ):
+            self._copied = {**self._copied, **wanted}
 
     def _strategy(self) -> Strategy:
         return Strategy(self._config(0).partition_assignment_strategy)

@@ -282,12 +282,12 @@ class BridgedGroup:
         self.excuses.append(Excuse(reason, (since, boottime())))
 
     @contextmanager
-    def without(self, bridge: Bridge, *, before_s: float = MIRROR_S + SLACK_S) -> Iterator[None]:
+    def without(self, bridge: Bridge) -> Iterator[None]:
         """Kill a bridge; until the end of the block both sides may read the same messages.
 
-        So may what was read `before_s` seconds before: the bridge has not copied its offsets yet.
+        They also read again what the other side has read since the last copy of the offsets.
         """
-        with self.excusing("a bridge is killed", before_s=before_s):
+        with self.excusing("a bridge is killed", before_s=MIRROR_S + SLACK_S):
             bridge.kill()
             yield
 
