@@ -11,8 +11,9 @@ from support.members.crew import Crew
 from support.members.group import Group
 from support.shared_servers import LONG_SESSION
 
-from zkconsumer.sandbox import RELEASES, Sandbox
+from zkconsumer.sandbox import Sandbox
 from zkconsumer.testing import FakeCluster
+from zkconsumer.testing.broker_versions import RELEASES
 
 # One release for each message format: 0.8.2.2 (v0, without ApiVersions), 0.10.2.2 (v1), and 3.9.1
 # (v2).

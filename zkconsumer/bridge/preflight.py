@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from zkconsumer.admin.groups import existing_group, registered_brokers
+from zkconsumer.bridge.brokers import GroupAdmin
 from zkconsumer.bridge.state import ASSIGNORS
 from zkconsumer.bridge.wire import GroupDescription
 from zkconsumer.errors import FetchError, RefusedError
@@ -42,6 +43,38 @@ LOSES_MEMBERSHIP = (
 
 CLASSIC: Final = "set group.protocol=classic in the new consumers"
 """What to do about a group of KIP-848's protocol."""
+
+
+def check_group(
+    connection: ZooKeeperClient,
+    admin: GroupAdmin,
+    group: str,
+    brokers: Settings,
+    *,
+    instance: str,
+    takes_lead: bool,
+    limit_s: float,
+) -> list[str]:
+    """Check that both sides can share the group.
+
+    Args:
+        brokers: librdkafka's settings for the connection to the brokers.
+        instance: the bridge's `group.instance.id`.
+        takes_lead: whether the bridge may remove other members from the brokers' group.
+        limit_s: seconds per request to the brokers.
+
+    Returns:
+        What an operator should know before the bridge starts.
+
+    Raises:
+        RefusedError: they cannot.
+        FetchError: the brokers do not answer.
+    """
+    check_protocol(brokers, group, limit_s=limit_s)
+    found = admin.describe(limit_s)
+    check_brokers_group(found, group, instance=instance, takes_lead=takes_lead)
+    has_members = bool(found.members)
+    return check_offsets(connection, group, brokers, has_members=has_members, limit_s=limit_s)
 
 
 def check_brokers_group(

@@ -400,24 +400,20 @@ def new_process(
         session_s: the session timeout in the brokers' group, in seconds.
         consumers: the maximum number of consumers in ZooKeeper.
 
-    Raises:
-        RefusedError: the group cannot be shared; see `preflight`.
-        ZkConsumerError: ZooKeeper or the brokers do not answer.
+    Raises RefusedError if the group cannot be shared (see `preflight`), and ZkConsumerError.
     """
-    group, limit_s = config.group_id, config.zookeeper_connection_timeout_s
+    group = config.group_id
     brokers = settings_of_brokers(config, connection, bootstrap)
-    admin = GroupAdmin(brokers, group)
-    preflight.check_protocol(brokers, group, limit_s=limit_s)
-    found, instance = admin.describe(), f"{group}-zkconsumer-bridge"
-    preflight.check_brokers_group(found, group, instance=instance, takes_lead=takes_lead)
-    notices = preflight.check_offsets(
-        connection, group, brokers, has_members=bool(found.members), limit_s=limit_s
+    admin, instance = GroupAdmin(brokers, group), f"{group}-zkconsumer-bridge"
+    notices = preflight.check_group(
+        *(connection, admin, group, brokers),
+        instance=instance,
+        takes_lead=takes_lead,
+        limit_s=config.zookeeper_connection_timeout_s,
     )
     is_static = admin.join_version() >= wire.STATIC_SINCE
-    if not is_static:
-        notices.append(preflight.LOSES_MEMBERSHIP)
-    place = f"{CONSUMER_PREFIX}{socket.gethostname()}-{os.getpid()}"
-    names = [f"{place}-{number}" for number in range(consumers)]
+    notices += [] if is_static else [preflight.LOSES_MEMBERSHIP]
+    names = _consumer_names(consumers)
     setup = bridge.Settings(
         ClientSettings(
             group,
@@ -443,6 +439,12 @@ def new_process(
         brokers=brokers,
         notices=notices,
     )
+
+
+def _consumer_names(count: int) -> list[str]:
+    """Return the `consumer.id` of each consumer in ZooKeeper."""
+    place = f"{CONSUMER_PREFIX}{socket.gethostname()}-{os.getpid()}"
+    return [f"{place}-{number}" for number in range(count)]
 
 
 def _of_consumer(config: ConsumerConfig, name: str) -> ConsumerConfig:
