@@ -121,7 +121,7 @@ def compare(
     coordinator; --session-timeout makes the timeouts equal.
     moved: partitions that get another owner; without_need: moved partitions beyond the minimum that
     a balanced assignment requires; unowned_s: partition-seconds without an owner, or with a dead or
-    frozen one; stopped_s: partition-seconds in which a member does not read a partition that it
+    frozen owner; stopped_s: partition-seconds in which a member does not read a partition that it
     keeps; pause_s: the longest pause of a member; settled_s: the longest time until the group has
     settled after a step. requests, notifications (of watches) and bytes are those of ZooKeeper or
     of the coordinator.

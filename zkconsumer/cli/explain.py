@@ -381,8 +381,8 @@ def placement(
     """Show the brokers that AdminUtils chooses for replicas.
 
     The first broker is the leader. Kafka 0.8.2-3.9 with ZooKeeper uses these rules. The column
-    `simple` shows the simpler rule of many texts: replica j of partition i is on broker
-    (i + j) mod n. No server is asked.
+    `simple` shows the simpler rule that many descriptions give: replica j of partition i is on
+    broker (i + j) mod n. No server is asked.
 
     Example: zkconsumer explain placement --brokers 0,1,2,3,4 --partitions 10 --replicas 3
     """

@@ -99,9 +99,10 @@ def inventory(
 ) -> None:
     """List every user of ZooKeeper's groups, and what must happen to it. Changes nothing.
 
-    VERDICT is `must act` (it is in use), `may be deleted`, `already moved` (Kafka has its offsets),
-    or `unknown` (ask its owner). PROGRAM is what the znodes show; `?` marks a hint by the name of
-    the group. --output wide shows the evidence, the hosts, and what blocks the migration.
+    VERDICT is `must act` (the group is in use), `may be deleted`, `already moved` (Kafka has the
+    offsets), or `unknown` (ask the owner). PROGRAM is the program that the znodes show; `?` marks a
+    guess from the group's name. --output wide shows the evidence, the hosts, and what blocks the
+    migration.
 
     Example: zkconsumer inventory -z zk1:2181/kafka --html --state inventories > inventory.html
     """

@@ -67,7 +67,7 @@ class Exporting:
         list[str] | None,
         typer.Option(
             metavar="NAME[=H:P[/CHROOT]]",
-            help="With --prometheus: serve this cluster, by a context or an address; repeatable.",
+            help="With --prometheus: serve the cluster of this context or address; repeatable.",
             autocompletion=completion.contexts,
         ),
     ] = None

@@ -74,7 +74,7 @@ UndoSession = Annotated[
 UndoTool = Annotated[
     bool,
     typer.Option(
-        "--undo-tool", help="Restore what the last edit by a tool of zkconsumer wrote or deleted."
+        "--undo-tool", help="Restore the offsets that the last plan of zkconsumer wrote or deleted."
     ),
 ]
 Tables = Annotated[
