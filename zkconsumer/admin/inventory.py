@@ -4,8 +4,8 @@
         for entry in inventory(connection, idle_s=30 * 86_400, limit_s=6.0).entries:
             print(entry.name, entry.verdict.value, entry.why)
 
-The groups are read as all tools read them: `protocol.group_health` says who lives in a group, after
-two readings if an offset was written recently, and `admin.lag` compares both stores with the logs.
+The groups are read as all tools read them: `protocol.group_health` says who uses a group, after two
+readings if an offset was written recently, and `admin.lag` compares both stores with the logs.
 `protocol.programs` says which program has left the znodes. Nothing is written.
 """
 
@@ -68,15 +68,15 @@ class InventoryEntry:
 
     Attributes:
         name: the group, or the path of another program's tree.
-        state: who uses it; None if it is no group, or may not be read.
+        state: who uses it; None if it is not a group, or may not be read.
         evidence: the programs that left it, certain ones first.
         members: the number of live members.
-        topics: of its offsets, owners and subscriptions.
+        topics: the topics of its offsets, owners and subscriptions.
         lag: messages from its offsets to the ends of the logs; a string that says why it is
             unknown; None without an offset.
         committed_ms: time of the last commit in ZooKeeper by the server's clock, in milliseconds
             since 1970.
-        hosts: of its members, from their consumer ids or from ZooKeeper's list of connections.
+        hosts: the hosts of its members, from their consumer ids or from ZooKeeper's connections.
         blocked_by: what prevents its migration, one clause each.
         why: the reason for the verdict.
     """

@@ -3,8 +3,8 @@
 A znode names the session of its client, and only the server to which the client is connected knows
 the client's address. A server lists its clients in two places:
 
-- in the answer to the four-letter word `cons`, if `4lw.commands.whitelist` contains it. Since 3.5
-  the default is that only `srvr` is answered.
+- in the answer to the four-letter word `cons`, if `4lw.commands.whitelist` contains it. By default,
+  ZooKeeper 3.5.3 and later answer only `srvr`.
 - on its admin server (3.5 and later), at `/commands/connections`, by default on port 8080.
 """
 
@@ -64,7 +64,7 @@ class ConnectedClient(NamedTuple):
 
 
 class ServerClients(NamedTuple):
-    """The clients of one server, by their sessions without a sign, or why it does not list them."""
+    """The clients of one server, by unsigned session id, or why the server does not list them."""
 
     server: str
     clients: Mapping[int, ConnectedClient]

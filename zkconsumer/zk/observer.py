@@ -448,7 +448,8 @@ def _settings(
 ) -> ConnectionConfig:
     """Return an observer's settings.
 
-    They are no ConsumerConfig: a session would then compare the credential with the group's ACLs.
+    They are not a ConsumerConfig, because a session would then compare the credential with the
+    group's ACLs.
     """
     known: JsonObject = {}
     if config is not None:
