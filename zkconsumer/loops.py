@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 ABANDONED_S: Final = 1800.0
-"""Age in seconds from which on the mark of a compiling process is ignored, because compiling takes
+"""Age in seconds after which the mark of a compiling process is ignored, because compiling takes
 less time. The mark stays if the process fails or is killed."""
 
 

@@ -241,7 +241,7 @@ class Admin:
     ) -> Plan:
         """Plan new offsets, as `kafka-consumer-groups --reset-offsets` computes them.
 
-        `topics` None means all partitions of which the group has offsets or owners. Raises
+        `topics` None means all partitions for which the group has offsets or owners. Raises
         UnknownGroupError; ConfigError for an unknown topic or partition; RefusedError if a new
         offset cannot be determined.
         """

@@ -60,7 +60,7 @@ class ServedGroup:
 
     @property
     def partitions(self) -> list[PartitionLag]:
-        """The partitions of which the group has an offset, or may have one."""
+        """The partitions for which the group has an offset, or may have one."""
         return [one for one in self.lag.partitions if one.committed is not None]
 
     @property

@@ -138,8 +138,8 @@ class ExaminedGroup:
         settings: the members' settings, if the user gave them.
         has_brokers: whether a broker is registered.
         seen: who uses the group, if it was read twice.
-        read: partitions of which only transaction markers lie between offset and log end, as far as
-            the brokers were asked.
+        read: partitions with only transaction markers between offset and log end, as far as the
+            brokers were asked.
     """
 
     image: GroupImage

@@ -61,10 +61,10 @@ def remarks(health: GroupHealth, now_s: float) -> Iterator[str]:
         yield f"no member is registered{last_write(health, now_s)}"
     if health.leftovers:
         count = len(health.leftovers)
+        some, them = ("registration has", "it") if count == 1 else ("registrations have", "them")
         yield (
-            f"{count} registration{' has' if count == 1 else 's have'} no session, so nobody lives"
-            f" there, and no session expiry deletes {'it' if count == 1 else 'them'}:"
-            f" {_some(health.leftovers)}"
+            f"{count} {some} no session, so no process holds {them}, and no session expiry deletes"
+            f" {them}: {_some(health.leftovers)}"
         )
     if health.leftover_owners:
         yield f"owner znodes without a session block {listed(health.leftover_owners)}"

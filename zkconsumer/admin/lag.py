@@ -486,7 +486,7 @@ class IdleGroup:
     """A group without members that has not committed for some time.
 
     Attributes:
-        topics: the topics of which it has offsets or owner znodes, sorted.
+        topics: the topics for which it has offsets or owner znodes, sorted.
         lag: messages from its offsets to the ends of the logs; a string that says why it is
             unknown; None without an offset.
         committed_ms: time of its last commit in ZooKeeper by the server's clock, in ms since 1970;

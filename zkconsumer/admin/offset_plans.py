@@ -149,7 +149,7 @@ def _target(reset: Reset, known: OffsetFacts) -> int | str:
             return _end(known) if known.at is None else known.at
         case Kind.SHIFT:
             if known.current is None:
-                return "no offset is committed that could be shifted"
+                return "there is no committed offset to shift"
             shift = reset.value
             return known.current if isinstance(known.current, str) else known.current + shift
         case Kind.CURRENT:
@@ -249,7 +249,7 @@ def plan_reset(
     """Plan to move a group's offsets as `kafka-consumer-groups --reset-offsets` does.
 
     Args:
-        topics: topics and partitions; None means all of which the group has offsets or owners.
+        topics: topics and partitions; None means all that have an offset or an owner.
         limit_s: seconds per request to the brokers.
         storage: where offsets are changed; with both stores, the higher one is the current one.
         times: whether approximate offsets are accepted for a reset by time.
@@ -334,7 +334,7 @@ def read_committed(
 ) -> tuple[dict[str, dict[TopicPartition, int]], list[str]]:
     """Return group -> partition -> committed offset, and notes on offsets that cannot be read.
 
-    Kafka is asked for `topics`, or for the topics of which the group has offsets or owners in
+    Kafka is asked for `topics`, or for the topics for which the group has offsets or owners in
     ZooKeeper. With both stores the higher offset is used. `on_progress(done, total)` is called with
     the number of groups read so far and the total number. A group to which ZooKeeper denies access
     is left out with a note. Raises UnknownGroupError; AccessDeniedError if there is only one group;

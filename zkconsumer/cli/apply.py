@@ -104,7 +104,7 @@ class Changing:
         return GroupWatch(connection, groups, patience_s=self.patience, on_wait=_Waiting())
 
 
-_NAMED = 5  # the maximum number of groups of which a recent commit is reported
+_NAMED = 5  # the maximum number of groups whose recent commits are reported
 
 
 class _Waiting:

@@ -338,7 +338,7 @@ def record(
     """Record the clients of ZooKeeper, for --connections.
 
     Each server that --zookeeper names is asked for its clients (`cons`, or its admin server). FILE
-    gets a line for each connection that is new or gone, so it stays small. The command goes on if
+    gets a line for each connection that is new or gone, so it stays small. The command continues if
     a server restarts, and a later command continues the same file.
 
     Example: zkconsumer history record -z zk1:2181,zk2:2181,zk3:2181 --file connections.jsonl

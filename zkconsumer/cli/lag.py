@@ -222,7 +222,7 @@ def _refusals(group: GroupLag) -> Iterator[str]:
 def unmatched(
     groups: Iterable[GroupLag], only: Selection | None, connection: ZooKeeperClient
 ) -> list[str]:
-    """Return a note for each selected topic or partition of which no group has a row."""
+    """Return a note for each selected topic or partition that no group has a row for."""
     from zkconsumer.admin.groups import read_topic_names, unknown_topic_remedy
 
     there = {(one.topic, one.partition) for group in groups for one in group.partitions}
@@ -511,7 +511,7 @@ class LagReader:
         return groups
 
     def unmatched(self, groups: Iterable[GroupLag]) -> list[str]:
-        """Return a note for each selected topic or partition of which no group has a row."""
+        """Return a note for each selected topic or partition that no group has a row for."""
         return unmatched(groups, self.only, self.connection)
 
     def served(self, groups: Sequence[GroupLag]) -> list[ServedGroup]:

@@ -81,8 +81,8 @@ def _member_words(members: Iterable[MemberReport]) -> Iterable[str]:
     for member in members:
         if not member.session:
             yield (
-                f"member {member.consumer}: its registration has no session, so nobody lives there,"
-                " and no session expiry deletes it"
+                f"member {member.consumer}: its registration has no session, so no process"
+                " holds it, and no session expiry deletes it"
             )
         if member.is_other_client:
             yield (

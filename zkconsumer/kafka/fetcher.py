@@ -171,7 +171,7 @@ class Run(Protocol):
 
 
 class MessageRun(Run, Protocol):
-    """A run of which each message can be read.
+    """A run whose messages can be read one by one.
 
     `key` and `value` return None for a null. `timestamp` returns librdkafka's number of the type,
     and the time in ms, which is None if it is too large. `headers` may be empty.

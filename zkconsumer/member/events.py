@@ -151,7 +151,7 @@ class Committed(Outcome):
 
     Attributes:
         versions: the versions of the offset znodes that it wrote.
-        foreign: offsets that other clients wrote meanwhile.
+        foreign: offsets that other clients wrote since the member last read or wrote them.
         marked: those of `foreign` that an operator's tool has written and marked.
         kafka: the partitions whose offsets Kafka has stored.
         unavailable: partition -> why Kafka could not store the offset; a retry may succeed.

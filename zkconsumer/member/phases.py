@@ -218,7 +218,7 @@ DETOURS: tuple[Row, ...] = (
         "READING BEFORE_START LOADING VERIFYING WAITING",
         "the group changed, or no partition is missing",
     ),
-    _row(Phase.CLAIMING, Claimed, "READING", "the group changed meanwhile"),
+    _row(Phase.CLAIMING, Claimed, "READING", "the group changed during the claim"),
     _row(Phase.CLAIMING, Claimed, "VERIFYING", "the claimed partitions' topic was deleted"),
     _row(
         Phase.BEFORE_START,

@@ -580,7 +580,7 @@ def _kept_position(state: State, tp: TopicPartition, outcome: OffsetsLoaded) -> 
     """Return where this member continues a partition whose stored offset is gone.
 
     Returns None if `auto.offset.reset` must decide: this member has not owned the partition, an
-    operator has edited the group's offsets since, or the topic was created anew.
+    operator has edited the group's offsets since, or the topic was created again.
     """
     kept = state.kept.get(tp)
     if kept is None or outcome.edit_czxid > kept.epoch or state.topics[tp.topic] != kept.czxid:

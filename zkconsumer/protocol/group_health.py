@@ -1,9 +1,9 @@
-"""Who lives in a group: the one answer that all tools give.
+"""Who uses a group: the one answer that all tools give.
 
 A group's znodes do not say directly who uses the group:
 
 - Copies of ZooKeeper (zkcopy, burry) turn ephemeral znodes into persistent ones. Such a
-  registration or owner znode looks like a member's, and nobody lives behind it: a *leftover*.
+  registration or owner znode looks like a member's, but no process holds it: a *leftover*.
 - Other clients (kafka-node, the Go library consumergroup) write their bare consumer id into an
   owner znode, without a thread number.
 - Some clients commit offsets and never register: direct Spark jobs, Flink, kafka-python up to

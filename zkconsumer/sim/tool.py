@@ -197,7 +197,7 @@ class Tool:
 
     @property
     def has_work(self) -> bool:
-        """Whether any offset is stored that a plan could lower."""
+        """Whether a plan could lower a stored offset."""
         return not Plan.of("offsets reset", "", self._changes()).is_empty
 
     def _changes(self) -> list[Change]:

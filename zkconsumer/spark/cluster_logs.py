@@ -118,7 +118,7 @@ class TriggerDelay:
     def __init__(self, least: int | None, limit_s: float) -> None:
         """Args:
         least: the minimum number of messages; None delays no batch.
-        limit_s: seconds after the previous batch from which on any message suffices.
+        limit_s: seconds after the previous batch; after this time any message suffices.
         """
         self._least, self._limit_s = least, limit_s
         self._last_at = float("-inf")

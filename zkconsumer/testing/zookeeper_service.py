@@ -447,7 +447,7 @@ class ZooKeeperService:
             connection.is_silent = connection.is_deaf = True
 
     def heal(self) -> None:
-        """End `isolate`; the connections that it has hit end, so that the clients connect anew."""
+        """End `isolate`; the connections that it has hit end, so that the clients connect again."""
         for session in self.isolated:
             connection = self.connections.get(session)
             if connection is not None:

@@ -31,7 +31,7 @@ ANSWER_S = 1.0
 """Seconds to wait for the answer to a question that identifies a server; then it has none."""
 
 ANSWER_BYTES = 16 * 1024
-"""Maximum number of bytes that are read of such an answer."""
+"""Maximum number of bytes that are read from such an answer."""
 
 
 class HandshakeStage(Enum):

@@ -234,10 +234,10 @@ class InOrderHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
 
         kazoo's own implementation opens and closes an epoll object for each of five waits per
         request, which is half of the cost of a request. This method reports a TLS socket as ready
-        also when it holds decrypted bytes. kazoo asks only the operating system: if one TLS record
-        contained two replies, kazoo would read the second reply only at the next ping. Waiting
-        requests are sent before replies are read. This delays a reply only briefly, because a batch
-        is finite.
+        even if only decrypted bytes wait in it. kazoo asks only the operating system: if one TLS
+        record contained two replies, kazoo would read the second reply only at the next ping.
+        Waiting requests are sent before replies are read. This delays a reply only briefly, because
+        a batch is finite.
         """
         held = [one for one in rlist if getattr(one, "pending", int)()]
         if held:

@@ -88,7 +88,7 @@ _PROBE_BYTES: Final = 64 * 1024
 # For older versions the broker holds the response back instead (KIP-219).
 _CLIENT_WAITS: Final = 8
 
-# Number of partitions of one broker from which on the fetcher uses a fetch session. With this
+# Minimum number of partitions of one broker for which the fetcher uses a fetch session. With this
 # number, a session saves a third of the processor time of a request without messages. With fewer
 # partitions it saves little, and it takes one of the broker's sessions (1000 by default).
 SESSION_FROM: Final = 50

@@ -66,8 +66,8 @@ _PASSING: Final = frozenset({14, 15, NOT_COORDINATOR})
 _PAUSE_S: Final = 0.1
 
 # The factor by which `Lookup.ends` raises the time limit of a metadata request that no broker has
-# answered, up to the most. Brokers go on with a request that its client has given up. If hundreds
-# of clients ask for a topic of 20,000 partitions, each attempt would add to the load.
+# answered, up to the most. Brokers continue to process a request that its client has given up. If
+# hundreds of clients ask for a topic of 20,000 partitions, each attempt would add to the load.
 _SLOWER: Final = 2.0
 _SLOWEST: Final = 8.0
 

@@ -228,7 +228,7 @@ class InTransit:
     """A message between a member and a broker arrives.
 
     Attributes:
-        sender: the origin of the request, also if this is the response to it.
+        sender: the origin of the request, even if this message is the response to it.
         epoch: the number of the connection's reconnects when the message was sent; if the
             connection has reconnected since, the message is lost.
         message: the request, or the response to it.
@@ -291,7 +291,7 @@ class BrokerDeadline:
 
 @dataclass(frozen=True, slots=True)
 class MetadataDue:
-    """A member reads the metadata; `life` None: also if its process has started again since."""
+    """A member reads the metadata; `life` None: even if its process has started again since."""
 
     who: int
     life: int | None
