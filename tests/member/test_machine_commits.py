@@ -159,6 +159,7 @@ def test_the_commit_of_a_rebalance_is_not_lowered_by_an_earlier_one() -> None:
     member.send(ev.Suspended)
     lower = Position(member.state.owned[T2].epoch, 5)
     member.commit_at(Purpose.GIVEN, {T2: lower}, 2)
+    member.user_finishes(tps(2, 3))
     done = (*member.connect(), *member.verify())
     assert one(done, cmd.CommitOffsets).plan.writes[T2] == (19, 3)
     assert [one.positions[T2].offset for one in member.state.commits.queued] == [19]

@@ -117,6 +117,25 @@ def test_a_silent_user_holds_a_release_for_the_grace_only() -> None:
     assert one(member.answer_commit(), cmd.Release).partitions == tps(2, 3)
 
 
+@pytest.mark.parametrize("why", ["reconnect", "own id znode"])
+def test_an_interruption_does_not_cut_off_the_grace(why: str) -> None:
+    """After an interruption, the member still waits for the user that finishes its messages."""
+    member = member_in(Phase.STOPPING, grace_s=1.0)
+    before = len(member.log)
+    if why == "reconnect":
+        member.send(ev.Suspended)
+        member.connect()
+    else:
+        member.send(ev.Triggered, trigger=ev.Trigger.OWN_MEMBER_NODE)
+        member.answer(ev.Registered(1))
+    member.verify()
+    asked = one(member.read(TWO), cmd.AskRelease)
+    assert asked.partitions == tps(2, 3)
+    assert not of(member.log[before:], cmd.Withdraw)
+    assert of(member.user_finishes(tps(2, 3)), cmd.CollectPositions)
+    assert one(member.answer_commit(), cmd.Release).partitions == tps(2, 3)
+
+
 def test_an_automatic_commit_at_the_end_of_the_grace_is_not_the_hand_overs() -> None:
     """If the grace period ends when an automatic commit is due, the release has its own commit."""
     member = member_in(Phase.STOPPING, grace_s=1.0)

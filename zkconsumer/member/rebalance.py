@@ -199,26 +199,26 @@ def recover(state: State) -> Step:
 
 
 def _abort_rebalance(state: State) -> Step:
-    """Abort a rebalance: withdraw the revoked partitions that the user was asked to finish.
+    """Abort a rebalance. The revoked partitions are released later, even if this member gets them
+    again: their unfinished messages may be redelivered, which must not happen under the same
+    fencing token.
 
-    These partitions are released even if they are assigned to this member again: their unfinished
-    messages will be redelivered, which must not happen under the same fencing token. The commit of
-    their positions stays queued, so that no finished message is redelivered.
+    While the user still finishes its messages (STOPPING), the partitions stay withheld from
+    delivery, and `revoke` asks the user again. So a reconnect does not cut off the user's grace
+    period: this session still owns the partitions. After STOPPING, the user has finished or is
+    late, and the commit of the positions stays queued, so the partitions are withdrawn now.
     """
-    asked, unfinished = state.revoking & state.serving, state.phase is Phase.STOPPING
+    waits = state.phase is Phase.STOPPING
+    over = frozenset() if waits else state.revoking & state.serving
     state = replace(
         state,
         revoking=frozenset(),
         reassign=state.reassign | state.revoking,
         grace_at=None,
         read_again=True,
-        serving=state.serving - asked,
+        serving=state.serving - over,
     )
-    if not asked:
-        return state, ()
-    collects = unfinished and state.settings.auto_commit_s is not None
-    collect = (CollectPositions(Purpose.RELEASE, asked),) if collects else ()
-    return state, (*collect, Withdraw(asked))
+    return state, (Withdraw(over),) if over else ()
 
 
 def read(state: State) -> Step:
