@@ -145,15 +145,31 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     state = _limit(state, event.now)
     before = state.classic
     classic, commands = classic_member.step(before, event)
+    if classic is before:
+        return state, commands
     state = replace(state, classic=classic)
     if classic.generation != before.generation or classic.member != before.member:
         # Another generation: nobody knows what the new members own, unless the bridge leads it.
         state = replace(state, given=None, occupied=None, removing=False)
+    if before.client.coordinator is None:
+        state = greet_coordinator(state)
     if isinstance(event, ev.Answered) and isinstance(event.response, msg.Joined):
         state = learn_members(state, event.response, commands, event.now)
     if classic.phase in OVER:
         state = replace(state, ended=f"the brokers refuse the bridge: {classic.error.name}")
     return state, _without_listener(commands)
+
+
+def greet_coordinator(state: State) -> State:
+    """Join again if another broker coordinates the group, and the bridge is alone in the group.
+
+    The log that a new coordinator reads contains only the assignor that the members had voted for.
+    It would refuse a first new member that does not offer this assignor, although the bridge offers
+    all of them. If there are new members, a vote among them has excluded the others already.
+    """
+    if state.client.coordinator is None or not state.leads or state.members:
+        return state
+    return replace(state, classic=replace(state.classic, rejoin=True))
 
 
 def _without_listener(commands: Commands) -> Commands:
@@ -312,7 +328,7 @@ def _lease_changed(state: State, event: Event) -> State:
 
 def _group_seen(state: State, event: Event) -> State:
     assert isinstance(event, GroupSeen)
-    return replace(state, view=event.view)
+    return replace(state, view=event.view, old=shares.old_members(state.setup, event.view))
 
 
 def _goal_changed(state: State, event: Event) -> State:
@@ -354,6 +370,8 @@ def _advance(state: State, now: float) -> Step:
 def _forget_lost_requests(state: State) -> State:
     """Forget the bridge's requests whose connection is lost."""
     sent = state.client.sent
+    if _own_requests(state) <= sent.keys():
+        return state
     return replace(
         state,
         reading=state.reading if state.reading in sent else None,
@@ -368,10 +386,10 @@ def _want(state: State, now: float) -> State:
     if count != state.wanted[0]:
         state = replace(state, wanted=(count, now))
     is_urgent = state.goal in (Goal.ROLLBACK, Goal.STOP)
-    if not is_urgent and now < state.wanted[1] + state.setup.calm_s:
-        return replace(state, change=None)
+    is_due = is_urgent or now >= state.wanted[1] + state.setup.calm_s
     target = frozenset(range(count))
-    return replace(state, change=None if target == state.running else target)
+    change = target if is_due and target != state.running else None
+    return state if change == state.change else replace(state, change=change)
 
 
 def _target(state: State) -> frozenset[int]:
@@ -525,7 +543,7 @@ def _end(state: State, now: float) -> Step:
     if state.goal is Goal.STOP and is_empty:
         return replace(state, ended="it has given all partitions back"), ()
     is_done = (state.goal is Goal.ROLLBACK and is_empty and not state.members) or (
-        state.goal is Goal.FINISH and is_settled(state) and not shares.old_members(state)
+        state.goal is Goal.FINISH and is_settled(state) and not state.old
     )
     if not is_done or not state.leads or state.leaving is not None:
         return state, ()

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from zkconsumer.bridge.state import AssignmentPlan, Goal, State
+from zkconsumer.bridge.state import AssignmentPlan, Goal, Settings, State
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol.group_assignment import (
     AssignmentFailure,
+    GroupInput,
     assign_each_member,
     requested_topics,
 )
@@ -25,14 +26,11 @@ from zkconsumer.protocol.registrations import (
 )
 
 
-def old_members(state: State) -> dict[ConsumerId, int]:
+def old_members(setup: Settings, view: GroupInput) -> dict[ConsumerId, int]:
     """Return the old members, each with its number of streams.
 
     A member whose registration cannot be read has 0 streams.
     """
-    if state.view is None:
-        return {}
-    setup, view = state.setup, state.view
     names = [name for name in view.registrations if name not in setup.consumers]
     members = {}
     for name in names:
@@ -53,7 +51,7 @@ def wanted_consumers(state: State) -> int:
         return 0
     if state.goal is Goal.PAUSE or state.view is None:
         return len(state.running)
-    old = old_members(state)
+    old = state.old
     # Before it finishes, the bridge carries the offsets of an empty old side to Kafka.
     if not state.members and (old or state.goal is not Goal.FINISH):
         return 0

@@ -133,6 +133,7 @@ class State:
         held: the partitions that the bridge's consumers own in ZooKeeper.
         leases: consumer -> the end of its lease.
         view: the old group, as last read from ZooKeeper; None: not read yet.
+        old: the old members in `view`, each with its number of streams.
         goal: what the operator wants.
         share: as `Settings.share`; the operator can change it.
         running: the numbers of the bridge's consumers that run.
@@ -165,6 +166,7 @@ class State:
     held: Mapping[TopicPartition, Held] = field(default_factory=dict)
     leases: Mapping[int, float] = field(default_factory=dict)
     view: GroupInput | None = None
+    old: Mapping[ConsumerId, int] = field(default_factory=dict)
     goal: Goal = Goal.RUN
     share: float | None = None
     running: frozenset[int] = frozenset()

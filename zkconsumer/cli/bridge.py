@@ -220,14 +220,13 @@ class _Shown:
 
     def look(self, state: State) -> None:
         """Print the state, if it differs from the last one."""
-        from zkconsumer.bridge.shares import old_members
         from zkconsumer.bridge.state import Stage
 
         lent = sum(one.stage is Stage.LENT for one in state.held.values())
         moving = len(state.held) - lent
         text = (
             f"{len(state.members)} new members with {lent} partitions,"
-            f" {len(old_members(state))} old members"
+            f" {len(state.old)} old members"
             + (f", {moving} partitions on their way" if moving else "")
             + ("" if state.leads or not state.has_led else ", the brokers' group rebalances")
         )

@@ -11,6 +11,7 @@ from enum import Enum
 
 from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.state import Goal
+from zkconsumer.later.classic_member_state import Phase
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.sim.bridged.monitor import BridgeMonitor, both_sides_settle
 from zkconsumer.sim.bridged.world import BridgedWorld, Plan
@@ -190,6 +191,7 @@ class _Course:
 
     def _settle(self, deadline: float) -> None:
         while not self._world.settled() and self._world.now < deadline:
+            _start_refused_again(self._world)
             self._world.run(CHECK_INTERVAL_S, self._choose)
 
 
@@ -285,6 +287,17 @@ def _broker_restarts(world: BridgedWorld, broker: int) -> None:
 
 def _coordinator_moves(world: BridgedWorld, _: int) -> None:
     world.order("coordinate", ((world.new.leader or 0) + 1) % len(world.new.brokers))
+
+
+def _start_refused_again(world: BridgedWorld) -> None:
+    """Let operators start the new members again that a coordinator has refused.
+
+    A coordinator that has just taken over the group knows only one assignor until the bridge has
+    joined again.
+    """
+    for who, one in list(enumerate(world.new.members))[world.plan.bridges :]:
+        if one.dead and one.state.phase is Phase.FAILED:
+            world.order("revive", who)
 
 
 def _on_old(do: Do) -> Callable[[BridgedWorld, int], None]:

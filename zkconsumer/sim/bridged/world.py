@@ -301,9 +301,11 @@ class BridgedWorld:
 
     def step(self, choose: Callable[[list[Action]], Action]) -> None:
         """Perform what is due, or one of the old side's moves, or let time pass."""
+        self._perform(self.old_moves(), choose)
+
+    def _perform(self, moves: list[Action], choose: Callable[[list[Action]], Action]) -> None:
         now = self.now
         self._set_clocks(now)
-        moves = self.old_moves()
         if self.new.next_moment() <= now:
             self.new.step()
         elif moves:
@@ -329,14 +331,19 @@ class BridgedWorld:
     def run(self, seconds: float, choose: Callable[[list[Action]], Action]) -> None:
         """Let this many seconds pass."""
         end = self.now + seconds
-        while self.next_moment() <= end:
-            self.step(choose)
+        moves = self.old_moves()
+        while self._next_moment(moves) <= end:
+            self._perform(moves, choose)
+            moves = self.old_moves()
         self._set_clocks(max(end, self.now))
         self._settle()
 
     def next_moment(self) -> float:
         """Return when the next move is possible; infinity: never."""
-        if self.old_moves():
+        return self._next_moment(self.old_moves())
+
+    def _next_moment(self, moves: list[Action]) -> float:
+        if moves:
             return self.now
         return min(self.old.next_moment(), self.new.next_moment())
 
