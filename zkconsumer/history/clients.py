@@ -10,9 +10,9 @@ A transaction names its session only. Three kinds of files name the client of a 
 - the audit log (since 3.6): the user and the host of each write.
 - the file that `zkconsumer history record` writes: the connections that the servers listed.
 
-The times in a server's logs are in the zone of the server, without naming it. The zone is derived
-from sessions whose beginning or expiry is in the transactions too. A client that the files do not
-show stays unknown.
+The times in a server's logs are local times of the server, and do not name the zone. The zone is
+derived from sessions whose beginning or expiry is in the transactions too. A client that the files
+do not show stays unknown.
 """
 
 from __future__ import annotations
@@ -226,11 +226,11 @@ class _Run:
     """Lines of one file that say the same about a session, one after the other.
 
     Attributes:
-        host, port: of the connection; None if the lines do not say it.
-        user: of the client; None if it has not authenticated, or the lines do not say it.
+        host, port: those of the connection; None if the lines do not say it.
+        user: the client's; None if it has not authenticated, or the lines do not say it.
         first_ms, last_ms: the times of the lines; those in a log are local times of the server.
         closed_ms: when the connection ended; None if the lines do not say it.
-        folder: of the server's log, which determines the zone; "" if the times have a zone.
+        folder: that of the server's log, which determines the zone; "" if the times have a zone.
     """
 
     session: int
@@ -510,8 +510,8 @@ class Clients:
     def at(self, session: int | None, time_ms: int) -> SessionClient:
         """Return the client of a session at a time: that of its last known connection until then.
 
-        If the files show the session only later, the host is known if they show only one, and the
-        port is unknown.
+        If the files show only later connections of the session, the port is None, and the host is
+        known only if all of them have the same host.
         """
         if session is None:
             return UNKNOWN

@@ -161,7 +161,7 @@ def sources_at(given: str, wanted: Wanted, names: tuple[str, str]) -> Iterator[L
     """Yield the files with a wanted name at a path or a URL: the file itself, the files of a
     directory and of the directories in it, or the files of an archive.
 
-    `names` are what the error says of a file with another name, and examples of wanted names.
+    `names` are what the error says about a file with another name, and examples of wanted names.
     Raises what `find_servers` raises.
     """
     for source in _at_url(given, wanted) if "://" in given else _at_path(Path(given), wanted):
@@ -542,7 +542,7 @@ class History:
         return last
 
     def _check_ends(self, older: Iterable[LogSource]) -> None:
-        """Record how logs end that are not a server's last one."""
+        """Record how each log ends, except a server's last one."""
         for log in older:
             reader = self._readers.get(log.name)
             if reader is None:

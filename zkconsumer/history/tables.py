@@ -3,9 +3,8 @@
 Times are milliseconds since the epoch by the leader's wall clock. Each row has the zxid and the
 time at which its event begins, and the file that contains it. `ended_ms` is None for an event that
 has not ended. `host`, `port` and `user` are those of the session's client at that time, or of its
-last connection in the table of sessions; None if they are unknown (`history.clients`).
-has not ended. Commits and incidents name their store: those in Kafka have no zxid, and the time is
-that of the broker.
+last connection in the table of sessions; None if they are unknown (`history.clients`). Commits and
+incidents name their store: those in Kafka have no zxid, and their time is that of the broker.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def engines(config: ConsumerConfig) -> Engines:
 
     With `fetch.engine=auto`, the columnar reader reads everything if the extra `fast` is installed
     and the reader honours the `kafka.` properties. So messages and columns come from one reader,
-    and no metadata request names a topic: a broker before 0.11 creates each topic that librdkafka
-    names, if the cluster creates topics automatically, also a topic that was just deleted.
+    and no metadata request names a topic: if the cluster creates topics automatically, a broker
+    before 0.11 creates each topic that librdkafka names, even a topic that was just deleted.
 
     Raises ConfigError if `fetch.engine=columns` is set and a package that it needs is missing, or
     if the columnar reader does not honour a `kafka.` property.

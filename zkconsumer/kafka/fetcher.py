@@ -1,4 +1,4 @@
-"""What a stream needs of a broker client, and what all clients share.
+"""What a stream needs from a broker client, and what all clients share.
 
 `kafka.librdkafka` has the client that uses librdkafka, and `kafka.columns.fetcher` zkconsumer's
 own. This module imports neither. A fetcher belongs to one thread at a time, and no call blocks
@@ -266,7 +266,7 @@ def _partition(topic: str | None, number: int | None) -> TopicPartition:
 
 
 class BrokerClient(Protocol):
-    """What a stream needs of a client, whatever the client fetches."""
+    """What a stream needs from a client, whatever the client fetches."""
 
     @property
     def faults(self) -> deque[FetchFault]:

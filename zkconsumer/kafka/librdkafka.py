@@ -418,7 +418,7 @@ class Committer:
 def committed(
     settings: Settings, group: str, partitions: Sequence[TopicPartition], *, limit_s: float
 ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
-    """Return a group's offsets; not empty metadata may be cut, or followed by other memory.
+    """Return a group's offsets; non-empty metadata may be cut, or followed by other memory.
 
     `kafka.group_offsets` explains the other values. Raises FetchError if no broker answers.
     """

@@ -76,7 +76,7 @@ def are_times_exact(brokers: Iterable[Broker]) -> bool:
 
 
 class LogBackend(Protocol):
-    """What a `LogClient` needs of the connections that it uses."""
+    """What a `LogClient` needs from the connections that it uses."""
 
     def begin_reading(self) -> None: ...
     def topics(self) -> dict[str, tuple[int, ...]]: ...

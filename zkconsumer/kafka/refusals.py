@@ -143,7 +143,7 @@ class Refusals:
     def explain(self, client: Consumer | AdminClient, error: KafkaException) -> FetchError:
         """Return the error for a failed request of `client`: a refusal, if one was stored.
 
-        Only for a request without an answer, the text says that the brokers do not answer.
+        The text says that the brokers do not answer only if the request had no answer.
         """
         client.poll(0)
         known, self.last = self.last, None

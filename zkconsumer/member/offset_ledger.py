@@ -64,7 +64,7 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit that somebody asked for, and what waits for it.
+    """A requested commit: its positions, and who waits for its result.
 
     Attributes:
         metadata: partition -> the text that Kafka stores with the offset.

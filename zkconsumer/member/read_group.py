@@ -288,7 +288,8 @@ def _watch_brokers() -> Generator[Requests, Replies, Sequence[str]]:
 def read_registered_brokers() -> Generator[Requests, Replies, tuple[payloads.Broker, ...]]:
     """Read the brokers that are registered now, without watches.
 
-    A member reads them also outside of a rebalance, because the death of a broker causes none.
+    A member also reads them outside of a rebalance, because the death of a broker causes no
+    rebalance.
     """
     found = yield from read_brokers((yield from _list(paths.BROKER_IDS)))
     return tuple(payloads.readable_brokers(found))

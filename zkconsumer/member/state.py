@@ -198,8 +198,9 @@ class IdlePeers:
     """Other members that do not claim their assigned partitions. Used in SETTLED.
 
     Attributes:
-        partitions: the partitions of idle peers: assigned to another member, and without an owner
-            znode in two checks between which no such partition was claimed or released.
+        partitions: the partitions of idle peers. They are assigned to another member and had no
+            owner znode in two checks in a row; in between, no partition without an owner was
+            claimed, and none was released.
         unclaimed: all partitions without an owner znode at the last check; a peer may still claim
             them.
         look_at: when the member checks again.

@@ -40,7 +40,7 @@ LEADERS_LIMIT_S = 30.0
 LEADERS_LIMIT_PER_PARTITION_S = 0.05
 
 OnProgress = Callable[[int, int], object]
-"""Called with a number of partitions that are ready, and the number of all."""
+"""Called with the number of partitions that are ready, and the number of all partitions."""
 
 # Seconds within which a message must be in the log; librdkafka's default of 300 s would hide that a
 # broker is down.
