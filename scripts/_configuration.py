@@ -189,7 +189,7 @@ _PROMISES: Final = (
     (
         "`client.rack=zkconsumer-has-no-rack`",
         "Partitions are read from their leaders.",
-        "all: brokers before 2.4 have no other way",
+        "all; before 2.4, brokers let clients read from leaders only",
     ),
     (
         "`isolation.level`",

@@ -37,7 +37,7 @@ def test_partitions_without_owner(scene: Scene) -> None:
     scene.session.delete(paths.owners_of("g", "logs"), recursive=True)
     logs, orders = findings(scene)
     assert (logs.code, logs.subject, logs.what) == ("no-owner", "logs", "no partition has an owner")
-    assert (orders.partitions, orders.what) == ((1, 2, 5), "partitions 1-2, 5 without owner")
+    assert (orders.partitions, orders.what) == ((1, 2, 5), "partitions 1-2, 5 without an owner")
 
 
 @pytest.mark.parametrize("thread", ["g_gone-0", "g_a-2", "g_gone", "x"])

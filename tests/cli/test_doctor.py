@@ -56,7 +56,7 @@ def test_verify(ask: Ask, scene: Scene) -> None:
     break_it(scene)
     code, out, err = ask("verify", "--group", "g")
     assert (code, err) == (6, "")
-    assert "partition 6 without owner" in out
+    assert "partition 6 without an owner" in out
     code, out, _ = ask("verify", "--group", "g", "-o", "jsonl")
     row = json.loads(out)
     assert (code, row["code"], row["partitions"]) == (6, "no-owner", [6])

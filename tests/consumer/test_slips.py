@@ -76,7 +76,7 @@ def test_a_stream_that_nobody_reads_is_reported_once(caplog: pytest.LogCaptureFi
     stream.unpaused = frozenset()
     assert not look(1.0)
     assert stuck.count == 3 == len(logged(caplog, "zkconsumer.consumer.stuck_streams"))
-    assert "let the thread go on reading, or call shutdown()" in caplog.text
+    assert "let the thread continue to read, or call shutdown()" in caplog.text
 
 
 def test_a_pool_inside_the_block_is_reported(

@@ -67,7 +67,8 @@ def unsettled(
     yield from unreadable_topics(image.name, wanted, topics)
     for topic, missing in unowned(wanted, image.owners).items():
         of_all = len(missing) == len(wanted.partitions[topic])
-        what = "no partition has an owner" if of_all else f"{partitions_of(missing)} without owner"
+        some = f"{partitions_of(missing)} without an owner"
+        what = "no partition has an owner" if of_all else some
         yield Finding(
             Severity.ERROR,
             NO_OWNER,

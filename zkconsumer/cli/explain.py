@@ -105,7 +105,7 @@ def explain(
     for consumer, why in found.failures.items():
         say(f"member {consumer} fails if it is a JVM member: {why}")
     if found.failures:
-        say("zkconsumer members report what JVM members fail on, and go on without it")
+        say("zkconsumer members report what JVM members fail on, and continue without it")
         raise typer.Exit(Exit.FOUND)
     if unknown:
         raise typer.Exit(Exit.FAILED)

@@ -189,7 +189,7 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
         )
     unowned = [str(one.tp) for one in group.partitions if one.owner is None and not one.fault]
     if unowned and health.live:
-        yield f"group {group.name}: {_some(unowned)} without owner"
+        yield f"group {group.name}: {_some(unowned)} without an owner"
     yield from offset_notes(group)
     if read := [str(one.tp) for one in group.partitions if one.is_read]:
         yield (

@@ -376,7 +376,7 @@ class ConsumerConfig(ConnectionConfig):
             zkconsumer raises it for a larger message; the JVM does not. (fetch.message.max.bytes;
             in bytes, default: 1048576)
         num_consumer_fetchers: The number of broker clients of a connector with more than four
-            streams; it uses at least two. (num.consumer.fetchers; default: 1)
+            streams. Such a connector uses at least two. (num.consumer.fetchers; default: 1)
         auto_commit_enable: Commit the offsets of finished messages periodically, and before each
             partition is released. (auto.commit.enable; default: True)
         auto_commit_interval_s: The time between two automatic commits. (auto.commit.interval.ms; in
@@ -486,8 +486,8 @@ class ConsumerConfig(ConnectionConfig):
         "num.consumer.fetchers",
         Integer(1),
         1,
-        "The number of broker clients of a connector with more than four streams; it uses at least"
-        " two.",
+        "The number of broker clients of a connector with more than four streams. Such a connector"
+        " uses at least two.",
     )
     auto_commit_enable: bool = setting(
         "auto.commit.enable",

@@ -127,7 +127,7 @@ class StuckStreams:
             self.count += 1
             logger.warning(
                 "%s: nobody reads %r: %s. No other member gets the partitions until this member "
-                "shuts down: let the thread go on reading, or call shutdown()",
+                "shuts down: let the thread continue to read, or call shutdown()",
                 self._consumer,
                 stream,
                 reason,

@@ -163,7 +163,7 @@ def _unowned(examined: ExaminedGroup) -> Iterator[Finding]:
             NO_OWNER,
             examined.group,
             topic,
-            f"{partitions_of(missing)} without owner"
+            f"{partitions_of(missing)} without an owner"
             + (f"; assigned to {_some(due)}" if due else ""),
             "their messages are not consumed, and their lag grows" + _idle(examined, due),
             "restart the members to which the partitions are assigned; see how they are assigned",
