@@ -6,8 +6,8 @@
             ...
 
 Blocking calls run in threads; each stream has its own thread. Messages are handed out in the event
-loop. A cancelled wait continues in its thread and loses no message: the next call returns the
-messages that it finds.
+loop, which waits for the thread only if no fetched message is left. A cancelled wait continues in
+its thread and loses no message: the next call returns the messages that it finds.
 """
 
 from __future__ import annotations
@@ -169,6 +169,10 @@ class Stream(Generic[K, V]):
         self._is_waiting = True
         self._stream.as_columns = as_columns
         try:
+            if self._waiting is None and self._stream.is_ready():
+                await asyncio.sleep(0)  # other tasks run between two batches
+                if self._stream.may_hand_out:
+                    return True
             async with asyncio.timeout(timeout_s):
                 # A wait that began before the stream was closed may hold an error.
                 while self._waiting is not None or not self._stream.closed:

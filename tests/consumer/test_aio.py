@@ -189,6 +189,39 @@ def test_a_poll_without_a_wait_returns_available_messages(reader: Both) -> None:
     run(main())
 
 
+def test_polls_of_fetched_messages_stay_in_the_loop(reader: Both) -> None:
+    """Polls of fetched messages need no other thread, let other tasks run, and see their pauses."""
+    reader.grant(0, 0)
+    turns: list[str] = []
+    next_turn = ["count"]
+
+    async def other() -> None:
+        while next_turn == ["count"]:
+            turns.append(*next_turn)
+            await asyncio.sleep(0)
+        reader.stream.pause([reader.tp(0)])
+
+    async def main() -> None:
+        task = asyncio.create_task(other())
+        seen = in_loop = 0
+        while in_loop < 20 or not reader.stream.queued:
+            before, is_fetched = len(turns), reader.stream.queued > 0
+            (message,) = await reader.aio.poll(max_messages=1, timeout_s=LIMIT_S)
+            assert message.offset == seen
+            assert len(turns) > before
+            seen += 1
+            if is_fetched:
+                assert reader.stream.user is threading.current_thread()
+                in_loop += 1
+        next_turn[:] = ["pause"]
+        assert not await reader.aio.poll(timeout_s=0.05)
+        await task
+        reader.stream.resume([reader.tp(0)])
+        assert (await anext(reader.aio)).offset == seen
+
+    run(main())
+
+
 def test_polls_without_messages_leave_no_task(reader: Both) -> None:
     """After polls of an idle stream have ended, none of their tasks is left."""
     reader.grant(1, 0)

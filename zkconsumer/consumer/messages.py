@@ -61,7 +61,7 @@ class Message(Generic[K, V]):
     __slots__ = ("_decoded", "_held", "_number", "_run")
 
     # The fields are set after construction, because an `__init__` would cost the iterator a tenth
-    # of its throughput.
+    # of its throughput. `_decoded` is set when a decoder has returned.
     _run: MessageRun
     _number: int
     _held: GrantedPartition
@@ -166,11 +166,12 @@ class Message(Generic[K, V]):
         self, part: str, decoder: Callable[[bytes], T], read: Callable[[int], bytes | None]
     ) -> T | None:
         """Return the decoded key or value; call the decoder if no earlier access has."""
-        if part not in self._decoded:
+        known: Mapping[str, Decoded] = getattr(self, "_decoded", _NOTHING)
+        if part not in known:
             raw = read(self._number)
             found = None if raw is None else self._called(part, decoder, raw)
-            self._decoded = {**self._decoded, part: found}
-        decoded: T | None = self._decoded[part]
+            self._decoded = known = {**known, part: found}
+        decoded: T | None = known[part]
         return decoded
 
     def _called(self, part: str, decoder: Callable[[bytes], T], raw: bytes) -> T:
@@ -187,7 +188,7 @@ class Message(Generic[K, V]):
             ) from error
 
 
-NOT_DECODED: Final[Mapping[str, Decoded]] = MappingProxyType({})
+_NOTHING: Final[Mapping[str, Decoded]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +247,6 @@ def made(run: MessageRun, number: int, held: GrantedPartition) -> Message[Decode
     """Return a message of a run."""
     message: Message[Decoded, Decoded] = Message()
     message._run, message._number, message._held = run, number, held
-    message._decoded = NOT_DECODED
     return message
 
 
@@ -281,7 +281,6 @@ class Batch(Sequence[Message[K, V]]):
                 message._run = run
                 message._number = number
                 message._held = held
-                message._decoded = NOT_DECODED
                 yield message
 
     @overload

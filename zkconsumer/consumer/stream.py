@@ -15,7 +15,7 @@ from copy import copy
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
-from zkconsumer.consumer.messages import NOT_DECODED, Batch, Message, Part
+from zkconsumer.consumer.messages import Batch, Message, Part
 from zkconsumer.consumer.stream_fetcher import (
     Background,
     ReportKind,
@@ -275,7 +275,6 @@ class StreamReader(Generic[K, V]):
                     message._run = run
                     message._number = number
                     message._held = state
-                    message._decoded = NOT_DECODED
                     state.unfinished = message  # MARK
                     if not state.granted:  # CONFIRM
                         state.unfinished = None
@@ -299,6 +298,23 @@ class StreamReader(Generic[K, V]):
     def has_columns(self) -> bool:
         """Whether `poll_arrow` reads columns; otherwise it converts librdkafka's messages."""
         return self._fetcher.has_columns
+
+    def is_ready(self) -> bool:
+        """Return whether `wait` would return True at once; never block.
+
+        As in `wait`, the user has finished every message that was handed out before. Another call
+        of `wait` must not be running.
+        """
+        if self._fork_error is not None or self._is_interrupted or self.closed:
+            return False
+        self.user = threading.current_thread()
+        self._waits += 1
+        self._finish()
+        return self.may_hand_out and self._fetcher.first() is not None
+
+    def _finish(self) -> None:
+        for state in self._fetcher.states.values():
+            state.unfinished = None  # FINISH
 
     @property
     def may_hand_out(self) -> bool:
@@ -386,8 +402,7 @@ class StreamReader(Generic[K, V]):
     def _wait_for_messages(self, timeout_s: float | None, max_messages: int) -> bool:
         partitions, gate = self._partitions, self._gate
         limit = None if timeout_s is None else gate.clock() + timeout_s
-        for state in self._fetcher.states.values():
-            state.unfinished = None  # FINISH
+        self._finish()
         while True:
             self._fetcher.use_columns(self.as_columns)
             if self._is_interrupted:

@@ -23,7 +23,7 @@ from zkconsumer.errors import BrokerAccessError, ConfigError
 from zkconsumer.kafka.client_settings import Settings, mechanism_of, mechanism_without_columns
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.requests import FieldReader, MalformedError, Versions
-from zkconsumer.kafka.columns.responses import Response, response_memory
+from zkconsumer.kafka.columns.responses import USUAL_BYTES, Response, response_memory
 from zkconsumer.kafka.tls import TRUST_REMEDY, tls_context, trust_shown
 
 # While a response arrives, `select` reports the socket after this many bytes, or at the end of the
@@ -113,7 +113,6 @@ class Connection:
                     raise MalformedError("a response has more bytes than it announces")
                 response, self._response = self._room(wanted), None
                 self._received = 0
-                self._report_at(1)
                 self._check_number(response.data)
                 return response.part(4, size)
             if not self._receive_until(wanted):
@@ -146,16 +145,32 @@ class Connection:
             try:
                 count = self._socket.recv_into(view[self._received :])
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                self._report_at(min(_ENOUGH_BYTES, wanted - self._received))
+                if not isinstance(self._socket, ssl.SSLSocket):
+                    self._report_at(min(_ENOUGH_BYTES, wanted - self._received))
                 return False
             if count == 0:
                 raise ConnectionResetError("the broker closed the connection")
             self._received += count
         return True
 
+    def await_response(self) -> None:
+        """Make `select` report the first bytes of a response; call it before each `select`."""
+        if not self._received:
+            self._report_at(1)
+
+    def accept_ahead(self) -> None:
+        """Make the system receive the next response while the program does other work.
+
+        Linux acknowledges packets at once only while fewer than SO_RCVLOWAT bytes wait in the
+        socket, otherwise after up to 40 ms. So a sender with a small congestion window (BBR: four
+        packets) would send the rest of the response only when the program reads the first part.
+        """
+        if not self._received:
+            self._report_at(USUAL_BYTES)
+
     def _report_at(self, count: int) -> None:
         """Make `select` report the socket when it has this many bytes, or when it is closed."""
-        if count != self._enough and not isinstance(self._socket, ssl.SSLSocket):
+        if count != self._enough:
             self._enough = count
             with suppress(OSError):  # a system without this option reports every packet
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)

@@ -249,6 +249,9 @@ class OwnFetcher(ABC, Generic[R]):
         known = len(self.faults)
         while True:
             if (run := self._parsed()) is not None:
+                for broker in self._brokers.values():
+                    if broker.connection is not None:
+                        broker.connection.accept_ahead()
                 return self._with_others(run)
             if len(self.faults) > known:
                 return []
@@ -470,6 +473,8 @@ class OwnFetcher(ABC, Generic[R]):
         for broker in self._brokers.values():
             idle_until = max(broker.retry_at, broker.throttled_until)
             dues.append(broker.overdue_at if broker.asked is not None else idle_until)
+            if broker.connection is not None:
+                broker.connection.await_response()
         left: list[float] = [due - now for due in dues if due > now]
         for key, _ in self._selector.select(min([timeout_s, *left])):
             if key.fileobj is self._woken:

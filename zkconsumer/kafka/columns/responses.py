@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 # The size in bytes of the memory of a response; larger responses use memory only once. By default a
 # broker returns up to 2 MB, and headers.
-_USUAL_BYTES: Final = (2 << 20) + (64 << 10)
+USUAL_BYTES: Final = (2 << 20) + (64 << 10)
 
 # Number of unused pieces of memory that are kept.
 _KEPT: Final = 8
@@ -57,16 +57,16 @@ class _Lease:
         self._memory = memory
 
     def __del__(self) -> None:
-        if len(self._memory) == _USUAL_BYTES:
+        if len(self._memory) == USUAL_BYTES:
             _unused.append(self._memory)
 
 
 def _taken(size: int) -> mmap.mmap:
-    if size > _USUAL_BYTES:
+    if size > USUAL_BYTES:
         return reserved(size)
     with suppress(IndexError):
         return _unused.pop()
-    return reserved(_USUAL_BYTES)
+    return reserved(USUAL_BYTES)
 
 
 _unused: Final[deque[mmap.mmap]] = deque(maxlen=_KEPT)
