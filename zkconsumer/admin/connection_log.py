@@ -72,8 +72,8 @@ class ConnectionLog:
     """A file of connections that grows; one process writes it at a time."""
 
     def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES, parts: int = PARTS) -> None:
-        """Open the file, or create it. A part of a line at its end, which a process has left that
-        was ended while it wrote, is cut off.
+        """Open the file, or create it. If a process was ended while it wrote, the incomplete last
+        line is cut off.
 
         Raises:
             ConfigError: another process writes the file.

@@ -54,7 +54,7 @@ def age(seconds: float) -> str:
 
 
 def remarks(health: GroupHealth, now_s: float) -> Iterator[str]:
-    """Yield sentences on who uses a group, besides registered members as JVM consumers are."""
+    """Yield sentences on who uses a group, besides members that register as JVM consumers do."""
     if health.is_written:
         yield written(health)
     if not health.is_written and not health.live:
@@ -221,8 +221,8 @@ class GroupWatch:
     def writers(self, groups: Iterable[str]) -> dict[str, GroupHealth]:
         """Return the groups with unregistered writers; wait until the last reading is due.
 
-        The groups are read now and then while this waits, and the first writer ends the wait.
-        There is no wait if no group is suspect.
+        The groups are read at intervals during the wait, and the first writer ends the wait. There
+        is no wait if no group is suspect.
         """
         wanted = self.suspects(groups)
         found = self._writers(wanted)

@@ -1,7 +1,7 @@
-"""Checks of the arguments of public calls: each raises ConfigError with the form that is right.
+"""Checks of the arguments of public calls: each raises ConfigError, which shows the right form.
 
-Python does not check types, so without these checks a wrong argument would raise an error of
-Python somewhere inside, or be taken for something else.
+Python does not check types. Without these checks a wrong argument would raise one of Python's own
+errors deep inside the package, or would be taken for something else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ONE_PARTITION = "TopicPartition('orders', 0)"
 
 
 def wrong(value: object, what: str, *, where: str, right: str) -> ConfigError:
-    """Return the error for an argument; `what` names the right kind of value, `right` a form."""
+    """Return the error for an argument that is not `what`; `right` shows what to pass."""
     return ConfigError(f"{_shown(value)} is not {what}", where=where, remedy=f"pass {right}")
 
 
@@ -45,7 +45,7 @@ def _shown(value: object) -> str:
 
 
 def partition(given: object, where: str) -> TopicPartition:
-    """Return a partition; raise ConfigError if the argument is none."""
+    """Return a partition; raise ConfigError if the argument is anything else."""
     if isinstance(given, tuple) and len(given) == 2:
         topic, number = given
         if isinstance(topic, str) and type(number) is int:

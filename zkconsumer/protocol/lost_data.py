@@ -7,7 +7,7 @@ deleted or restored from an older backup. A server without a quorum, and a serve
 connections (`maxClientCnxns`), close each connection too.
 
 So a client that is refused for one session timeout opens a second session, without the old id and
-zxid. If it is granted, the last zxid of its server decides.
+zxid. If ZooKeeper grants it, the last zxid of its server decides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class RefusedHandshakes:
-    """A row of connections that a server has accepted and closed.
+    """A series of connections that a server has accepted and closed.
 
     Attributes:
         since: the time of the first one, in seconds.

@@ -246,7 +246,7 @@ def known_partitions(
 ) -> tuple[int, ...]:
     """Return a topic's partition numbers as `decode_topic` does, for tools.
 
-    Members take a text that no parser accepts as a topic without partitions. For tools, its
+    If no parser accepts a topic's text, the topic has no partitions for members. For tools, its
     partitions are unknown: such a text raises MalformedZnodeError.
     """
     numbers = decode_topic(payload, where=where, profile=profile)

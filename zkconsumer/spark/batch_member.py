@@ -251,7 +251,7 @@ exist after this time disappear with the session.
 class Membership:
     """A member of a group; one thread uses all methods except `leave`.
 
-    Call `join` first. Always call `leave`, also after a failed `join`.
+    Call `join` first. Always call `leave`, even after a failed `join`.
     """
 
     def __init__(self, config: ConsumerConfig, wanted: Registration) -> None:

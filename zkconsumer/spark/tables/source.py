@@ -296,7 +296,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
     Several changes of one znode between two readings become one row, from the first `old` to the
     last `new`. A change that was reverted becomes a row only if the znode's zxid shows that the
     znode was written. For an offset, `merged` is the number of further commits that the row
-    represents. All other changes appear, also after a restart and after a time without a running
+    represents. All other changes appear, even after a restart and after a time without a running
     query, because the checkpoint contains the last reading.
 
     A reading is not a transaction. Changes of two znodes may appear in batches in the wrong order;
