@@ -226,7 +226,7 @@ def test_ages_have_one_unit() -> None:
 def test_a_group_with_many_offsets(
     clients: Clients, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of many offsets, a second reading compares those that were written last."""
+    """If a group has many offsets, a second reading compares only those written last."""
     monkeypatch.setattr(health, "NEWEST", 1)
     clients.offsets(group, {T0: 101})
     first = read_groups(clients.tools, [group])[group].reading

@@ -173,7 +173,7 @@ def _nothing(*_: object) -> dict[TopicPartition, None]:
 
 @pytest.mark.parametrize("command", [*ONE_GROUP, ("members",)])
 def test_formats_for_programs_name_the_group(scene: Scene, command: tuple[str, ...]) -> None:
-    """Also for one group, each row that a program reads has the column `group`."""
+    """Each row that a program reads has the column `group`, even if only one group is shown."""
     scene.member("g_a", t=1)
     scene.owner("t", 0, "g_a-9")
     result = run(scene, *command, "g", "--output", "json")

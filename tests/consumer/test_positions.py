@@ -46,7 +46,7 @@ class Polled:
 
 
 def test_commit_a_message_a_batch_or_all(group: Group) -> None:
-    """`commit` stores the offset after each given message, also of a batch from a pickle."""
+    """`commit` stores the offset after each given message, even if a batch was pickled."""
     one = Polled(group, auto_commit_enable=False)
     tps = [group.tp(n) for n in range(4)]
     assert one.connector.committed(tps) == dict.fromkeys(tps)

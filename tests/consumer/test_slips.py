@@ -239,7 +239,7 @@ connector.create_message_streams({sys.argv[3]: 1})
 
 
 def test_a_forgotten_shutdown_causes_a_warning(group: Group) -> None:
-    """A program that ends without a shutdown gets a ResourceWarning, also for a deleted object."""
+    """A connector without a shutdown warns when it is deleted or when the program ends."""
     connect = group.sandbox.zookeeper_connect
     command = [sys.executable, "-W", "default::ResourceWarning", "-c", FORGOTTEN]
     ended = subprocess.run(

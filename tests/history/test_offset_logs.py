@@ -63,7 +63,7 @@ def rows(*log_dirs: Path) -> KafkaCommits:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_old_formats(tmp_path: Path, magic: int, codec: str) -> None:
-    """Sets of formats v0 and v1 are read, also compressed ones, with each version of a value."""
+    """Sets of formats v0 and v1, plain or compressed, are read with each version of a value."""
     records = [commit(n, "g", 10 + n, 100 + n, version=n) for n in range(4)]
     segment(tmp_path, 0, message_set(records, magic=magic, codec=codec))
     assert [offset(100 + n, tmp_path) for n in range(-1, 4)] == [None, 10, 11, 12, 13]

@@ -141,7 +141,7 @@ def test_a_moment(story: Commits, tmp_path: Path) -> None:
 
 
 def test_the_writes_of_a_session(story: Commits, tmp_path: Path) -> None:
-    """Of a session's edit, the offsets before its first write to each partition are returned."""
+    """A session's edit gives each partition's offset from before the session first wrote it."""
     found = read(tmp_path, Choice.SESSION, 7)
     assert values(found) == {TPS[0]: 10, TPS[1]: 11}
     assert (found.zxid, found.session) == (6, 7)

@@ -184,7 +184,7 @@ def test_what_kafka_refuses_of_a_commit_is_named(
 
 
 def test_dual_commit_writes_both_and_begins_at_the_larger(group: Group, somebody: Foreign) -> None:
-    """Of Kafka's 6, 6, none and ZooKeeper's 3, 9, 18 the higher ones count: 6, 9, 18."""
+    """Kafka has 6, 6 and none, ZooKeeper 3, 9 and 18; a member begins at 6, 9 and 18."""
     somebody.commit({0: 6, 1: 6})
     for partition, offset in enumerate((3, 9, 18)):
         group.write(partition, str(offset).encode())

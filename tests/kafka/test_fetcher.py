@@ -301,7 +301,7 @@ def test_without_brokers_there_are_few_reports_and_a_reason(make: Make, closing:
 
 @real
 def test_a_look_up_without_brokers_is_a_fault_of_no_partition(make: Make, closing: Closing) -> None:
-    """Also without an assignment, the owner sees that no broker answers."""
+    """A fetcher's owner sees that no broker answers, even if no partition is assigned."""
     fetcher = closing(make(settings_for("127.0.0.1:1")))
     nowhere = TopicPartition("nowhere", 0)
     answer = fetcher.resolve([nowhere], AutoOffsetReset.SMALLEST)

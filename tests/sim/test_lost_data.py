@@ -96,7 +96,7 @@ def test_the_monitor_notices_a_session_that_is_given_up(monkeypatch: pytest.Monk
 
 
 def test_a_pause_ends_with_the_session_that_is_lost() -> None:
-    """After lost data a paused partition is delivered, also if the next owner has its czxid."""
+    """After lost data a paused partition is delivered, even if a new owner has its czxid."""
     plan = Plan(members=1, partitions=1, streams=True, faults=dict(FAULTS))
     world = StreamWorld(plan, Monitor())
     _write(world, until=100)

@@ -25,7 +25,7 @@ def test_there_are_enough_mutants() -> None:
 
 
 def test_the_normal_lane_has_a_mutant_for_each_promise() -> None:
-    """Of the mutants that break a promise, the normal lane runs at least one."""
+    """For each promise, the normal lane runs at least one mutant that breaks it."""
     where = f"tests/sim/test_mutants.py::{test_a_mutant_is_caught.__name__}"
     later = [rule for rule in lanes.RULES if rule.lane is lanes.Lane.ALL]
     broken = {one: mutants.recorded(one)["caught_by"] for one in MUTANTS}

@@ -88,7 +88,7 @@ def test_no_invariant_is_broken_by_drawn_decisions(data: st.DataObject) -> None:
 
 
 def test_a_simulated_member_checks_its_changes_of_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run in which a handler skips a phase breaks I15, also where `step` does not check."""
+    """A run in which a handler skips a phase breaks I15, even if `step` does not check phases."""
 
     def skip(state: State, _: Triggered) -> Step:
         return enter(state, Phase.LOADING), ()

@@ -267,7 +267,7 @@ def all_of(count: int, *partitions: int) -> list[tuple[int, int]]:
 
 
 def test_rows_have_the_token_of_their_batch(group: Groups) -> None:
-    """A row's token is the czxid of the owner znode, also in a replay by a later member."""
+    """A row's token is the owner znode's czxid, even when a later member replays the batch."""
     fill(group, 5)
     columns = ("token", "partition", "offset")
 
@@ -469,7 +469,7 @@ def test_available_now_ends_at_the_ends_of_the_logs(group: Groups) -> None:
 
 
 def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
-    """Also on a restarted driver the first batch is empty, and then the member joins."""
+    """The first batch is empty, on a restarted driver too; then the member joins."""
     fill(group, 5)
     query = Driven(group)
     assert query.reader.getDefaultReadLimit() == NO_LIMIT

@@ -53,7 +53,7 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 def test_transactions(
     spark: SparkSession, hdfs: Hdfs, files: fsspec.AbstractFileSystem, tmp_path: Path, way: str
 ) -> None:
-    """Logs of a directory on HDFS, also if compressed, give the same rows as on disk."""
+    """Logs in a directory on HDFS, plain or compressed, give the same rows as on disk."""
     log = every_kind()
     later = LogWriter(zxid=log.zxid)
     later.add(tx.CREATE_SESSION, number(6000))

@@ -130,7 +130,7 @@ def test_no_task_has_more_than_its_maximum(
 
 
 def test_a_token_is_part_of_the_checkpoint() -> None:
-    """The checkpoint keeps tokens, also those of a repeated batch; other ranges keep their form."""
+    """The checkpoint keeps tokens, a repeated batch's too; ranges without one keep their form."""
     one, other = OffsetRange("t", 0, 5, 9, 1 << 40), OffsetRange("t", 1, 3, 3, 7)
     found = to_offset([one, other])
     assert found == {"t": {"0": [5, 9, 0, 1 << 40], "1": [3, 3, 0, 7]}}

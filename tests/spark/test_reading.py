@@ -439,7 +439,7 @@ def test_fetches_are_sized_to_the_range(
 
 
 def test_a_reader_is_closed_while_a_task_looks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task looks for a kept reader although other threads keep and close some meanwhile."""
+    """A task finds no error when other threads keep and close readers while it looks for one."""
 
     class Silent(task_reader.MessageReader):
         """A reader without a consumer."""

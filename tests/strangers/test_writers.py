@@ -173,7 +173,7 @@ def test_storm(group: Group, tools: Tools, tmp_path: Path) -> None:
 
 
 def test_a_copy_of_a_live_group(group: Group, tools: Tools, tmp_path: Path) -> None:
-    """Nobody lives in a copy; the doctor repairs it beside a new member, which then reads all."""
+    """No process holds a copy's znodes; the doctor repairs it beside a member, which then reads."""
     owner = f"{group.name}_old"
     payload = encode_registration(Registration({group.topic: 1}, timestamp_ms=1))
     group.admin.create(paths.member(group.name, owner), payload, ephemeral=True, makepath=True)

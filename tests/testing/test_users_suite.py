@@ -278,7 +278,7 @@ def test_a_member_leaves(legacy_kafka: LegacyKafka, start: Start) -> None:
 
 
 def test_a_topic_is_deleted(legacy_kafka: LegacyKafka, start: Start) -> None:
-    """A member goes on with its other topic when one is deleted."""
+    """When one of two topics is deleted, a member continues with the other one."""
     for topic in ("orders", "payments"):
         legacy_kafka.create_topic(topic)
     (stream,) = start().create_message_streams_by_filter(white_list("orders|payments"))
