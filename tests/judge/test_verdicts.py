@@ -236,6 +236,11 @@ def test_wrong_usage(tmp_path: Path) -> None:
         ([naive, *claim, "--schedule", "dance"], "'dance' is no schedule"),
         ([naive, *claim, "--schedule", "actions=999"], "there is no action 999"),
         (["x", "--challenge", "dance"], "no challenge is called 'dance'"),
+        (["x", "--assignor", *claim], "no challenge of the ladder assignor is called 'claim'"),
+        (["x", "--ladder", "classic", *claim], "no challenge of the ladder classic is called"),
+        ([naive, *claim, "--seed", "1", "--schedule", "actions=0"], "has no use for --seed"),
+        ([naive, "--sandbox", "--seed", "1"], "has no use for --seed"),
+        ([naive, "--sandbox", "--challenge", "herd"], "no course on real servers for 'herd'"),
     ):
         result = CliRunner().invoke(app, ["judge", *words])
         assert result.exit_code == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from enum import Enum
@@ -93,9 +93,9 @@ def judge(
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the challenges.")] = False,
     ladder: Annotated[
-        _LadderName,
-        typer.Option(help="The challenges for members of this protocol."),
-    ] = _LadderName.ZOOKEEPER,
+        _LadderName | None,
+        typer.Option(help="The challenges for members of this protocol (default zookeeper)."),
+    ] = None,
     assignor: Annotated[
         bool,
         typer.Option("--assignor", help="Judge an assignor, beside Kafka's; not a member."),
@@ -139,7 +139,7 @@ def judge(
 
     Example: zkconsumer judge ./my_member.py --challenge claim
     """
-    kind = _ASSIGNOR if assignor else ladder.value
+    kind = _kind(ladder, challenge, is_assignor=assignor)
     if examples is not None:
         _copy_examples(examples)
     elif messages:
@@ -148,11 +148,14 @@ def judge(
     elif list_:
         _list(format_, _ladder(kind))
     elif sandbox:
+        _refuse_together("--sandbox", {"--seed": seed, "--schedule": schedule, "--trace": trace})
         _judge_really(program or [], kind, challenge)
     else:
+        if schedule is not None:
+            _refuse_together("--schedule", {"--seed": seed})
         first, count = (1, schedules) if seed is None else (seed, 1)
         docket = _Docket(_chosen(challenge, _ladder(kind)), first, count, seconds, schedule)
-        judging = _judge_assignor if assignor else _judge
+        judging = _judge_assignor if kind == _ASSIGNOR else _judge
         _end(judging(format_, program or [], docket), trace)
 
 
@@ -170,20 +173,37 @@ def _ladder(name: str) -> Ladder:
     return LADDERS[name]
 
 
-def _chosen(name: str | None, ladder: Ladder) -> Sequence[Challenge]:
-    """Return one challenge of any ladder, or all of one ladder. Raises ConfigError."""
+def _kind(ladder: _LadderName | None, challenge: str | None, *, is_assignor: bool) -> str:
+    """Return the name of the ladder that the options and the challenge mean. Raises ConfigError."""
+    wanted = _ASSIGNOR if is_assignor else None if ladder is None else ladder.value
+    if challenge is None:
+        return wanted or _LadderName.ZOOKEEPER.value
     from zkconsumer.judge.ladders import LADDERS
 
-    if name is None:
-        return list(ladder.challenges.values())
-    known = {key: one for it in LADDERS.values() for key, one in it.challenges.items()}
-    if name not in known:
-        raise ConfigError(
-            f"no challenge is called {quoted(name)}",
-            where="--challenge",
-            remedy=f"use one of {', '.join(known)}",
-        )
-    return [known[name]]
+    known = LADDERS if wanted is None else {wanted: LADDERS[wanted]}
+    for name, one in known.items():
+        if challenge in one.challenges:
+            return name
+    where = f"no challenge of the ladder {wanted}" if wanted else "no challenge"
+    raise ConfigError(
+        f"{where} is called {quoted(challenge)}",
+        where="--challenge",
+        remedy=f"use one of {', '.join(key for it in known.values() for key in it.challenges)}",
+    )
+
+
+def _chosen(name: str | None, ladder: Ladder) -> Sequence[Challenge]:
+    """Return one challenge of a ladder, or all of them."""
+    return list(ladder.challenges.values()) if name is None else [ladder.challenges[name]]
+
+
+def _refuse_together(option: str, others: Mapping[str, object]) -> None:
+    """Refuse options that have no effect beside another one. Raises ConfigError."""
+    for name, value in others.items():
+        if value is not None:
+            raise ConfigError(
+                f"{option} has no use for {name}", where=name, remedy=f"leave out {name}"
+            )
 
 
 def _list(format_: Format, ladder: Ladder) -> None:
@@ -239,7 +259,7 @@ def _judge(format_: Format, words: Sequence[str], docket: _Docket) -> Failure | 
         for challenge in docket.challenges:
             verdicts.append(_verdict(challenge, command, docket))
             if format_.is_for_people:
-                _print(verdicts[-1], _summary(verdicts[-1]), words)
+                _print(verdicts[-1], _summary(verdicts[-1], docket), words)
             if not verdicts[-1].passed:
                 break
     if not format_.is_for_people:
@@ -264,7 +284,7 @@ def _judge_assignor(format_: Format, words: Sequence[str], docket: _Docket) -> F
     if not format_.is_for_people:
         write(rows, ASSIGNOR_COLUMNS, format_.output)
         return verdict.failure
-    _print(verdict, f"{verdict.schedules}, in {verdict.seconds:.1f} s", words)
+    _print(verdict, _count(verdict, docket), words)
     if verdict.passed:
         print("\nOn average for each assignment:\n")
         write(rows, ASSIGNOR_SCORES, format_.output)
@@ -371,11 +391,19 @@ def _score_row(name: str, score: AssignorScore) -> JsonObject:
     }
 
 
-def _summary(verdict: Verdict[GroupScore]) -> str:
+def _count(verdict: AnyVerdict, docket: _Docket) -> str:
+    """Return how many schedules were run, and why not more."""
+    count = f"{verdict.schedules}, in {verdict.seconds:.1f} s"
+    if docket.written is not None or verdict.schedules == docket.schedules:
+        return count
+    return f"{count} (--seconds {5 * docket.seconds:g} runs more of the {docket.schedules})"
+
+
+def _summary(verdict: Verdict[GroupScore], docket: _Docket) -> str:
     """Return what the schedules of a group have cost."""
     score, count = verdict.score, max(1, verdict.schedules)
     return (
-        f"{verdict.schedules}, in {verdict.seconds:.1f} s; on average "
+        f"{_count(verdict, docket)}; on average "
         f"{score.unowned_s / count:.2f} partition-seconds without an owner, "
         f"{score.moved / count:.2f} partitions moved, "
         f"{score.requests / count:.1f} requests, "

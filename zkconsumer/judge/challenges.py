@@ -183,7 +183,7 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             name="session",
             title="session expiry against a lost connection",
             statement="Connections break, packets vanish, sessions expire, and members are killed "
-            "and start again under their old id.",
+            "and start again under their old id, with another number of threads.",
             lesson="After a lost connection everything may still be there; after an expiry "
             "everything ephemeral is gone. Only the session's id tells which of the two it was.",
             programs=(1, 2),

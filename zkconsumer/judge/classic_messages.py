@@ -12,6 +12,7 @@ from typing import Final
 from zkconsumer.judge.vocabulary import (
     COUNT,
     COUNTS,
+    DONE,
     NOW,
     SECONDS,
     TEXT,
@@ -21,6 +22,7 @@ from zkconsumer.judge.vocabulary import (
     MessageField,
     Sender,
     Vocabulary,
+    reset,
     table_of,
     wrong,
 )
@@ -45,9 +47,7 @@ _NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
 _OFFSETS = table_of(COUNT)
 
 _TYPES: Final[Mapping[str, Message]] = {
-    "reset": Message(
-        Sender.JUDGE,
-        "A new schedule begins: the program forgets everything, as if it had just started.",
+    "reset": reset(
         {
             "client": MessageField(TEXT, "the client id, for instance `g_0`; it is no member id"),
             "group": MessageField(TEXT, "the group"),
@@ -56,7 +56,7 @@ _TYPES: Final[Mapping[str, Message]] = {
                 TEXT, "the name of the group's assignor; with `cooperative-sticky`, keep what stays"
             ),
             "session_s": MessageField(SECONDS, "the session timeout in seconds"),
-        },
+        }
     ),
     "metadata": Message(
         Sender.JUDGE,
@@ -147,18 +147,7 @@ _TYPES: Final[Mapping[str, Message]] = {
         "From now on the user gets the messages of these partitions, and of no others.",
         {"positions": MessageField(_OFFSETS, "each partition with the offset of its next message")},
     ),
-    "done": Message(
-        Sender.PROGRAM,
-        "The end of the answer to one message of the judge.",
-        {
-            "tick_s": MessageField(
-                SECONDS, "seconds until the next `tick`; it replaces an earlier time", optional=True
-            ),
-            "closed": MessageField(
-                {"type": "boolean"}, "true: the member has left, and ends", optional=True
-            ),
-        },
-    ),
+    "done": DONE,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from zkconsumer.judge.vocabulary import (
     COUNT,
     COUNTS,
+    DONE,
     FLAG,
     NOW,
     PHASE,
@@ -22,6 +23,7 @@ from zkconsumer.judge.vocabulary import (
     Sender,
     Vocabulary,
     check_fields,
+    reset,
     wrong,
 )
 from zkconsumer.protocol import paths
@@ -52,9 +54,7 @@ _OF_A_REQUEST: Final[Mapping[str, MessageField]] = {
 }
 
 _TYPES: Final[Mapping[str, Message]] = {
-    "reset": Message(
-        Sender.JUDGE,
-        "A new schedule begins: the program forgets everything, as if it had just started.",
+    "reset": reset(
         {
             "member": MessageField(TEXT, "the consumer id, for instance `g_0`"),
             "group": MessageField(TEXT, "the group"),
@@ -62,7 +62,7 @@ _TYPES: Final[Mapping[str, Message]] = {
             "streams": MessageField(COUNT, "the number of the member's threads"),
             "session_s": MessageField(SECONDS, "the session timeout in seconds"),
             "wall_ms": MessageField(COUNT, "the time for the registration, in milliseconds"),
-        },
+        }
     ),
     "connected": Message(
         Sender.JUDGE,
@@ -152,18 +152,7 @@ _TYPES: Final[Mapping[str, Message]] = {
         },
     ),
     "phase": PHASE,
-    "done": Message(
-        Sender.PROGRAM,
-        "The end of the answer to one message of the judge.",
-        {
-            "tick_s": MessageField(
-                SECONDS, "seconds until the next `tick`; it replaces an earlier time", optional=True
-            ),
-            "closed": MessageField(
-                FLAG, "true: the member has left, and its session ends", optional=True
-            ),
-        },
-    ),
+    "done": DONE,
 }
 
 

@@ -288,16 +288,16 @@ class Run:
         member.thaw()
         self.settle()
 
-    def leave(self, who: int) -> None:
-        """Let the user of a member close it, and wait until it has left."""
-        self._say(f"{_name(who)} leaves")
-        member = self._members[who]
-        member.core.leave(time.monotonic())
-        self._until(lambda: None if member.core.closed and not member.core.wire else "it stays")
-        del self._members[who]
-        member.end_session()
-        if self._members:
-            self.settle()
+    def leave(self) -> None:
+        """Let the users of all members close them, one after the other."""
+        for who, member in list(self._members.items()):
+            self._say(f"{_name(who)} leaves")
+            member.core.leave(time.monotonic())
+            self._until(partial(_stays, member.core))
+            del self._members[who]
+            member.end_session()
+            if self._members:
+                self.settle()
 
     def settle(self, *, without: int = -1) -> None:
         """Add messages, and run until the group has settled. Raises InvariantViolation.
@@ -449,6 +449,13 @@ class Run:
         return None
 
 
+def _stays(core: ProgramMember) -> str | None:
+    """Return why a member that its user has closed has not left; None if it has."""
+    if not core.closed:
+        return f"{core.name} has not answered `done` with `closed`"
+    return f"{core.name} has requests that are not sent" if core.wire else None
+
+
 def _name(who: int) -> str:
     return f"{GROUP}_{who}"
 
@@ -456,16 +463,15 @@ def _name(who: int) -> str:
 # ---- the courses ---------------------------------------------------------------------------------
 
 Course = Callable[[Run], None]
+"""What happens until all members leave."""
 
 
 def _usual(run: Run) -> None:
-    """Three members join, the topic grows, a connection breaks, and the members leave."""
+    """Three members join, the topic grows, and a connection breaks."""
     for who in range(MEMBERS):
         run.join(who)
     run.grow()
     run.cut(1)
-    for who in range(MEMBERS):
-        run.leave(who)
 
 
 def _session(run: Run) -> None:
@@ -475,8 +481,6 @@ def _session(run: Run) -> None:
     run.kill(1)
     run.join(1)
     run.silence(0)
-    for who in range(2):
-        run.leave(who)
 
 
 def _zombie(run: Run) -> None:
@@ -484,8 +488,6 @@ def _zombie(run: Run) -> None:
     for who in range(2):
         run.join(who)
     run.freeze(1)
-    for who in range(2):
-        run.leave(who)
 
 
 def _mixed(run: Run) -> None:
@@ -494,8 +496,6 @@ def _mixed(run: Run) -> None:
     run.join_jvm()
     run.join(1)
     run.kill_jvm()
-    for who in range(2):
-        run.leave(who)
 
 
 USUAL: Final = ""
@@ -528,9 +528,10 @@ def judge(
 
 
 def _broken(run: Run, course: Course, say: Say) -> InvariantViolation | None:
-    """Run a course, and return the promise that it breaks."""
+    """Run a course, let all members leave, and return the promise that is broken."""
     try:
         course(run)
+        run.leave()
         run.check_log()
     except InvariantViolation as found:
         return found

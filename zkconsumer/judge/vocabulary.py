@@ -138,6 +138,24 @@ TICK: Final = Message(
 )
 
 
+DONE: Final = Message(
+    Sender.PROGRAM,
+    "The end of the answer to one message of the judge.",
+    {
+        "tick_s": MessageField(
+            SECONDS, "seconds until the next `tick`; it replaces an earlier time", optional=True
+        ),
+        "closed": MessageField(FLAG, "true: the member has left, and ends", optional=True),
+    },
+)
+
+
+def reset(fields: Fields) -> Message:
+    """Return the message that begins a schedule of a member, with these fields."""
+    means = "A new schedule begins: the program forgets everything, as if it had just started."
+    return Message(Sender.JUDGE, means, fields)
+
+
 class WrongMessageError(ValueError):
     """A line is not a message of a program; the text says why."""
 
