@@ -149,8 +149,7 @@ class Scorer(Watcher):
 
     def score(self) -> GroupScore:
         """Return the score so far."""
-        meter = self._meter
-        return GroupScore(round(meter.unowned_s, 3), meter.moved, self._requests, meter.redelivered)
+        return GroupScore.of(self._meter, self._requests)
 
 
 # ---- the challenges ------------------------------------------------------------------------------

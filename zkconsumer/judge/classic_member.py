@@ -13,7 +13,7 @@ from typing import Final
 
 from zkconsumer.judge import promises
 from zkconsumer.judge.classic_messages import positions_of, request_of, response_of
-from zkconsumer.judge.member import LEAST_TICK_S
+from zkconsumer.judge.member import due_after
 from zkconsumer.judge.program import Exchange, Program
 from zkconsumer.later import client_state
 from zkconsumer.later import member_events as ev
@@ -245,8 +245,7 @@ def _delivers(state: ProgramState, message: JsonObject) -> Step:
 
 
 def _done(state: ProgramState, message: JsonObject, now: float) -> Step:
-    if "tick_s" in message:
-        state = replace(state, due=now + max(message["tick_s"], LEAST_TICK_S))
+    state = replace(state, due=due_after(message, now, state.due))
     if message.get("closed"):
         stop: Commands = (ev.StopFetching(state.delivers),) if state.delivers else ()
         return replace(state, phase=Phase.CLOSED, delivers=frozenset()), stop

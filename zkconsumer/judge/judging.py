@@ -17,6 +17,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 from zkconsumer.errors import ConfigError, quoted
 from zkconsumer.judge.program import Program
 from zkconsumer.protocol.model import JsonObject
+from zkconsumer.sim.compare.meter import Meter
 from zkconsumer.sim.kernel.search import Decisions, Result, SearchResult, shrunk
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import InvariantViolation
@@ -26,7 +27,7 @@ EXHAUSTIVE_S = 3.0
 """Seconds of the wall clock for which the first actions are tried in every order, after the random
 schedules."""
 
-SHRINK_S = 6.0
+SHRINK_S = 5.0
 """Seconds of the wall clock for which a failing schedule is shrunk."""
 
 LONGEST_TAIL = 40
@@ -86,6 +87,11 @@ class GroupScore(Score):
     moved: int = 0
     requests: int = 0
     redelivered: int = 0
+
+    @classmethod
+    def of(cls, meter: Meter, requests: int) -> Self:
+        """Return the score of a schedule that a meter has observed."""
+        return cls(round(meter.unowned_s, 3), meter.moved, requests, meter.redelivered)
 
 
 S = TypeVar("S", bound=Score)

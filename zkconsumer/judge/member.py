@@ -27,6 +27,12 @@ LEAST_TICK_S: Final = 0.05
 """The shortest time to the next tick, in seconds; a shorter wish is rounded up, because a program
 that asks for a tick at once would stop the virtual time."""
 
+
+def due_after(done: JsonObject, now: float, due: float) -> float:
+    """Return when the next tick is due after a `done`; `due` is when it was due before."""
+    return now + max(done["tick_s"], LEAST_TICK_S) if "tick_s" in done else due
+
+
 OnPhase = Callable[["ProgramMember", str, str], None]
 
 
@@ -121,8 +127,7 @@ class ProgramMember:
         self.wire.append((number, request_of(answer)))
 
     def _done(self, now: float, answer: JsonObject) -> None:
-        if "tick_s" in answer:
-            self.due = now + max(answer["tick_s"], LEAST_TICK_S)
+        self.due = due_after(answer, now, self.due)
         if answer.get("closed"):
             self.closed, self.due = True, NEVER
 
