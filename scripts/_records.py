@@ -37,6 +37,7 @@ KINDS = (
     "scale",
     "moves",
     "bridge",
+    "ladder",
 )
 ALL = "all tables"
 A_DAY_GB = 1000
@@ -497,6 +498,23 @@ def scale_text(counts: Mapping[str, Any]) -> str:
     )
 
 
+def _ladder() -> str:
+    found = records("ladder")
+    if not found:
+        return "No run is recorded."
+    names = dict.fromkeys(name for one in found for name in one["counts"])
+    rows = []
+    for name in names:
+        parts = [one["counts"][name] for one in found if name in one["counts"]]
+        schedules = sum(part["schedules"] for part in parts)
+        cpu_ms = 1000 * sum(part["cpu_s"] for part in parts) / schedules
+        broken = [it for one in found for it in one["violations"] if it["challenge"] == name]
+        rows.append((f"`{name}`", schedules, len(broken), f"{cpu_ms:.0f} ms"))
+    head = ("Challenge", "Schedules", "Violations", "Processor time of a schedule")
+    told = "\n".join(_provenance(one) for one in found)
+    return f"{told}\n\n{_table(head, rows)}"
+
+
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.1f} min"
 
@@ -528,6 +546,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "history": _history,
     "lab": _lab,
     "scale": _scale,
+    "ladder": _ladder,
 }
 
 
