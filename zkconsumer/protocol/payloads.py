@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -385,14 +386,17 @@ _JAVA_NUMBER: Final = re.compile(
     re.DOTALL,
 )
 _MARKS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_AROUND: Final = re.compile(r"\s*([\"']?)\s*([+-]?[0-9]+)\s*\1\s*")
+_ENCODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be")  # without a byte order mark
+# C programs write a string's final NUL with it; Java's String.trim removes NUL as it does blanks.
+_AROUND: Final = re.compile(r"[\s\0]*([\"']?)\s*([+-]?[0-9]+)\s*\1[\s\0]*")
 
 
 def plain_number(payload: bytes | None) -> int | None:
     """Return the number that an offset znode plainly contains although `decode_offset` rejects it.
 
-    White space or quotation marks may surround the number, a byte order mark may precede it, and
-    Java may have serialized it. No JVM member reads such a payload. None for any other payload.
+    White space, NUL characters or quotation marks may surround the number. Its text may be UTF-8 or
+    UTF-16, with or without a byte order mark, and Java may have serialized it. No JVM member reads
+    such a payload. None for any other payload.
     """
     data = payload or b""
     if len(data) > _MAX_NUMBER_BYTES:
@@ -401,12 +405,12 @@ def plain_number(payload: bytes | None) -> int | None:
         return int.from_bytes(number[1], "big", signed=True)
     if data.startswith(_JAVA_STRING) and data[5:7] == (len(data) - 7).to_bytes(2, "big"):
         data = data[7:]
-    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
-    try:
-        found = _AROUND.fullmatch(data.decode(encoding))
-        return parse_int64(found[2]) if found else None
-    except ValueError:  # not text, or beyond 64 bits
-        return None
+    marked = [name for mark, name in _MARKS.items() if data.startswith(mark)]
+    for encoding in marked or _ENCODINGS:
+        with suppress(ValueError):  # not text, or beyond 64 bits
+            if found := _AROUND.fullmatch(data.decode(encoding)):
+                return parse_int64(found[2])
+    return None
 
 
 # ---- edit marks ---------------------------------------------------------------------------------
