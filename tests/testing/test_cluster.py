@@ -358,6 +358,18 @@ def test_a_topic_is_not_created_against_the_request_or_the_setting() -> None:
             consumer.close()
 
 
+@pytest.mark.parametrize("payload", [b"", b"null", b"[" * 100_000, b'{"partitions":{"a":[0]}}'])
+def test_a_topic_that_cannot_be_read(
+    kafka: FakeCluster, payload: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller names a topic whose payload it cannot read, and serves the next topic."""
+    kafka.zookeeper.create("/brokers/topics/broken", payload)
+    kafka.create_topic("whole")
+    kafka.produce("whole", ["a"])
+    assert kafka.topics() == {"t": 2, "whole": 1}
+    assert "cannot read topic broken" in caplog.text
+
+
 def test_a_topic_costs_the_same_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller reads as many znodes for the fortieth topic as for the first."""
     with FakeCluster() as cluster:

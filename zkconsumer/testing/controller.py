@@ -403,7 +403,7 @@ class Controller:
             record = json.loads(payload)
             assignment = {int(key): tuple(ids) for key, ids in record["partitions"].items()}
             topic_id = _id_of(record["topic_id"]) if "topic_id" in record else NO_ID
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             logger.warning("the controller cannot read topic %s: %s", name, error)
             return False
         topic = self.metadata.topics.setdefault(
