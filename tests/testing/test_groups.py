@@ -41,6 +41,12 @@ def test_a_group_that_does_not_settle() -> None:
         kafka.zookeeper.create("/consumers/g/ids/g_a", registration)
         with pytest.raises(AssertionError, match=r"t: no partition has an owner.*1 members, not 2"):
             wait_until_settled(where, "g", members=2, timeout_s=0)
+        with pytest.raises(AssertionError, match=r"its members are \['g_a'\], not \['g_b'\]"):
+            wait_until_settled(where, "g", members={"g_b"}, timeout_s=0)
+        kafka.zookeeper.create("/consumers/g/owners/t/0", b"g_a-0")
+        with pytest.raises(AssertionError, match="are persistent"):
+            wait_until_settled(where, "g", members={"g_a"}, timeout_s=0)
+        kafka.zookeeper.delete("/consumers/g/owners/t/0")
         assert owners(where, "g") == {}
         assert committed(where, "nobody") == {}
         kafka.zookeeper.create("/consumers/g/offsets/t/0", b"7")

@@ -80,11 +80,18 @@ def explain(
     `settings` gives the members' strategy and `exclude.internal.topics` if no partition has an
     owner. Raises UnknownGroupError, AccessDeniedError and ZooKeeperUnreachableError.
     """
+    return explanation(examined_group(connection, group, settings=settings))
+
+
+def examined_group(
+    connection: ZooKeeperClient, group: str, *, settings: ConsumerConfig | None = None
+) -> ExaminedGroup:
+    """Read what an explanation of a group needs, once. Raises the errors of `explain`."""
     image = existing_group(connection, group)
     payloads = read_all_topic_payloads(connection)
     require_topics(image, payloads)
     has_brokers = bool(read_brokers(connection))
-    return explanation(ExaminedGroup(image, payloads, settings=settings, has_brokers=has_brokers))
+    return ExaminedGroup(image, payloads, settings=settings, has_brokers=has_brokers)
 
 
 def explanation(examined: ExaminedGroup) -> Explanation:

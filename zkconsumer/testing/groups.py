@@ -8,12 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
-from zkconsumer.errors import UnknownGroupError
+from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.errors import UnknownGroupError, ZooKeeperUnreachableError
 from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
+from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.observer import ChangeKind, GroupPart, Observer
 
 if TYPE_CHECKING:
@@ -51,13 +53,16 @@ def wait_until_settled(
     zookeeper_connect: str,
     group: str,
     *,
-    members: int | None = None,
+    members: int | Collection[str] | None = None,
     timeout_s: float = SETTLE_LIMIT_S,
 ) -> dict[TopicPartition, str]:
     """Wait until each partition is owned by the thread to which the members' rules assign it.
 
+    A lost connection to ZooKeeper does not end the wait.
+
     Args:
-        members: the number of members that the group must have; None: at least one.
+        members: the number of members that the group must have, or their consumer ids; None: at
+            least one member.
         timeout_s: the time limit in seconds.
 
     Returns:
@@ -67,13 +72,15 @@ def wait_until_settled(
         AssertionError: the group has not settled in time; the text says why.
     """
     deadline = time.monotonic() + timeout_s
-    with _admin(zookeeper_connect) as admin:
-        while reasons := _unsettled(admin, group, members):
+    with ZooKeeperClient(ConnectionConfig(zookeeper_connect=zookeeper_connect)) as connection:
+        while True:
+            reasons, found = _reading(connection, group, members)
+            if not reasons:
+                return found
             if time.monotonic() > deadline:
                 text = "; ".join(reasons)
                 raise AssertionError(f"group {group} has not settled in {timeout_s:g} s: {text}")
             time.sleep(_PAUSE_S)
-    return owners(zookeeper_connect, group)
 
 
 def _admin(zookeeper_connect: str) -> Admin:
@@ -83,23 +90,34 @@ def _admin(zookeeper_connect: str) -> Admin:
     return Admin(zookeeper_connect)
 
 
-def _unsettled(admin: Admin, group: str, members: int | None) -> list[str]:
-    """Return why the group has not settled; empty if it has."""
+def _reading(
+    connection: ZooKeeperClient, group: str, members: int | Collection[str] | None
+) -> tuple[list[str], dict[TopicPartition, str]]:
+    """Read the group once; return why it has not settled (nothing if it has), and its owners."""
+    from zkconsumer.admin.explain import examined_group, explanation  # noqa: PLC0415 - see `_admin`
+    from zkconsumer.admin.verify import unsettled  # noqa: PLC0415 - see `_admin`
+
     try:
-        reasons = [f"{one.subject}: {one.what}" for one in admin.verify(group)]
-        # A member that has just joined owns nothing, although every partition has an owner.
-        reasons += [
-            f"{one.thread} should own partitions {[*one.partitions]} of {one.topic}, "
-            f"and owns {[*one.owned]}"
-            for one in admin.explain(group).shares
-            if {*one.partitions} != {*one.owned}
-        ]
-        count = len(admin.members([group]).get(group, ()))
+        examined = examined_group(connection, group)
     except UnknownGroupError:
-        return ["the group does not exist"]
-    if members is not None and count != members:
-        reasons.append(f"it has {count} members, not {members}")
-    return reasons
+        return ["the group does not exist"], {}
+    except ZooKeeperUnreachableError as error:
+        return [str(error)], {}
+    reasons = [f"{one.subject}: {one.what}" for one in unsettled(examined.image, examined.topics)]
+    # A member that has just joined owns nothing, although every partition has an owner.
+    reasons += [
+        f"{one.thread} should own partitions {[*one.partitions]} of {one.topic}, "
+        f"and owns {[*one.owned]}"
+        for one in explanation(examined).shares
+        if {*one.partitions} != {*one.owned}
+    ]
+    registered = examined.image.registrations.keys()
+    if isinstance(members, int):
+        if len(registered) != members:
+            reasons.append(f"it has {len(registered)} members, not {members}")
+    elif members is not None and registered != {*members}:
+        reasons.append(f"its members are {sorted(registered)}, not {sorted(members)}")
+    return reasons, {tp: one.thread for tp, one in examined.image.owners.items()}
 
 
 # ---- rebalances ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ calls it. A `LegacyKafka` has the same methods on each backend.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -160,7 +160,11 @@ class LegacyKafka:
     # ---- groups ---------------------------------------------------------------------------------
 
     def wait_until_settled(
-        self, group: str, *, members: int | None = None, timeout_s: float = SETTLE_LIMIT_S
+        self,
+        group: str,
+        *,
+        members: int | Collection[str] | None = None,
+        timeout_s: float = SETTLE_LIMIT_S,
     ) -> dict[TopicPartition, str]:
         """Wait until every partition of a group has an owner; see `groups.wait_until_settled`."""
         return groups.wait_until_settled(

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,11 +24,10 @@ from support.wait import LIMIT_S, wait_for
 from support.zk.log import history
 from support.zk.takeover import expire
 from zkconsumer.consumer.stream_partitions import boottime
-from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox.topics import client_settings
+from zkconsumer.testing import wait_until_settled
 from zkconsumer.zk.observer import GroupPart, Observer
 
 REST_S = 0.7  # longer than a member waits before it reads back kept owner znodes
@@ -100,6 +99,11 @@ class Observed:
     def phase(self) -> str:
         said = self.of("status")
         return str(said[-1]["phase"]) if said else ""
+
+    def serves(self, owners: Mapping[TopicPartition, str]) -> bool:
+        """Return whether the member is settled, and reads exactly what it owns by `owners`."""
+        mine = {tp for tp, thread in owners.items() if paths.consumer_of(thread) == self.consumer}
+        return self.phase == "settled" and self.owned == mine
 
     @property
     def rebalances(self) -> float:
@@ -312,36 +316,17 @@ class Crew:
     def _trace(self, name: str) -> Path:
         return self._directory / f"{name}.trace"
 
-    def wanted(self, members: Mapping[str, Any]) -> dict[TopicPartition, str]:
-        """Return the assignment for the registered members."""
-        subscriptions = {name: registration.subscription for name, registration in members.items()}
-        partitions = {topic: range(count) for topic, count in self.counts.items()}
-        return assign(Strategy.RANGE, subscriptions=subscriptions, partitions=partitions)
-
-    def is_settled(self, *members: MemberProcess | LocalMember) -> bool:
-        """Return whether exactly these members are registered and own their assigned partitions."""
-        try:
-            seen = self.observer.snapshot()
-        except ZooKeeperUnreachableError:
-            return False
-        if set(seen.members) != {one.consumer for one in members}:
-            return False
-        owners = {tp: info.thread for tp, info in seen.owners.items()}
-        if owners != self.wanted(seen.members):
-            return False
-        return all(
-            one.phase == "settled"
-            and one.owned
-            == {tp for tp, who in owners.items() if who.rpartition("-")[0] == one.consumer}
-            for one in members
-        )
-
     def settle(self, *members: MemberProcess | LocalMember) -> None:
         """Wait until the group has these members, and each owns and serves its partitions."""
-        wait_for(
-            lambda: self.is_settled(*members),
-            lambda: f"settled: {[(m.name, m.phase, sorted(m.owned)) for m in members]}",
-        )
+        names = {one.consumer for one in members}
+
+        def all_serve() -> bool:
+            owners = wait_until_settled(
+                self.zookeeper, self.group, members=names, timeout_s=LIMIT_S
+            )
+            return all(one.serves(owners) for one in members)
+
+        wait_for(all_serve, lambda: f"settled: {_said_by(members)}")
 
     def _rest(self, *members: MemberProcess | LocalMember) -> None:
         """Wait until the group has been settled for a while, because the members report their
@@ -349,12 +334,14 @@ class Crew:
         since = [0.0]
 
         def rests() -> bool:
-            if not self.is_settled(*members):
+            if not all(one.phase == "settled" for one in members):
                 since[0] = boottime()
             return boottime() - since[0] >= REST_S
 
+        self.settle(*members)
         since[0] = boottime()
-        wait_for(rests, lambda: f"rest: {[(m.name, m.phase, sorted(m.owned)) for m in members]}")
+        wait_for(rests, lambda: f"rest: {_said_by(members)}")
+        self.settle(*members)
 
     def flowing(self, *members: MemberProcess | LocalMember) -> None:
         """Wait until each of these members has received new messages."""
@@ -393,7 +380,8 @@ class Crew:
             lambda: f"all delivered; missing: {self.evidence().undelivered()}",
         )
         live = [member for member in self.members if member.is_alive]
-        self._rest(*live)
+        if live:
+            self._rest(*live)
         rest_at = boottime()
         for member in live:
             member.leave()
@@ -426,6 +414,11 @@ class Crew:
                 for n in range(count)
             },
         )
+
+
+def _said_by(members: Iterable[Observed]) -> list[tuple[str, str, list[TopicPartition]]]:
+    """Return each member's name, phase and partitions, for the error of a failed wait."""
+    return [(one.name, one.phase, sorted(one.owned)) for one in members]
 
 
 def _log_of(server: str) -> Path:

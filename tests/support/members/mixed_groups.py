@@ -24,6 +24,7 @@ from zkconsumer.protocol.registrations import Pattern
 from zkconsumer.protocol.releases import DEFAULT, Profile, profile
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings
+from zkconsumer.testing import wait_until_settled
 from zkconsumer.zk.observer import ALL, Observer
 
 SESSION_S = int(PROPERTIES["zookeeper.session.timeout.ms"]) / 1000
@@ -180,18 +181,15 @@ class Group:
     def consumer(self, name: str) -> str:
         return f"{self.name}_{name}"
 
-    def is_settled(self) -> bool:
-        """Return whether exactly the live members are registered and own their assignment."""
-        try:
-            seen = self.observer.snapshot()
-        except ZooKeeperUnreachableError:
-            return False
-        if set(seen.members) != {self.consumer(name) for name in self.live}:
-            return False
-        owners = {tp: info.thread for tp, info in seen.owners.items()}
-        return owners == self._wanted() and all(
-            self._serves(name, owners) for name in self.live & self.ours
-        )
+    def _is_settled(self) -> bool:
+        """Wait until the live members own their assignment; return whether all serve it.
+
+        The strategy and the release are known here, and the owner znodes alone may fit others.
+        """
+        where, names = self.stage.sandbox.zookeeper_connect, map(self.consumer, self.live)
+        owners = wait_until_settled(where, self.name, members={*names}, timeout_s=LIMIT_S)
+        ours = [self.members[name] for name in self.live & self.ours]
+        return owners == self._wanted() and all(one.serves(owners) for one in ours)
 
     def _wanted(self) -> dict[TopicPartition, str]:
         counts = dict.fromkeys(self.stage.topics, 1)
@@ -203,10 +201,6 @@ class Group:
             variant=self.setup.profile.variant,
         )
 
-    def _serves(self, name: str, owners: Mapping[TopicPartition, str]) -> bool:
-        mine = {tp for tp, who in owners.items() if who == f"{self.consumer(name)}-0"}
-        return self.members[name].owned == mine
-
     def settle(self, after: str) -> None:
         """Wait until the group is settled, and has committed all messages produced so far.
 
@@ -214,7 +208,7 @@ class Group:
         """
         since = boottime()
         what = f"{self.name} to settle, {after}: {sorted(self.live)}"
-        wait_for(self.is_settled, what, look_s=LOOK_S)
+        wait_for(self._is_settled, what, look_s=LOOK_S)
         self.settled[after] = boottime() - since
         produced = {tp: len(known) for tp, known in self.stage.flow.produced.items()}
         wait_for(
