@@ -53,8 +53,8 @@ PERMITTED: dict[str, set[str]] = {
     },
     "history": {"errors", "protocol", "kafka"},
     "testing": {
-        *("errors", "protocol", "member", "later", "zk", "kafka", "consumer", "admin", "sim"),
-        "sandbox",
+        *("errors", "protocol", "config", "member", "later", "zk", "kafka", "consumer", "admin"),
+        *("sim", "sandbox"),
     },
     "demo": {"errors", "protocol", "zk", "sandbox", "zkconsumer"},
     "cli": {
