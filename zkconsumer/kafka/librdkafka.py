@@ -224,8 +224,8 @@ class KafkaFetcher:
                 with suppress(KafkaException):  # librdkafka does not know the partition yet
                     marks = self._consumer.get_watermark_offsets(Raw(*tp), cached=True)
                     found[tp] = -1 if marks is None else marks[1]
-        # The last stable offset of a log of which all messages were returned. It is unknown while
-        # messages are left; then the end is the high watermark.
+        # The last stable offset of a log whose messages have all been returned. While messages are
+        # left, it is unknown, and the end is the high watermark.
         stable = [Raw(*tp) for tp in found if tp in self._stable_ends]
         for one in self._consumer.position(stable) if stable else ():
             if one.offset <= (end := self._stable_ends[_tp_of(one)]):

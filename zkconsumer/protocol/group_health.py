@@ -71,7 +71,7 @@ class GroupState(Enum):
     LIVE = "live"  # a member is registered with a session
     UNREGISTERED = "unregistered"  # no member is registered, but another client uses the group
     LEFTOVER = "leftover"  # only registrations or owner znodes without a session
-    IDLE = "idle"  # nobody
+    IDLE = "idle"  # nobody uses the group
 
 
 @dataclass(frozen=True, slots=True)

@@ -360,7 +360,7 @@ class Tool:
         wrote = [one.path for one in request.writes if one.path in planned]
         group = self._world.GROUP
         ids = f"{paths.ids(group)}/"
-        # Nobody lives behind a registration without a session.
+        # No process holds a registration without a session.
         members = [path for path, one in before.items() if path.startswith(ids) and one.stat.owner]
         writes_without_members.check(wrote, members, self._live)
         has_mark = any(

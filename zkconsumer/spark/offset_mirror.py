@@ -74,7 +74,7 @@ class OffsetMirror:
         self._config, self._group = config, config.group_id
         self._connection: ZooKeeperClient | None = None
         self._stored: dict[TopicPartition, _Stored] = {}
-        # The malformed znodes of the present commit, and the payloads of which a warning has told.
+        # The malformed znodes of the present commit, and the payloads that were warned about.
         self._malformed: set[TopicPartition] = set()
         self._warned: dict[TopicPartition, bytes | None] = {}
         self._existing_parents: set[str] = set()
