@@ -11,10 +11,10 @@ from typing import Any, get_args
 
 import pytest
 
-from zkconsumer.lab.camera import request_text
 from zkconsumer.lab.engine import Engine
 from zkconsumer.lab.runs import MOVES_BETWEEN_COPIES, open_world
 from zkconsumer.lab.stage import NOBODY
+from zkconsumer.lab.texts import request_text
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.lab.worlds import (
     MAX_MOVES,

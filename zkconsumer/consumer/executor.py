@@ -232,6 +232,7 @@ def operation(
 
 
 def _sync(me: MemberIdentity, sent_at: float) -> Generator[Requests, Sequence[Reply], Outcome]:
+    """Let ZooKeeper's leader confirm the session, which prolongs the lease."""
     (reply,) = yield [SyncLeader(me.path)]
     return Synced(sent_at) if reply.code is Code.OK else Interrupted()
 
@@ -243,6 +244,7 @@ def _unawaited(command: commands.RearmTopic | commands.Diagnose, me: MemberIdent
 
 
 def _wait_for_topic(topic: str) -> Generator[Requests, Sequence[Reply], object]:
+    """Watch a deleted topic, and read the group when the topic exists again."""
     there = yield from operations.wait_for_topic(topic)
     if not there:
         return None

@@ -16,7 +16,7 @@ from typing import cast
 from zkconsumer.judge.judging import GroupScore
 from zkconsumer.judge.member import ProgramMember
 from zkconsumer.judge.program import Program
-from zkconsumer.lab.camera import sentence
+from zkconsumer.lab.texts import sentence
 from zkconsumer.lab.worlds import LabMove
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition

@@ -13,8 +13,11 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from zkconsumer.errors import RefusedError
-from zkconsumer.lab.camera import SHOWN_MESSAGES, spoken
+from zkconsumer.lab.camera import SHOWN_MESSAGES
+from zkconsumer.lab.causality import Causality
+from zkconsumer.lab.coordinated_causes import CoordinatedCauses
 from zkconsumer.lab.stage import NOBODY, Camera, LabStage
+from zkconsumer.lab.texts import spoken
 from zkconsumer.lab.worlds import (
     COORDINATE,
     DELAY_REPLY,
@@ -31,7 +34,9 @@ from zkconsumer.lab.worlds import (
     LabMove,
     WorldSpec,
 )
+from zkconsumer.later import group_events as ge
 from zkconsumer.later import member_events as ev
+from zkconsumer.later.group_coordinator import GroupCoordinator
 from zkconsumer.later.group_events import BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import Json, JsonObject
@@ -86,10 +91,12 @@ class CoordinatedCamera(Camera[World], Watcher):
         waiting: the messages in transit after the last frame, by member.
     """
 
+    causes: CoordinatedCauses
+
     def __init__(self, protocol: str) -> None:
         self._got: list[Delivered] = []
         self._sent: list[str] = []
-        super().__init__()
+        super().__init__(CoordinatedCauses(Causality()))
         self.protocol = protocol
         self.requests = 0
         self.has_seen = False
@@ -289,13 +296,20 @@ class CoordinatedCamera(Camera[World], Watcher):
         commands: Iterable[ev.Command],
     ) -> None:
         commands = list(commands)
+        self.causes.transition(world, who, before, event, commands)
         self.has_seen |= bool(commands) or world.members[who].state.phase is not before.phase
         name = world.members[who].name
         self._sent += [f"{name} sends {text}" for text in describe_requests(commands)]
         self._recorder.transition(world, who, before, event, commands)
 
     def asked(self, world: World, who: int, request: msg.Request) -> None:
+        self.causes.asked(world, who, request)
         self.has_seen = True
+
+    def coordinated(
+        self, world: World, broker: int, before: GroupCoordinator, event: ge.Event
+    ) -> None:
+        self.causes.coordinated(world, broker, before, event)
 
     def answered(
         self, world: World, who: int, request: msg.Request, response: msg.Response
@@ -305,6 +319,7 @@ class CoordinatedCamera(Camera[World], Watcher):
         self._recorder.answered(world, who, request, response)
 
     def delivered(self, world: World, message: Delivered) -> None:
+        self.causes.delivered(world, message)
         self.has_seen = True
         if self._delivered(message) and not any(one.tp == message.tp for one in self._got):
             told = ["delivered", message.who, str(message.tp), message.offset, 1]
@@ -316,6 +331,7 @@ class CoordinatedCamera(Camera[World], Watcher):
         self._recorder.moved(world, broker)
 
     def acted(self, world: World) -> None:
+        self.causes.acted(world)
         before = len(self._events)
         self._recorder.acted(world)
         self.has_seen |= len(self._events) > before

@@ -7,7 +7,7 @@ The server passes commands from the page to `Engine.command`, and so does a Web 
 |---|---|---|
 | `catalogue` | | `catalogue`: scenarios, tours, strategies, releases, limits |
 | `open` | `world` or `scenario`; `moves`, `cut` | `run`, `frames` |
-| `tour` | `tour` | `run`, `frames`, `tour`: its steps |
+| `tour` | `tour` | `run`, `frames`, `tour`: its steps, and a search that breaks it |
 | `table` | `table` | `table`: the table of a lesson |
 | `step` | `run`; `count`, or `until`: `owner`, `rest` or seconds | `frames` |
 | `act` | `run`, `at`, `move` | `frames`; before them `run` if `at` is not the last move |
@@ -221,6 +221,7 @@ class Engine:
                 "title": tour.title,
                 "table": tour.table,
                 "steps": steps,
+                "breaks": tour.breaks.as_json(),
             },
         ]
 

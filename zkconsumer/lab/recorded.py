@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zkconsumer.errors import TraceError, escaped_and_cut
-from zkconsumer.lab.camera import short
 from zkconsumer.lab.stage import NOBODY, STRANGER
+from zkconsumer.lab.texts import short
 from zkconsumer.lab.worlds import MAX_MOVES
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition

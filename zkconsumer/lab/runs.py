@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from zkconsumer.consumer.executor import Resume, WatchFired
 from zkconsumer.errors import RefusedError
-from zkconsumer.lab.camera import ZooKeeperCamera, explain, sentence
+from zkconsumer.lab.camera import ZooKeeperCamera, explain
 from zkconsumer.lab.questions import Witness, parse_question
 from zkconsumer.lab.stage import AnyStage, Camera, LabStage
+from zkconsumer.lab.texts import sentence
 from zkconsumer.lab.worlds import (
     COORDINATOR_MOVES,
     DELAY_REQUEST,

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError
-from zkconsumer.lab.camera import spoken
 from zkconsumer.lab.identify import Identity
 from zkconsumer.lab.live import GroupPicture, LiveGroup
+from zkconsumer.lab.texts import spoken
 from zkconsumer.lab.worlds import LabMove, parse_move
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import JsonObject, TopicPartition

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from zkconsumer.errors import RefusedError
+from zkconsumer.lab.causality import Causes
 from zkconsumer.lab.worlds import (
     DELAY_REPLY,
     DELAY_REQUEST,
@@ -43,7 +44,8 @@ def copied(one: Any) -> Any:  # Any: a camera or a stage; the result has the cla
 class Camera(ABC, Generic[W]):
     """Watches a world, and turns each move into a frame."""
 
-    def __init__(self) -> None:
+    def __init__(self, causes: Causes[W]) -> None:
+        self.causes = causes
         self.redelivered = self.changed_owner = self.handed_out = 0
         self.unowned_s = 0.0
         self._now = 0.0
@@ -54,12 +56,14 @@ class Camera(ABC, Generic[W]):
     def copy(self) -> Self:
         """Return a copy of the camera. The camera and its copy continue independently."""
         twin: Self = copied(self)
+        twin.causes = self.causes.copy(self.causes.record.copy())
         return twin
 
     def picture(self, world: W) -> JsonObject:
         """Return the whole picture; the next frame contains the changes after it."""
         self._now = world.now
         parts = self._parts(world)
+        self.causes.begin(world)
         self._words = []
         self._begin()
         return {"t": round(world.now, 4), **parts, "counters": self.counters()}
@@ -78,6 +82,9 @@ class Camera(ABC, Generic[W]):
             frame["say"] = " ".join(self._words)
             self._words = []
         frame["c"] = self.counters()
+        self.causes.mark(world, move, text)
+        self.causes.finish(world)
+        frame |= self.causes.record.take()
         self._begin()
         return frame
 

@@ -97,16 +97,36 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Challenge:
+    """What a tour's last step asks the learner to break: a prepared search for a counterexample.
+
+    Attributes:
+        weak: the part of the members that is weakened, as in `sim.weakened`.
+        text: what the weakened part did in the tour.
+    """
+
+    weak: str
+    text: str
+
+    def as_json(self) -> JsonObject:
+        """Return the text, and the search as the page's form has it."""
+        search = {"weak": [self.weak], "members": 2, "spare": 1, "partitions": 4}
+        return {"text": self.text, "search": search}
+
+
+@dataclass(frozen=True)
 class Tour:
     """A guided tour of a scenario, or of a world after a script.
 
     Attributes:
+        breaks: what the learner breaks after the last step.
         table: the counted lesson that the tour's last step shows.
         lesson: the number of the lesson in docs/lessons, or 0.
     """
 
     title: str
     steps: tuple[Step, ...]
+    breaks: Challenge
     scenario: str = ""
     world: Mapping[str, Json] = field(default_factory=dict)
     script: Callable[[AnyStage], None] | None = None
@@ -225,6 +245,11 @@ TOURS: dict[str, Tour] = {
         ),
         scenario="a-consumer-joins",
         lesson=1,
+        breaks=Challenge(
+            "release without commit",
+            "g_1 has started at the offsets that g_0 committed before the release. Let the "
+            "members release without this commit.",
+        ),
     ),
     "range": Tour(
         "Range, and why it is uneven",
@@ -263,6 +288,11 @@ TOURS: dict[str, Tour] = {
         world={"members": 3, "spare": 1, "partitions": 7, "topics": ["u"], "flow": 0},
         script=_fourth,
         lesson=2,
+        breaks=Challenge(
+            "orders differ",
+            "All members compute the same assignment, because they sort the threads in the same "
+            "order. Let each member sort in another order.",
+        ),
     ),
     "round-robin": Tour(
         "Round-robin, and the order of hash codes",
@@ -308,6 +338,11 @@ TOURS: dict[str, Tour] = {
         },
         script=_fourth,
         lesson=3,
+        breaks=Challenge(
+            "orders differ",
+            "Each member must compute the hash codes as Java does. Let each member sort the "
+            "threads in another order.",
+        ),
     ),
     "herd": Tour(
         "The herd effect",
@@ -345,6 +380,11 @@ TOURS: dict[str, Tour] = {
         script=_herd,
         table="herd-effect",
         lesson=4,
+        breaks=Challenge(
+            "trigger lost",
+            "Each change of the group wakes all members, even those that rebalance already. Let "
+            "them ignore a change that they learn of during a rebalance.",
+        ),
     ),
     "split-brain": Tour(
         "Split brain",
@@ -402,6 +442,11 @@ TOURS: dict[str, Tour] = {
         script=_split_brain,
         table="split-brain",
         lesson=5,
+        breaks=Challenge(
+            "JVM rules",
+            "The leader has ended the session of members that still deliver. Let the search "
+            "find the shortest run in which two JVM members deliver one partition.",
+        ),
     ),
     "zombie": Tour(
         "A zombie wakes",
@@ -442,6 +487,10 @@ TOURS: dict[str, Tour] = {
         ),
         scenario="a-zombie-wakes",
         lesson=6,
+        breaks=Challenge(
+            "no lease",
+            "The lease has stopped the zombie. Let the members deliver without a lease.",
+        ),
     ),
     "coordinator": Tour(
         "The coordinator",
@@ -480,6 +529,12 @@ TOURS: dict[str, Tour] = {
         world={"protocol": "classic-eager", "members": 2, "spare": 0, "partitions": 4},
         script=_new_coordinator,
         lesson=7,
+        breaks=Challenge(
+            "unconditional commit",
+            "The coordinator refuses the commit of a removed member. ZooKeeper does not: a "
+            "member's compare-and-set must. Let the members of a ZooKeeper group commit without "
+            "it.",
+        ),
     ),
     "vote": Tour(
         "Vote, leader, sync",
@@ -526,6 +581,12 @@ TOURS: dict[str, Tour] = {
         world={"protocol": "classic-eager", "members": 1, "spare": 1, "partitions": 4},
         script=_second,
         lesson=8,
+        breaks=Challenge(
+            "orders differ",
+            "One leader computes the assignment, so the members cannot disagree. In a ZooKeeper "
+            "group, each member computes the assignment. Let each of them sort in another "
+            "order.",
+        ),
     ),
     "sticky": Tour(
         "Sticky and cooperative",
@@ -570,6 +631,11 @@ TOURS: dict[str, Tour] = {
         world={"protocol": "classic-cooperative", "members": 2, "spare": 1, "partitions": 6},
         script=_third,
         lesson=9,
+        breaks=Challenge(
+            "release before stop",
+            "A cooperative member stops a partition before it gives the partition up. Let the "
+            "members of a ZooKeeper group release first, and stop later.",
+        ),
     ),
     "kip-848": Tour(
         "KIP-848",
@@ -615,6 +681,12 @@ TOURS: dict[str, Tour] = {
         world={"protocol": "consumer", "members": 2, "spare": 1, "partitions": 6},
         script=_third,
         lesson=10,
+        breaks=Challenge(
+            "no re-read after a reconnect",
+            "The coordinator of KIP-848 tells each member its target at every heartbeat. In a "
+            "ZooKeeper group, a member reads the group itself. Let it forget that after a "
+            "reconnect.",
+        ),
     ),
     "leave": Tour(
         "A member leaves",
@@ -641,6 +713,11 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="a-consumer-leaves",
+        breaks=Challenge(
+            "commit of unfinished messages",
+            "The leaving member has committed only messages that its user has finished. Let the "
+            "automatic commit cover the unfinished message, too.",
+        ),
     ),
     "die": Tour(
         "A member dies",
@@ -679,6 +756,12 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="a-consumer-dies",
+        breaks=Challenge(
+            "lost reply is a conflict",
+            "The owner znodes of the dead member ended with its session. A member whose "
+            "connection breaks must recognise its own znodes. Let it take them for another "
+            "member's.",
+        ),
     ),
     "freeze": Tour(
         "A member freezes",
@@ -710,6 +793,11 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="a-consumer-freezes",
+        breaks=Challenge(
+            "state, not session",
+            "The frozen member has lost its session, and knows this from the new session's "
+            "number. Let the members handle the end of a session as a mere reconnect.",
+        ),
     ),
     "race": Tour(
         "Two members want one partition",
@@ -753,6 +841,11 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="an-assigned-partition-still-has-an-owner",
+        breaks=Challenge(
+            "no roll-back",
+            "The loser of the race has rolled its claims back. Let eager members keep the "
+            "partitions of a failed attempt.",
+        ),
     ),
     "gives-up": Tour(
         "A JVM member gives up",
@@ -804,6 +897,11 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="a-jvm-peer-has-given-up",
+        breaks=Challenge(
+            "JVM rules",
+            "A JVM member gives up after four attempts, and it has no lease. Let the search "
+            "find the shortest run in which two JVM members deliver one partition.",
+        ),
     ),
     "quorum": Tour(
         "ZooKeeper loses its quorum",
@@ -837,6 +935,11 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="quorum-is-lost",
+        breaks=Challenge(
+            "no lease",
+            "Without a quorum, no leader confirms the sessions, so the members stop. Let the "
+            "members deliver without a lease.",
+        ),
     ),
 }
 """The tours, in the order in which the page lists them."""

@@ -70,10 +70,14 @@ def step(group: ClassicGroup, received: Received, context: HandlerContext) -> St
     Raises:
         IllegalPhaseChangeError: the handler led to a phase that `group_phases` does not allow.
     """
-    kind = type(received.request)
-    handler = HANDLERS.get((group.phase, kind)) or HANDLERS[None, kind]
-    after, replies = handler(group, received, context)
-    return _checked(group, CAUSES.get(kind), after), replies
+    after, replies = handler_of(group, received.request)(group, received, context)
+    return _checked(group, CAUSES.get(type(received.request)), after), replies
+
+
+def handler_of(group: ClassicGroup, request: Request) -> Handler:
+    """Return the function that handles a request in the group's phase."""
+    kind = type(request)
+    return HANDLERS.get((group.phase, kind)) or HANDLERS[None, kind]
 
 
 def _checked(before: ClassicGroup, cause: Cause | None, after: ClassicGroup) -> ClassicGroup:
@@ -540,6 +544,7 @@ def loaded(group: ClassicGroup, context: HandlerContext) -> Step:
 
 
 def _unknown_sync(group: ClassicGroup, received: Received, _: HandlerContext) -> Step:
+    """Refuse a SyncGroup, because an empty group has no members."""
     return _refuse_sync(group, received, Error.UNKNOWN_MEMBER_ID)
 
 

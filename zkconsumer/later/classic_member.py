@@ -78,6 +78,13 @@ def step(state: State, event: ev.Event) -> Step:
     return then(result, lambda s: _user_thread(s, event.now))
 
 
+def handlers_of(state: State, event: ev.Event) -> tuple[client_state.Handler, ...]:
+    """Return the functions that handle an event; for a `Tick`, those of the client's threads."""
+    if isinstance(event, ev.Tick):
+        return _heartbeat_thread, _user_thread
+    return (client_state.handler_of(state, event, HANDLERS, ANSWERS),)
+
+
 def next_deadline(state: State, now: float) -> float:
     """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
     if state.phase in OVER:
@@ -106,15 +113,18 @@ def is_settled(state: State) -> bool:
 
 
 def _poll_returned(state: State, event: ev.Event) -> Step:
+    """The user works on messages: from now on, `max.poll.interval.ms` counts."""
     until = event.now + state.settings.poll_s
     return replace(state, polling=False, poll_until=until), ()
 
 
 def _answered(state: State, event: ev.Event) -> Step:
+    """Pass a response to the handler of its request."""
     return client_state.take_answer(state, event, ANSWERS)
 
 
 def _disconnected(state: State, event: ev.Event) -> Step:
+    """Forget the requests on the broken connection."""
     assert isinstance(event, ev.Disconnected)
     return _drop(state, event.broker, event.now), ()
 
@@ -149,6 +159,7 @@ def _drop(state: State, broker: int, now: float) -> State:
 
 
 def _heartbeat_thread(state: State, now: float) -> Step:
+    """Send a heartbeat if it is due; leave if the user has not called `poll` in time."""
     if state.phase not in MEMBER:
         return state, ()
     if state.client.coordinator is None:
@@ -202,6 +213,7 @@ def _reset(state: State, *, keep_member: bool) -> State:
 
 
 def _user_thread(state: State, now: float) -> Step:
+    """Do the work of `poll`: join, commit and load offsets, if the user polls."""
     if not state.polling or state.phase in OVER:
         return state, ()
     result: Step = _look_up(state, now) if state.client.coordinator is None else (state, ())
@@ -323,6 +335,7 @@ def _revoke_before_join(state: State) -> Step:
 
 
 def _joined(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    """Enter the generation; the leader computes the assignment."""
     assert isinstance(response, msg.Joined)
     if state.closing is not None:
         return state, ()
@@ -395,6 +408,7 @@ def _join_refused(state: State, sent: InFlightRequest, response: msg.Joined, now
 
 
 def _synced(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    """Take over the assignment, or join again."""
     assert isinstance(response, msg.Synced)
     error = response.error
     if state.closing is not None:
@@ -467,6 +481,7 @@ def _load(state: State, now: float) -> Step:
 
 
 def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    """Deliver the new partitions from their stored offsets."""
     assert isinstance(response, msg.OffsetsFetched)
     if response.error is not Error.NONE:
         return client_state.retry(state, response.error, now), ()
@@ -479,6 +494,7 @@ def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: fl
 def _heartbeat_answered(
     state: State, sent: InFlightRequest, response: msg.Response, now: float
 ) -> Step:
+    """Prolong the membership, or join again because the coordinator says so."""
     error = response.error
     if error in (Error.NONE, Error.COORDINATOR_LOAD_IN_PROGRESS):
         return replace(state, heard_at=now), ()
@@ -516,6 +532,7 @@ def _commit(state: State, now: float) -> Step:
 
 
 def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    """End the commit; repeat it if the error permits a retry."""
     error = response.error
     if state.commit is not None and state.commit not in state.client.sent:
         if error in RETRIABLE:
@@ -569,11 +586,13 @@ def _send(state: State, request: msg.Request, now: float, *, timeout_s: float = 
 
 
 def _found(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    """Remember the coordinator, or look for it again after the back-off."""
     assert isinstance(response, msg.FoundCoordinator)
     return replace(state, client=client_state.found(state.client, response, now), heard_at=now), ()
 
 
 def _left(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    """Do nothing: the member has left already."""
     return state, ()
 
 

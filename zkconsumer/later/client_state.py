@@ -268,6 +268,9 @@ S = TypeVar("S", bound=CommonState)
 Answer = Callable[[S, InFlightRequest, Response, float], tuple[S, Commands]]
 """Handles the response to a request at a time, in seconds."""
 
+Handler = Callable[..., object]
+"""A function that handles an event, or the response to a request; the caller only names it."""
+
 
 def poll_started(state: S, event: ev.Event) -> tuple[S, Commands]:
     """The user's thread is in `poll`, so no time limit applies."""
@@ -304,6 +307,18 @@ def take_answer(
         return state, ()
     state = replace(state, client=client)
     return answers[type(sent.request)](state, sent, event.response, event.now)
+
+
+def handler_of(
+    state: CommonState,
+    event: ev.Event,
+    handlers: Mapping[type[ev.Event], Handler],
+    answers: Mapping[type[Request], Handler],
+) -> Handler:
+    """Return the function that handles an event, or the response to a request of this member."""
+    if isinstance(event, ev.Answered) and event.number in state.client.sent:
+        return answers[type(state.client.sent[event.number].request)]
+    return handlers[type(event)]
 
 
 def drop_overdue(state: S, now: float, drop: Callable[[S, int, float], S]) -> tuple[S, Commands]:

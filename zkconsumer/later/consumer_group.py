@@ -11,7 +11,7 @@ Source: `GroupMetadataManager.consumerGroupHeartbeat` and `ConsumerGroup` of Kaf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, cast
@@ -180,6 +180,11 @@ def step(
     except RejectedHeartbeatError as refused:
         return group, answer(received.number, ConsumerGroupAnswer(refused.error))
     return after, answer(received.number, found)
+
+
+def handler_of(request: ConsumerGroupHeartbeat) -> Callable[..., object]:
+    """Return the function that handles a heartbeat."""
+    return _leave if request.epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH) else _heartbeat
 
 
 def _check(request: ConsumerGroupHeartbeat) -> None:

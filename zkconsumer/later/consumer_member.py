@@ -116,6 +116,13 @@ def step(state: State, event: ev.Event) -> Step:
     return then(result, lambda s: _background(s, event.now))
 
 
+def handlers_of(state: State, event: ev.Event) -> tuple[client_state.Handler, ...]:
+    """Return the functions that handle an event; for a `Tick`, those of the client's threads."""
+    if isinstance(event, ev.Tick):
+        return _background, _user_thread
+    return (client_state.handler_of(state, event, HANDLERS, ANSWERS),)
+
+
 def next_deadline(state: State, now: float) -> float:
     """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
     if state.phase in OVER:
@@ -142,14 +149,17 @@ def is_settled(state: State) -> bool:
 
 
 def _poll_returned(state: State, event: ev.Event) -> Step:
+    """The user works on messages: from now on, `max.poll.interval.ms` counts."""
     return replace(state, polling=False, poll_until=event.now + state.settings.poll_s), ()
 
 
 def _answered(state: State, event: ev.Event) -> Step:
+    """Pass a response to the handler of its request."""
     return client_state.take_answer(state, event, ANSWERS)
 
 
 def _disconnected(state: State, event: ev.Event) -> Step:
+    """Forget the requests on the broken connection."""
     assert isinstance(event, ev.Disconnected)
     return _drop(state, event.broker, event.now), ()
 
@@ -192,6 +202,7 @@ def _drop(state: State, broker: int, now: float) -> State:
 
 
 def _background(state: State, now: float) -> Step:
+    """Look for the coordinator, send heartbeats and begin moves, without the user."""
     if state.phase in OVER:
         return state, ()
     result: Step = state, ()
@@ -349,6 +360,7 @@ def _move(state: State, goal: LocalAssignment, now: float) -> Step:
 def _heartbeat_answered(
     state: State, sent: InFlightRequest, response: msg.Response, now: float
 ) -> Step:
+    """Take over the epoch and the target from the coordinator."""
     assert isinstance(response, msg.ConsumerGroupAnswer)
     assert isinstance(sent.request, msg.ConsumerGroupHeartbeat)
     is_leaving = sent.request.epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
@@ -400,6 +412,7 @@ def _retry(state: State, error: Error, now: float) -> State:
 
 
 def _found(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    """Remember the coordinator, or look for it again after the back-off."""
     assert isinstance(response, msg.FoundCoordinator)
     return replace(state, client=client_state.found(state.client, response, now)), ()
 
@@ -427,6 +440,7 @@ def _commit(state: State, now: float) -> Step:
 
 
 def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    """End the commit; repeat it if the error permits a retry."""
     error = response.error
     if state.commit is None or state.commit in state.client.sent:
         return state, ()
@@ -448,6 +462,7 @@ def _load(state: State, now: float) -> Step:
 
 
 def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    """Deliver the new partitions from their stored offsets."""
     assert isinstance(response, msg.OffsetsFetched)
     if response.error is not Error.NONE:
         # The session ended before the offsets of new partitions were read.

@@ -135,7 +135,7 @@ def step(state: GroupCoordinator, event: Event, now_s: float) -> Step:
         case Tick():
             return _tick(state, context)
         case Elected(partition):
-            return _with(state, partition, Partition()), ()
+            return _elected(state, partition), ()
         case Loaded(partition, records):
             return _loaded(state, partition, records, context)
         case Resigned(partition):
@@ -143,6 +143,23 @@ def step(state: GroupCoordinator, event: Event, now_s: float) -> Step:
         case TopicsChanged(topics):
             return _topics_changed(state, topics), ()
     raise AssertionError(f"unknown event {event}")
+
+
+def handler_of(state: GroupCoordinator, event: Event) -> Callable[..., object]:
+    """Return the function that handles an event; for a request to a group, that of the group."""
+    match event:
+        case Received(request=OffsetCommit()):
+            return _commit
+        case Received(request=OffsetFetch()):
+            return _fetch
+        case Received(request=ConsumerGroupHeartbeat() as heartbeat):
+            return consumer_group.handler_of(heartbeat)
+        case Received(request=request):
+            group = group_of(state, request.group)
+            if isinstance(group, ClassicGroup):
+                return classic_group.handler_of(group, request)
+            return _to_group
+    return _HANDLERS[type(event)]
 
 
 def group_of(state: GroupCoordinator, group: str) -> Group | None:
@@ -154,6 +171,11 @@ def group_of(state: GroupCoordinator, group: str) -> Group | None:
 
 def _with(state: GroupCoordinator, place: int, partition: Partition) -> GroupCoordinator:
     return replace(state, partitions={**state.partitions, place: partition})
+
+
+def _elected(state: GroupCoordinator, place: int) -> GroupCoordinator:
+    """Lead a partition whose groups the broker has not read yet."""
+    return _with(state, place, Partition())
 
 
 # ---- requests ------------------------------------------------------------------------------------
@@ -455,3 +477,13 @@ def _resigned(state: GroupCoordinator, place: int, context: HandlerContext) -> S
             replies += classic_group.unload(group, context)[1]
     partitions = {one: partition for one, partition in state.partitions.items() if one != place}
     return replace(state, partitions=partitions), replies
+
+
+_HANDLERS: Mapping[type[Event], Callable[..., object]] = {
+    Tick: _tick,
+    Elected: _elected,
+    Loaded: _loaded,
+    Resigned: _resigned,
+    TopicsChanged: _topics_changed,
+}
+"""The functions that `step` calls for the events that are no requests."""

@@ -57,11 +57,28 @@ def _dispatch(state: State, event: Event) -> Step:
     if state.phase is Phase.CLOSED:
         return state, ()
     if isinstance(event, Finished):
-        return _finished(state, event)
+        return _outcome_handler(state, event)(state, event.outcome, event.now)
+    return _event_handler(state, event)(state, event)
+
+
+def handler_of(state: State, event: Event) -> Handler | OutcomeHandler | None:
+    """Return the function that handles an event in this state; None if the member has closed.
+
+    Raises:
+        IllegalTransitionError: no handler covers this event in this phase.
+    """
+    if state.phase is Phase.CLOSED:
+        return None
+    if isinstance(event, Finished):
+        return _outcome_handler(state, event)
+    return _event_handler(state, event)
+
+
+def _event_handler(state: State, event: Event) -> Handler:
     handler = HANDLERS.get((state.phase, type(event))) or HANDLERS.get((None, type(event)))
     if handler is None:
         raise IllegalTransitionError(f"{type(event).__name__} in phase {state.phase.value}")
-    return handler(state, event)
+    return handler
 
 
 def causes(state: State, event: Event) -> tuple[Cause, ...]:
@@ -133,6 +150,7 @@ def awaits(state: State, op: int) -> bool:
 
 
 def _release_ready(state: State, event: events.ReleaseReady) -> Step:
+    """Commit the revoked partitions when the user has finished their last messages."""
     if state.phase is not Phase.STOPPING:
         return state, ()  # the grace period is over, and the positions were collected
     # 1. The grace period ends while a user holds a message; the partition is released. 2. This
@@ -145,6 +163,7 @@ def _release_ready(state: State, event: events.ReleaseReady) -> Step:
 
 
 def _positions_collected(state: State, event: events.PositionsCollected) -> Step:
+    """Commit the positions that the streams have reported."""
     commit = event.commit
     if commit.purpose is Purpose.LOST:
         return rebalance.keep_positions(state, commit.positions), ()
@@ -163,11 +182,13 @@ def _positions_collected(state: State, event: events.PositionsCollected) -> Step
 
 
 def _commit_timed_out(state: State, event: events.CommitTimedOut) -> Step:
+    """Give up an explicit commit whose time-out has passed."""
     state = commits.timed_out(state, event.request)
     return leave_if_done(state) if state.phase is Phase.LEAVING else (state, ())
 
 
 def _position_reset(state: State, event: events.PositionReset) -> Step:
+    """Let the next commit of a partition store a lower offset: a user has moved back."""
     mine = state.owned.get(event.partition)
     if mine is None or mine.epoch != event.epoch:
         return state, ()  # a later grant starts at the stored offset, and nobody has moved it
@@ -271,29 +292,46 @@ def _close_requested(state: State, event: events.CloseRequested) -> Step:
 # ---- results of operations ----------------------------------------------------------------------
 
 
-def _finished(state: State, event: Finished) -> Step:
-    """Handle the outcome of a `sync`, of a commit or of the phase's operation; ignore any other."""
-    outcome, now = event.outcome, event.now
+def _outcome_handler(state: State, event: Finished) -> OutcomeHandler:
+    """Return the handler of the outcome of a `sync`, of a commit or of the phase's operation."""
+    outcome = event.outcome
     if event.op == state.lease.op:
-        if isinstance(outcome, events.Synced):
-            return session.synced(state, outcome, now)
-        return replace(state, lease=replace(state.lease, op=None)), ()
+        return session.synced if isinstance(outcome, events.Synced) else _not_renewed
     if event.op == state.commits.op:
-        ended = _commit_ended(state, outcome, now)
-        return then(ended, lambda s: rebalance.after_commit(s, now))
+        return _commit_ended
     if event.op != state.op:
-        return state, failure_notice(outcome)
+        return _obsolete
     if isinstance(outcome, Interrupted):
-        return rebalance.count_as_unwatched(replace(state, op=None)), ()
+        return _interrupted
     row = OUTCOME_HANDLERS.get((state.phase, type(outcome))) or OUTCOME_HANDLERS.get(
         (None, type(outcome))
     )
     if row is None:
         raise IllegalTransitionError(f"{type(outcome).__name__} in phase {state.phase.value}")
-    return row(state, outcome, now)
+    return row
+
+
+def _not_renewed(state: State, outcome: events.Outcome, now: float) -> Step:
+    """Keep the old end of the lease, because ZooKeeper's leader has not confirmed the session."""
+    return replace(state, lease=replace(state.lease, op=None)), ()
+
+
+def _obsolete(state: State, outcome: events.Outcome, now: float) -> Step:
+    """Ignore the outcome of an operation that the member no longer awaits."""
+    return state, failure_notice(outcome)
+
+
+def _interrupted(state: State, outcome: events.Outcome, now: float) -> Step:
+    """Forget the operation that the lost connection has ended; a reconnect reads everything."""
+    return rebalance.count_as_unwatched(replace(state, op=None)), ()
 
 
 def _commit_ended(state: State, outcome: events.Outcome, now: float) -> Step:
+    """Handle the end of a commit, and continue the phase if it has waited for the commit."""
+    return then(_commit_result(state, outcome, now), lambda s: rebalance.after_commit(s, now))
+
+
+def _commit_result(state: State, outcome: events.Outcome, now: float) -> Step:
     if isinstance(outcome, events.Committed):
         return commits.committed(state, outcome, now)
     if isinstance(outcome, events.Denied):
@@ -313,6 +351,7 @@ def _connected(state: State, event: events.Connected) -> Step:
 
 
 def _listened(state: State, outcome: events.ListenerReturned, now: float) -> Step:
+    """Continue the rebalance, because the user's listener has returned."""
     return rebalance.listened(state, failure_notice(outcome), now)
 
 
@@ -323,6 +362,16 @@ def _denied(state: State, outcome: events.Denied, now: float) -> Step:
     phase = state.phase if is_recovering else Phase.WAITING
     retry_at = now + state.settings.backoff_s
     return enter(replace(state, op=None, known=None, retry_at=retry_at), phase), (notice,)
+
+
+def _nudged(state: State, outcome: events.Registered, now: float) -> Step:
+    """Watch the id znode that the member has created again to wake idle peers (`peers.nudge`)."""
+    return rebalance.read_everything(state)
+
+
+def _ignored(state: State, event: Event) -> Step:
+    """Ignore an event that changes nothing in this phase."""
+    return state, ()
 
 
 Handler = Callable[[State, Any], Step]  # Any: the class of event that the table names
@@ -342,12 +391,12 @@ HANDLERS: dict[tuple[Phase | None, type[Event]], Handler] = {
     (None, events.PositionReset): _position_reset,
     (None, events.Diagnosed): peers.diagnosed,
     (None, events.CloseRequested): _close_requested,
-    (Phase.LEAVING, events.Triggered): lambda s, _: (s, ()),
-    (Phase.LEAVING, events.OwnerNodeChanged): lambda s, _: (s, ()),
-    (Phase.LEAVING, events.OffsetNodeChanged): lambda s, _: (s, ()),
-    (Phase.LEAVING, events.OwnersChanged): lambda s, _: (s, ()),
-    (Phase.LEAVING, events.CloseRequested): lambda s, _: (s, ()),
-    (Phase.OFFLINE, events.Triggered): lambda s, _: (s, ()),
+    (Phase.LEAVING, events.Triggered): _ignored,
+    (Phase.LEAVING, events.OwnerNodeChanged): _ignored,
+    (Phase.LEAVING, events.OffsetNodeChanged): _ignored,
+    (Phase.LEAVING, events.OwnersChanged): _ignored,
+    (Phase.LEAVING, events.CloseRequested): _ignored,
+    (Phase.OFFLINE, events.Triggered): _ignored,
 }
 OutcomeHandler = Callable[[State, Any, float], Step]  # Any: the class of outcome
 OUTCOME_HANDLERS: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler] = {
@@ -365,9 +414,7 @@ OUTCOME_HANDLERS: dict[tuple[Phase | None, type[events.Outcome]], OutcomeHandler
     (Phase.LOADING, events.StoreUnavailable): rebalance.not_loaded,
     (Phase.VERIFYING, events.Verified): rebalance.verified,
     (Phase.SETTLED, events.OwnersListed): peers.owners_listed,
-    # The member has created its id znode again to wake idle peers (`peers.nudge`). Reading the
-    # group arms the watch on the new id znode.
-    (Phase.SETTLED, events.Registered): lambda s, _, __: rebalance.read_everything(s),
+    (Phase.SETTLED, events.Registered): _nudged,
     (None, events.MemberNodeGone): session.member_node_gone,
     (None, events.Denied): _denied,
 }

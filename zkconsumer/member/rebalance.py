@@ -312,6 +312,7 @@ def forget_revoked(state: State, gone: frozenset[TopicPartition]) -> State:
 
 
 def released(state: State, outcome: Released, now: float) -> Step:
+    """Forget the released partitions, and claim the missing ones."""
     gone, refused = state.revoking.difference(outcome.denied), {**state.refused, **outcome.denied}
     reassign = state.reassign.intersection(refused)
     state = forget_revoked(replace(state, reassign=reassign, refused=refused), gone)
@@ -505,6 +506,7 @@ def claim(state: State, missing: list[TopicPartition], now: float) -> Step:
 
 
 def claimed(state: State, outcome: Claimed, now: float) -> Step:
+    """Load the offsets of the claimed partitions; remember the owners of the refused ones."""
     blocked = peers.blocked_by(state, outcome, now)
     state = replace(
         state,
@@ -654,6 +656,7 @@ def recheck(state: State) -> Step:
 
 
 def verified(state: State, outcome: Verified, now: float) -> Step:
+    """Drop the partitions whose owner znodes are lost, and enter the next phase."""
     return then(apply_read_back(state, outcome), lambda s: enter_next_phase(s, now))
 
 

@@ -147,6 +147,7 @@ def renew(state: State, now: float) -> Step:
 
 
 def synced(state: State, outcome: events.Synced, now: float) -> Step:
+    """Prolong the lease: ZooKeeper's leader knew the session when the `sync` was sent."""
     state = replace(state, lease=state.lease.granted(outcome.sent_at))
     return then(_open(state, now), lambda s: rebalance.start_next_commit(s, now))
 
@@ -167,6 +168,7 @@ def resume_delivery(state: State, now: float, following: Callable[[State], Step]
 
 
 def registered(state: State, _: events.Registered, now: float) -> Step:
+    """Read the group, or first read back the owner znodes that this session may have."""
     state = replace(state, registered=True, rival=None)
     if state.session is not None and state.session.after_loss:
         state = rebalance.forget_zxids(state)

@@ -255,6 +255,10 @@ class Ensemble:
         """Return the names of a znode's children on the leader, sorted."""
         return self._leader.names.get(path, ())
 
+    def applied(self, replica: int) -> int:
+        """Return the zxid of the last transaction that a replica has applied."""
+        return self._replicas[replica].zxid
+
     # ---- connections ----------------------------------------------------------------------------
 
     def disconnect(self, session: int) -> None:

@@ -524,6 +524,11 @@ class JvmMember:
         wakes = [it.wakes_at for it in self._threads.values()]
         return min([self._commits_at or NEVER, *wakes])
 
+    def program(self, thread: Thread) -> Program | None:
+        """Return a thread's program from its beginning; None if the thread runs none."""
+        running = self._threads.get(thread)
+        return None if running is None else running.program.unstarted()
+
     # ---- called by the world ---------------------------------------------------------------------
 
     def connect(self, session: Session, now: float, wall_ms: int) -> None:

@@ -1,7 +1,9 @@
 // The page: its state, the address, the keyboard, and playing.
 
 import { Component, html, render } from "./vendor/preact-htm.js";
+import { causesOf } from "./causes.js";
 import { Compare, CompareDialog } from "./compare.js";
+import { Diagram, StepPanel } from "./diagram.js";
 import { Dialog, ExportDialog, HelpDialog, LibraryDialog, WorldDialog } from "./dialogs.js";
 import { saveRun } from "./exports.js";
 import { acceptDrops, chooseFiles, readFiles } from "./files.js";
@@ -45,7 +47,7 @@ class App extends Component {
     super();
     this.runs = new Map();
     this.state = {
-      ready: false, at: 0, playing: false, speed: 3, panel: "tree", byTime: false, zoom: 0, find: "", selected: 0, width: 900, lanes: 0, answered: -1,
+      ready: false, at: 0, playing: false, speed: 3, view: "picture", panel: "tree", byTime: false, zoom: 0, find: "", selected: 0, width: 900, lanes: 0, answered: -1,
       theme: localStorage.getItem("lab.theme") || "", current: 0, other: 0,
     };
   }
@@ -84,6 +86,7 @@ class App extends Component {
   // The height of the lanes: their share of the window, and what the picture does not use.
   lanesHeight() {
     const picture = document.querySelector(".picture");
+    if (!picture) return innerHeight * LANES; // the diagram takes the free space
     const used = [...picture.children].reduce((sum, one) => sum + one.offsetHeight, 0);
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
     const grown = this.state.lanes ? Math.max(0, this.state.lanes - innerHeight * LANES) : 0;
@@ -203,7 +206,7 @@ class App extends Component {
     if (this.state.about?.kind === "recorded") return this.showMoment();
     const given = new URLSearchParams(location.hash.slice(1));
     this.hash = location.hash;
-    this.setState({ tour: null, dialog: "", playing: false, compared: null });
+    this.setState({ tour: null, dialog: "", playing: false, compared: null, view: given.get("view") === "diagram" ? "diagram" : "picture" });
     if (given.get("compare")) {
       await this.command({ do: "open" });
       return this.compare({
@@ -240,7 +243,7 @@ class App extends Component {
     const run = this.run;
     if (!run || !about || run.kind === "live") return;
     const found = new URLSearchParams();
-    const { compared, comparison } = this.state;
+    const { compared, comparison, view } = this.state;
     if (about.kind === "recorded") {
       if (!at && !location.hash) return;
       found.set("run", run.number);
@@ -264,6 +267,7 @@ class App extends Component {
       if (run.moves) found.set("moves", run.moves);
       found.set("at", at);
     }
+    if (view === "diagram" && !compared) found.set("view", view);
     this.hash = "#" + found.toString().replaceAll("%2C", ",").replaceAll("%3A", ":").replaceAll("%22", '"');
     if (location.hash !== this.hash) history.replaceState(null, "", this.hash);
     this.hash = location.hash;
@@ -565,6 +569,7 @@ class App extends Component {
       x: () => this.setState({ dialog: "compare" }),
       b: () => this.setState({ dialog: "search" }),
       e: () => this.setState({ dialog: "export" }),
+      v: this.turn,
       o: () => chooseFiles(this.openFiles),
       "?": () => this.setState({ dialog: "help" }),
       d: () => this.theme(isDark(theme) ? "light" : "dark"),
@@ -576,6 +581,9 @@ class App extends Component {
     if (!this.opensFiles) delete found.o;
     return found;
   }
+
+  // Show the picture or the space-time diagram.
+  turn = () => this.setState((old) => ({ view: old.view === "diagram" ? "picture" : "diagram", menu: null }));
 
   select(selected) {
     this.setState({ selected });
@@ -611,8 +619,8 @@ class App extends Component {
   workbench(run, picture, sessions, state) {
     return html`<div class="above">
         <main>${this.narration(run, picture)}
-          <${Picture} picture=${picture} run=${run} menu=${this.menu} canAct=${this.canAct} selected=${this.canAct ? state.selected : -1} />
-          <${Legend} />
+          ${state.view === "diagram" ? html`<${Diagram} run=${run} at=${state.at} length=${run.length} veiled=${this.isVeiled(run)} seek=${(to) => { this.play(false); this.seek(to); }} />`
+            : html`<${Picture} picture=${picture} run=${run} menu=${this.menu} canAct=${this.canAct} selected=${this.canAct ? state.selected : -1} /><${Legend} />`}
           ${this.counters(run, picture)}
           ${state.menu ? html`<${Menu} open=${state.menu} picture=${picture} choose=${this.choose} close=${this.closeMenu} canAct=${this.canAct} permits=${this.permits} />` : null}</main>
         <aside aria-label="details">${this.side(run, picture, sessions)}</aside>
@@ -634,6 +642,7 @@ class App extends Component {
       <p class="band" title=${words}><b>${band[0]}</b> <span>${words}</span></p>
       <nav aria-label="lab">${this.opens ? [button("world", "w", () => this.setState({ dialog: "world" })), button("tours", "t", () => this.setState({ dialog: "library" })), button("break it", "b", () => this.setState({ dialog: "search" })), button("protocols", "x", () => this.setState({ dialog: "compare" }))] : null}
         ${this.opensFiles ? button("open a trace", "o", () => chooseFiles(this.openFiles)) : null}
+        ${this.state.compared ? null : button(this.state.view === "diagram" ? "picture" : "diagram", "v", this.turn)}
         ${this.state.compared ? null : button("export", "e", () => this.setState({ dialog: "export" }))}
         ${run.kind !== "live" && !this.isFile ? html`<button onClick=${this.share}>share</button>` : null}
         ${button("dark / light", "d", () => this.theme(isDark(this.state.theme) ? "light" : "dark"))}${button("help", "?", () => this.setState({ dialog: "help" }))}</nav></header>`;
@@ -659,16 +668,17 @@ class App extends Component {
 
   side(run, picture, sessions) {
     const { panel, tour, step, table, choices, find, at, other, findings } = this.state;
-    const tabs = [["tree", picture.zookeeper.protocol ? "coordinator" : "ZooKeeper"], ...(this.simulates ? [["next", "next"]] : []), ["log", "log"], ...(this.runs.size > 1 ? [["runs", "runs"]] : []),
+    const tabs = [["tree", picture.zookeeper.protocol ? "coordinator" : "ZooKeeper"], ...(this.simulates ? [["next", "next"]] : []), ["step", "step"], ["log", "log"], ...(this.runs.size > 1 ? [["runs", "runs"]] : []),
       ...(tour ? [["tour", "tour"]] : []), ...(findings ? [["findings", `doctor ${findings.length || ""}`]] : [])];
     const shown = tabs.some(([name]) => name === panel) ? panel : "tree";
     const bodies = {
       tree: () => html`<${Tree} picture=${picture} menu=${this.menu} sessions=${sessions} canAct=${this.canAct} />`,
       next: () => html`<${Choices} choices=${choices?.at === at ? choices : null} act=${this.act} canAct=${this.simulates} />`,
+      step: () => html`<${StepPanel} run=${run} at=${at} />`,
       log: () => html`<${Log} run=${run} at=${at} seek=${(to) => this.seek(to)} find=${find} setFind=${(text) => this.setState({ find: text })} />`,
       runs: () => html`<${Runs} runs=${this.runs} current=${run.number} other=${other} counters=${(this.state.catalogue?.counters || COUNTERS).map((one) => COUNTER_WORDS[one])} seek=${(to) => this.seek(to)}
         show=${(number) => { this.setState({ current: number }); this.seek(Math.min(at, this.runs.get(number).length)); }} compareWith=${(number) => this.setState({ other: number })} />`,
-      tour: () => html`<${TourPanel} key=${tour.tour} tour=${tour} step=${step} answered=${this.state.answered === step} answer=${() => this.setState({ answered: step })} go=${(to) => this.goStep(to)} leave=${() => this.setState({ tour: null, panel: "tree", table: null })}
+      tour: () => html`<${TourPanel} key=${tour.tour} tour=${tour} step=${step} answered=${this.state.answered === step} answer=${() => this.setState({ answered: step })} breakIt=${() => this.setState({ dialog: "search", search: null, searchForm: { asks: "", comparison: "deliverers(partition) <= 1", ...tour.breaks.search } })} go=${(to) => this.goStep(to)} leave=${() => this.setState({ tour: null, panel: "tree", table: null })}
         back=${() => this.goStep(step)} away=${run.number !== tour.run || at !== tour.steps[step].at} />${table ? html`<${Table} table=${table} />` : null}`,
       findings: () => findings.length ? html`<ul class="findings">${findings.map((one) => html`<li class=${one.severity}><b>${one.severity}: ${one.code}</b> ${one.text}</li>`)}</ul>` : html`<p>doctor finds nothing.</p>`,
     };
@@ -721,7 +731,7 @@ class App extends Component {
       case "search":
         return html`<${SearchDialog} key=${this.state.search ? "progress" : "form"} catalogue=${catalogue} given=${this.state.searchForm} progress=${this.state.search} start=${this.searchFor} stop=${this.stopSearch} close=${close} />`;
       case "export":
-        return html`<${ExportDialog} close=${close} kinds=${this.simulates ? ["html", "svg", "jsonl", "frames"] : ["html", "svg", "frames"]} save=${(kind) => { close(); saveRun(this, kind); }} />`;
+        return html`<${ExportDialog} close=${close} kinds=${["html", "svg", ...(this.run && causesOf(this.run) ? ["diagram", "shiviz"] : []), ...(this.simulates ? ["jsonl"] : []), "frames"]} save=${(kind) => { close(); saveRun(this, kind); }} />`;
       case "help":
         return html`<${HelpDialog} close=${close} situations=${SITUATIONS} opensFiles=${this.opensFiles} />`;
       case "offset":

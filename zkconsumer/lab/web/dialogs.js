@@ -65,7 +65,7 @@ export function LibraryDialog({ catalogue, tour, scenario, open, close }) {
 }
 
 export function ExportDialog({ save, close, kinds }) {
-  const all = [["html", "a page with a player: one file, no server"], ["svg", "the lanes as SVG"], ["jsonl", "JSON lines: a trace, in which `zkconsumer trace check` replays the zkconsumer members"], ["frames", "JSON lines: the frames of this page"]];
+  const all = [["html", "a page with a player: one file, no server"], ["svg", "the lanes as SVG"], ["diagram", "the space-time diagram as SVG"], ["shiviz", "a log with vector clocks; ShiViz reads it with its default regular expression"], ["jsonl", "JSON lines: a trace, in which `zkconsumer trace check` replays the zkconsumer members"], ["frames", "JSON lines: the frames of this page"]];
   return html`<${Dialog} title="Export this run" close=${close}><ul class="stories framed">${all.filter(([kind]) => kinds.includes(kind)).map(([kind, text]) =>
     html`<li><button onClick=${() => save(kind)}><b>${kind === "frames" ? "frames.jsonl" : kind}</b> ${text}</button></li>`)}</ul></${Dialog}>`;
 }
@@ -73,7 +73,7 @@ export function ExportDialog({ save, close, kinds }) {
 const KEYS = [
   ["space", "play or pause"], ["→ ←", "one move forward or back"], ["shift → ←", "next or previous change of owner"], ["Home End", "start, end of the run"],
   ["+ −", "faster, slower"], ["1 … 9", "choose what happens next (panel “next”)"], ["j", "start the next member"], ["[ ]", "select a member"],
-  ["k f c l", "kill, freeze or thaw, cut, shut down the selected member"], ["w t b x e", "new world, tours and scenarios, search for a counterexample, compare protocols, export"], ["d", "dark or light"], ["?", "this help"],
+  ["k f c l", "kill, freeze or thaw, cut, shut down the selected member"], ["w t b x e", "new world, tours and scenarios, search for a counterexample, compare protocols, export"], ["v", "the space-time diagram, or the picture again; in the diagram, the arrow keys go from event to event"], ["d", "dark or light"], ["?", "this help"],
 ];
 
 export function HelpDialog({ close, situations, opensFiles }) {

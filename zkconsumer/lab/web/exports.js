@@ -1,12 +1,16 @@
 // Exports of a run: a page with a player, SVG, a trace, and the frames.
 
+import { shivizOf } from "./causes.js";
 import { paint } from "./colours.js";
+import { diagramSvg } from "./diagram.js";
 import { NOBODY } from "./model.js";
 
 export async function saveRun(app, kind) {
   const run = app.run;
   const name = `zkconsumer-lab-${(run.title || "run").replace(/[^a-z0-9]+/gi, "-")}-${run.number}`;
   if (kind === "svg") save(`${name}.svg`, "image/svg+xml", svgOf(run));
+  else if (kind === "diagram") save(`${name}.diagram.svg`, "image/svg+xml", diagramSvg(run));
+  else if (kind === "shiviz") save(`${name}.shiviz.log`, "text/plain", shivizOf(run));
   else if (kind === "frames") save(`${name}.frames.jsonl`, "application/jsonl", [run.scene, ...run.frames].map((one) => JSON.stringify(one)).join("\n") + "\n");
   else if (kind === "html") save(`${name}.html`, "text/html", await pageOf(run));
   else {

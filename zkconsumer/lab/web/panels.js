@@ -125,7 +125,7 @@ export function textOf(run, n) {
 
 // ---- a guided tour ------------------------------------------------------------------------------
 
-export function TourPanel({ tour, step, answered, answer, go, leave, back, away }) {
+export function TourPanel({ tour, step, answered, answer, go, leave, back, away, breakIt }) {
   const shown = useRef(null);
   useEffect(() => {
     if (answered) shown.current?.scrollIntoView({ block: "nearest" });
@@ -135,6 +135,7 @@ export function TourPanel({ tour, step, answered, answer, go, leave, back, away 
     <p class="words">${one.text}</p>
     <div class="question"><p><b>Question.</b> ${one.question}</p>
       ${answered ? html`<p class="answer" ref=${shown}>${one.answer}</p>` : html`<button onClick=${answer}>show the answer</button>`}</div>
+    ${step === tour.steps.length - 1 ? html`<div class="question"><p><b>Now break it yourself.</b> ${tour.breaks.text}</p><button onClick=${breakIt}>search for a counterexample</button></div>` : null}
     ${away ? html`<p class="hint">You have left the state of this step. <button onClick=${back}>return to it</button></p>` : null}
     <div class="buttons"><button disabled=${step === 0} onClick=${() => go(step - 1)}>‹ back</button>
       <button class="primary" disabled=${step === tour.steps.length - 1} onClick=${() => go(step + 1)}>next ›</button>

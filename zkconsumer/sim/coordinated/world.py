@@ -111,6 +111,11 @@ class Watcher:
     ) -> None:
         """A broker has sent a response."""
 
+    def coordinated(
+        self, world: World, broker: int, before: group_coordinator.GroupCoordinator, event: ge.Event
+    ) -> None:
+        """A broker's coordinator has made a step; its replies follow."""
+
     def delivered(self, world: World, message: Delivered) -> None:
         """A user has got a message."""
 
@@ -148,6 +153,12 @@ class Watchers(Watcher):
     ) -> None:
         for one in self._watchers:
             one.answered(world, who, request, response)
+
+    def coordinated(
+        self, world: World, broker: int, before: group_coordinator.GroupCoordinator, event: ge.Event
+    ) -> None:
+        for one in self._watchers:
+            one.coordinated(world, broker, before, event)
 
     def delivered(self, world: World, message: Delivered) -> None:
         for one in self._watchers:
@@ -935,8 +946,9 @@ class World:
         """Pass an event to a broker's coordinator, and send its replies."""
         if broker in self.down:
             return
-        state, replies = group_coordinator.step(self.brokers[broker], event, self.now)
-        self.brokers[broker] = state
+        before = self.brokers[broker]
+        self.brokers[broker], replies = group_coordinator.step(before, event, self.now)
+        self.watcher.coordinated(self, broker, before, event)
         for reply in replies:
             asked = self._unanswered.pop((broker, reply.number), None)
             if asked is not None:

@@ -37,6 +37,10 @@ class Repeatable(Generator[Asked, Answer, Result]):
         twin._running = None
         return twin
 
+    def unstarted(self) -> Generator[Asked, Answer, Result]:
+        """Return a new generator of the same function, which shows the function's name."""
+        return self._begin()
+
     def __next__(self) -> Asked:
         assert not self._is_begun
         self._is_begun = True
