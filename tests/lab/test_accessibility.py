@@ -31,6 +31,7 @@ VIEWS = {
     "first": "",
     "tour": "#tour=split-brain&step=2",
     "table": "#tour=herd&step=2",
+    "diagram": '#world={"members":3,"partitions":4}&moves=join:3,40,cut:1,20&at=30&view=diagram',
     "many": '#world={"members":10,"partitions":40}&moves=20,kill:1',
     "crowd": '#world={"members":40,"partitions":300,"flow":0}',
     "coordinator": '#world={"protocol":"classic-eager"}&moves=30,kill:1',

@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from jsonschema import Draft202012Validator
 from lab.conftest import LabPage, LabProcess
+from lab.test_causality import check_shiviz, events_of
 from lab.test_recorded import traces
 from playwright.sync_api import expect
 from support.wait import LIMIT_S
@@ -207,11 +210,34 @@ def test_a_run_as_one_file(tmp_path: Path, open_page: Open) -> None:
     one.at(0)
 
 
+def test_a_diagram_by_keyboard(tmp_path: Path, open_page: Open) -> None:
+    """In the diagram, the arrow keys go from event to event, and show its cut and its rule."""
+    frames = opened(open_scenario(1, SCENARIOS["a-zombie-wakes"]))
+    file = tmp_path / "run.html"
+    file.write_text(player(recorded(frames), "x"), encoding="utf-8")
+    one = open_page(viewport={"width": 900, "height": 700}).go(f"{file.as_uri()}#at=40")
+    one.keys("v")
+    one.page.locator(".diagram").focus()
+    one.keys("ArrowRight", "ArrowDown")
+    words = one.page.locator("#diagram-event")
+    expect(words).to_contain_text("It depends on")
+    one.has(".diagram .cut", 1)
+    one.has(".fault-text", 2)
+    one.keys("Enter")
+    move = int(re.findall(r"move (\d+)", words.inner_text())[0])
+    one.at(move)
+    one.page.get_by_role("tab", name="step").click()
+    (line, _, _, rules), *_ = frames[1]["frames"][move - 1]["ev"]
+    expect(one.page.locator(".step h2").first).to_have_text(line)
+    expect(one.page.locator(".step .rule")).to_have_count(len(rules))
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= 900
+
+
 def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_path: Path) -> None:
     """Each export is usable; the page also exports itself, and JSON Lines are valid."""
     one = open_page().go(lab.url + "#scenario=a-consumer-joins")
     saved = {}
-    for kind in ("html", "svg", "jsonl", "frames.jsonl"):
+    for kind in ("html", "svg", "diagram", "shiviz", "jsonl", "frames.jsonl"):
         one.keys("e")
         with one.page.expect_download() as download:
             one.page.locator("dialog li button", has=one.page.get_by_text(kind, exact=True)).click()
@@ -221,6 +247,11 @@ def test_the_page_exports_what_it_shows(lab: LabProcess, open_page: Open, tmp_pa
     assert json.loads(lines[1])["l"]
     assert '"settings"' in saved["jsonl"].read_text()
     assert saved["svg"].read_text().startswith("<svg ")
+    ElementTree.parse(saved["diagram"])
+    frames = [json.loads(line) for line in lines[1:]]
+    arrows = sum(len(received) for _, _, received, _ in events_of(frames))
+    assert saved["diagram"].read_text().count("<path d=") == arrows + 1  # and the arrow head
+    check_shiviz(saved["shiviz"].read_text(), frames)
     other = open_page().go(saved["html"].as_uri())
     other.keys("End")
     other.at(len(lines) - 1)

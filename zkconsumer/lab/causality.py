@@ -203,7 +203,7 @@ def rule_of_generator(running: Generator[Any, Any, Any]) -> str:  # Any: what it
     """Return the rule of the generator function that has made an unstarted generator."""
     assert isinstance(running, GeneratorType)
     module = running.gi_frame.f_globals["__name__"]
-    found: Any = sys.modules[module]
+    found: Any = sys.modules[module]  # Any: a module, then a class or function in it
     for name in running.__qualname__.split("."):
         found = getattr(found, name, None)
     unknown = f"{module.removeprefix('zkconsumer.')}.{running.__qualname__}"

@@ -33,6 +33,7 @@ from zkconsumer.lab.texts import item_text, request_text, short
 from zkconsumer.lab.worlds import LabMove
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events, machine
+from zkconsumer.member.phases import Deadline
 from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
@@ -62,8 +63,8 @@ class ZooKeeperCauses(Watcher):
 
     def __init__(self, record: Causality) -> None:
         self.record = record
-        self._wires: dict[int, list[Any]] = {}  # Any: entries of a member's queue
-        self._inboxes: dict[int, list[object]] = {}
+        self._wires: dict[int, tuple[Any, ...]] = {}  # Any: entries of a member's queue
+        self._inboxes: dict[int, tuple[object, ...]] = {}
         self._replies: dict[tuple[int, Hashable], int] = {}  # number of replies in transit
         self._operations: dict[tuple[int, Hashable], str] = {}  # the rule of each operation
         self._commits: list[int] = [0]  # the zxids of `_committed`
@@ -113,12 +114,12 @@ class ZooKeeperCauses(Watcher):
         commands: Iterable[cmd.Command],
     ) -> None:
         causes = machine.causes(before, event)
-        is_tick = isinstance(event, events.Tick)
-        names = [str(one.value) if is_tick else one.__name__ for one in causes]  # type: ignore[union-attr]
+        deadlines = [str(one.value) for one in causes if isinstance(one, Deadline)]
+        names = deadlines or [one.__name__ for one in causes if isinstance(one, type)]
         done = self._at_member(world, who, ", ".join(names) or "Tick")
         handler = machine.handler_of(before, event)
         if handler is not None:
-            done.follows(rule_of(handler, names if is_tick else ()))
+            done.follows(rule_of(handler, deadlines))
 
     def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
         code = "no answer" if reply is None else reply.code.name
@@ -130,7 +131,9 @@ class ZooKeeperCauses(Watcher):
             done = self.record.event(_server(number), text)
         else:
             done = self._at_server(world, number, text)
-        ticket, _ = item = self._wires[who].pop(0)
+        item, *_ = self._wires[who]
+        self._wires[who] = self._wires[who][1:]
+        ticket, _ = item
         self.record.receive(done, (who, id(item)))
         if is_led:
             done = self._ask_leader(world, done, number, request)
@@ -231,21 +234,21 @@ class ZooKeeperCauses(Watcher):
     def _look_at(self, world: World, who: int, *, is_taking: bool) -> None:
         """Record the messages that a member has sent, taken and lost in this step."""
         wire, inbox = world.members[who].wire, world.members[who].inbox
-        known = self._wires.get(who, [])
+        known = self._wires.get(who, ())
         if not _is_same(known, wire):
             self._sent(world, who)
-        if not _is_same(self._inboxes.get(who, []), inbox):
+        if not _is_same(self._inboxes.get(who, ()), inbox):
             here = set(map(id, inbox))
-            gone = [one for one in self._inboxes.get(who, []) if id(one) not in here]
+            gone = [one for one in self._inboxes.get(who, ()) if id(one) not in here]
             for item in gone:
                 self._gone(world, who, item, is_taking=is_taking)
-            self._inboxes[who] = list(inbox)
+            self._inboxes[who] = tuple(inbox)
         if self._replies and not world.links[who].connected:
             self._lose_replies(world, who)
 
     def _sent(self, world: World, who: int) -> None:
         member, record = world.members[who], self.record
-        known = {id(one) for one in self._wires.get(who, [])}
+        known = {id(one) for one in self._wires.get(who, ())}
         here = set(map(id, member.wire))
         record.lose([(who, one) for one in known - here if (who, one) in record.in_transit])
         for item in member.wire:
@@ -259,7 +262,7 @@ class ZooKeeperCauses(Watcher):
                 kind = COMMIT if is_commit(request) else REQUEST
                 message = Message(kind, line, done.number, request_text(request), item)
                 record.in_transit[who, id(item)] = message
-        self._wires[who] = list(member.wire)
+        self._wires[who] = tuple(member.wire)
 
     def _gone(self, world: World, who: int, item: object, *, is_taking: bool) -> None:
         """Record that an item has left an inbox; if it came from the network, it was a message."""
@@ -301,7 +304,7 @@ def _rule(member: Any, ticket: Any) -> str:  # Any: members and tickets of two k
     return rule_of_generator(running.steps.unstarted())
 
 
-def _is_same(known: list[Any], queue: deque[Any]) -> bool:  # Any: entries of a queue
+def _is_same(known: tuple[Any, ...], queue: deque[Any]) -> bool:  # Any: entries of a queue
     if len(known) != len(queue):
         return False
     return not known or (known[0] is queue[0] and known[-1] is queue[-1])

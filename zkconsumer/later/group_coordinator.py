@@ -159,7 +159,7 @@ def handler_of(state: GroupCoordinator, event: Event) -> Callable[..., object]:
             if isinstance(group, ClassicGroup):
                 return classic_group.handler_of(group, request)
             return _to_group
-    return _HANDLERS[type(event)]
+    return HANDLERS[type(event)]
 
 
 def group_of(state: GroupCoordinator, group: str) -> Group | None:
@@ -479,7 +479,7 @@ def _resigned(state: GroupCoordinator, place: int, context: HandlerContext) -> S
     return replace(state, partitions=partitions), replies
 
 
-_HANDLERS: Mapping[type[Event], Callable[..., object]] = {
+HANDLERS: Mapping[type[Event], Callable[..., object]] = {
     Tick: _tick,
     Elected: _elected,
     Loaded: _loaded,

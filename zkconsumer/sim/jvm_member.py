@@ -180,6 +180,7 @@ class Programs:
     # ---- listeners -------------------------------------------------------------------------------
 
     def ids_changed(self) -> Program:
+        """Watch the members again, and rebalance."""
         ids = paths.ids(self.settings.group)
         yield rq.Exists(ids, watch=True)
         yield from self._children(ids)
@@ -194,6 +195,7 @@ class Programs:
             yield _to(wanted=True)
 
     def brokers_changed(self) -> Program:
+        """Watch the brokers again, and rebalance."""
         yield rq.Children(paths.BROKER_IDS, watch=True)
         yield _to(wanted=True)
 
