@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from lab.conftest import LIMIT_MS, LabPage, LabProcess, running_lab
 from playwright.sync_api import Browser, Route, expect
 
+from zkconsumer.lab.site import write_first_answers
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.sandbox.ports import free_port
 
@@ -411,21 +413,37 @@ def test_a_command_at_which_the_server_fails(lab: LabProcess, open_page: Open) -
     one.shows("g_0 gets SIGKILL")
 
 
+def as_a_site(route: Route) -> None:
+    """Answer with the page as a static site has it."""
+    reply = route.fetch()
+    mark = '<meta name="lab-worker" content="1"><meta charset'
+    route.fulfill(response=reply, body=reply.text().replace("<meta charset", mark))
+
+
 def test_a_site_without_its_runtime_says_so(lab: LabProcess, chromium: Browser) -> None:
     """If the worker of a static site cannot load Pyodide, the page shows one sentence."""
     context = chromium.new_context()
     page = context.new_page()
-
-    def as_a_site(route: Route) -> None:
-        reply = route.fetch()
-        mark = '<meta name="lab-worker" content="1"><meta charset'
-        route.fulfill(response=reply, body=reply.text().replace("<meta charset", mark))
-
     page.route(lab.url, as_a_site)
     page.goto(lab.url)
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("pyodide.mjs cannot be loaded", timeout=LIMIT_MS)
     expect(page.locator("[aria-busy=true], .loading:visible")).to_have_count(0)
+    context.close()
+
+
+def test_a_site_needs_no_engine_for_its_first_picture(
+    lab: LabProcess, chromium: Browser, tmp_path: Path
+) -> None:
+    """The page shows the stored first picture, and then says that its engine cannot start."""
+    write_first_answers(tmp_path / "first.json")
+    context = chromium.new_context()
+    page = context.new_page()
+    page.route(lab.url, as_a_site)
+    page.route("**/first.json", lambda route: route.fulfill(path=tmp_path / "first.json"))
+    page.goto(lab.url)
+    expect(page.locator("[data-member]")).to_have_count(3)
+    expect(page.get_by_role("alert")).to_contain_text("pyodide.mjs cannot be loaded")
     context.close()
 
 

@@ -202,7 +202,9 @@ def _summary(function: Callable[..., object]) -> str:
 def rule_of_generator(running: Generator[Any, Any, Any]) -> str:  # Any: what it yields and gets
     """Return the rule of the generator function that has made an unstarted generator."""
     assert isinstance(running, GeneratorType)
-    module = running.gi_frame.f_globals["__name__"]
+    frame = running.gi_frame
+    assert frame is not None, "the generator has ended"
+    module = frame.f_globals["__name__"]
     found: Any = sys.modules[module]  # Any: a module, then a class or function in it
     for name in running.__qualname__.split("."):
         found = getattr(found, name, None)

@@ -72,6 +72,7 @@ class App extends Component {
       else await this.openAddress();
       await listed;
     }
+    await this.transport.started;
     this.setState({ ready: true });
     this.loop(performance.now());
   }
@@ -630,8 +631,9 @@ class App extends Component {
   }
 
   notices() {
-    const { toast, lost } = this.state;
+    const { toast, lost, ready, progress } = this.state;
     return html`<div class="notices" role="status" aria-live="polite">${lost ? html`<p class="lost">The lab's server does not answer; the page tries again.</p>` : null}
+      ${this.run && !ready && progress ? html`<p class="engine"><progress aria-label="start of the engine"></progress> ${progress}</p>` : null}
       ${toast ? html`<p class="toast"><span>${toast}</span><button onClick=${this.hush} aria-label="close the message">✕</button></p>` : null}</div>`;
   }
 

@@ -26,6 +26,7 @@ engine = Engine()
 def command(text):
     return json.dumps(engine.command(json.loads(text)))
 `);
+  self.postMessage({ ready: true });
   return python.globals.get("command");
 }
 
