@@ -142,3 +142,10 @@ def test_the_command() -> None:
     found = json.loads(CliRunner().invoke(app, [*words, "-o", "json"]).stdout)
     Draft202012Validator(schemas()["judge-assignor"]).validate(found)
     assert [row["assignor"] for row in found[1:]] == [one.value for one in BESIDE]
+
+
+def test_a_run_that_ends_early_says_so() -> None:
+    """If the time ends before the schedules, the verdict says how many schedules were meant."""
+    words = ["judge", "--assignor", str(EXAMPLES / "assignor.py")]
+    shown = CliRunner().invoke(app, [*words, "--schedules", "100000", "--seconds", "0.1"])
+    assert "(--seconds 0.5 runs more of the 100000)" in shown.output
