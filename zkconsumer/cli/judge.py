@@ -124,7 +124,7 @@ def judge(
     seconds: Annotated[
         float,
         typer.Option(min=0.1, metavar="S", help="Seconds after which no further schedule begins."),
-    ] = 12.0,
+    ] = 10.0,
     trace: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the failing schedule as a trace, for the lab."),
