@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -206,7 +206,12 @@ class Run:
         self._stored: dict[TopicPartition, int] = {}
         # A fault or a JVM member may cause redelivery.
         self._is_harmed = self._had_jvm = False
+        self._is_stopped = False
         self.deliveries = 0
+
+    def stop(self) -> None:
+        """End the course soon; any thread may call this."""
+        self._is_stopped = True
 
     # ---- the steps of a course -------------------------------------------------------------------
 
@@ -328,6 +333,8 @@ class Run:
     def _run_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
+            if self._is_stopped:
+                raise CancelledError
             self._step()
 
     def _step(self) -> None:
@@ -524,6 +531,7 @@ def judge(
         run = Run(programs, sandbox, client, reader, say=say, stack=stack)
         # Not on the main thread: there, a session sends each request on a thread of its own.
         pool = stack.enter_context(ThreadPoolExecutor(1))
+        stack.callback(run.stop)  # before the pool waits for its thread, for instance after Ctrl-C
         return pool.submit(_broken, run, COURSES[challenge], say).result()
 
 
