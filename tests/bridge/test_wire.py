@@ -102,3 +102,29 @@ def test_a_group_without_a_common_assignor() -> None:
             check_brokers_group(found, GROUP, instance="i", takes_lead=True)
         assert "cooperative-sticky" in (refused.value.remedy or "")
         client.brokers.close()
+
+
+def test_offsets_are_raised_within_a_generation() -> None:
+    """Only higher offsets are stored, and none by a member of an earlier generation."""
+    with FakeCluster() as cluster:
+        cluster.create_topic("t", partitions=3)
+        client = _Client(cluster)
+        client.find_coordinator()
+        tps = [TopicPartition("t", number) for number in range(3)]
+        before = {tps[0]: OffsetAndMetadata(7), tps[1]: OffsetAndMetadata(7)}
+        assert client.ask(msg.OffsetCommit(GROUP, before)) == msg.OffsetsCommitted(Error.NONE)
+        metadata = consumer_protocol.encode_subscription(Subscription(("t",)))
+        protocols = (msg.Protocol("range", metadata),)
+        joined = client.ask(msg.JoinGroup(GROUP, "", protocols, "i", 30.0, 60.0, version=5))
+        assert isinstance(joined, msg.Joined)
+        member, generation = joined.member, joined.generation
+        client.ask(msg.SyncGroup(GROUP, member, generation, {member: b""}, "i"))
+        wanted = dict(zip(tps, (5, 9, 3), strict=True))
+        for number, is_stored in ((generation - 1, False), (generation, True)):
+            assert is_stored is client.admin.raise_offsets(
+                wanted, member=member, generation=number, instance="i", limit_s=LIMIT_S
+            )
+        found = client.ask(msg.OffsetFetch(GROUP, tuple(tps)))
+        assert isinstance(found, msg.OffsetsFetched)
+        assert [found.offsets[tp].offset for tp in tps] == [7, 9, 3]
+        client.brokers.close()

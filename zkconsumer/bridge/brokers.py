@@ -260,7 +260,7 @@ class GroupAdmin:
                 with _Closing(connect(address, self._settings, limit_s)) as one:
                     body = requests.coordinator_request(self._group)
                     found, place = wire.found(one.ask(requests.FIND_COORDINATOR, body, limit_s))
-            except LOST:
+            except (*LOST, FetchError):
                 continue
             if found.error is msg.Error.NONE:
                 return place
@@ -268,7 +268,10 @@ class GroupAdmin:
 
 
 class _Closing:
-    """Closes a connection at the end of a `with` block; requests on it block."""
+    """Closes a connection at the end of a `with` block; requests on it block.
+
+    If the connection is lost in the block, the block raises FetchError.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -277,5 +280,10 @@ class _Closing:
     def __enter__(self) -> Connection:
         return self._connection
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._connection.close()
+        if isinstance(error, LOST):
+            raise FetchError(
+                f"the broker does not answer: {why(error)}",
+                remedy="check that the brokers run, and try again",
+            ) from error

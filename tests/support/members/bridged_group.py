@@ -34,13 +34,13 @@ from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.history.offset_records import CommitKey, decode_commit, decode_key
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sandbox import Sandbox, jars
+from zkconsumer.sandbox import Sandbox, guard, jars
 from zkconsumer.sandbox.topics import client_settings
 
 COMMIT_S = 0.5
 """How often, in seconds, each member commits."""
 
-SESSION_S = 8.0
+SESSION_S = 15.0
 """The session timeout of each member, in seconds, so that a killed member is soon replaced."""
 
 MIRROR_S = 5.0
@@ -72,6 +72,9 @@ class Bridge:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=out, env=environment(), start_new_session=True
             )
+        # The guard ends the process if the test's own process is killed.
+        self._birth = guard.start_time(self.process.pid) or ""
+        guard.watch(self.process.pid, self._birth)
 
     def text(self) -> str:
         """Return what the command has printed."""
@@ -99,6 +102,7 @@ class Bridge:
     def end(self) -> None:
         """End the process, whatever state it is in."""
         self.kill()
+        guard.release(self.process.pid, self._birth)
 
 
 @dataclass(frozen=True)
@@ -387,7 +391,7 @@ class BridgedGroup:
             given[one.partition, one.offset].append(one)
         explained: Counter[str] = Counter()
         unexplained = []
-        excuses = [*self.excuses, *self._revocations()]
+        excuses = [*self.excuses, *self._revocations(), *self._removals()]
         for ones in given.values():
             for first, again in itertools.pairwise(sorted(ones)):
                 reason = _reason(first, excuses)
@@ -397,6 +401,16 @@ class BridgedGroup:
                     unexplained.append((first, again))
         moved = [*self._moved_in_zookeeper(), *self._moved_in_kafka()]
         return Verdict(self.traffic.count, self._lost(), explained, unexplained, moved)
+
+    def _removals(self) -> Iterator[Excuse]:
+        """Yield an excuse for each removal of a new member by the brokers.
+
+        A busy machine may delay its heartbeats. Then its last commits are refused.
+        """
+        for member in self.members.values():
+            for one in member.of("lost"):
+                since = one["t"] - SESSION_S - SLACK_S
+                yield Excuse("a member is removed", (since, one["t"]), member.name)
 
     def _revocations(self) -> Iterator[Excuse]:
         """Yield an excuse for each revocation by a cooperative Java member.

@@ -4,7 +4,7 @@ Its argument is a JSON object: `client` ("confluent" or "jvm"), `topic`, `proper
 `libjvm`, `jars` and `log4j`, and optionally `stops_when_assigned` (the process stops itself in the
 first call of the listener with partitions) and `reports_messages`. Each line of standard output is
 an event: `owned` (the partitions after a change), `delivered` (runs: [topic, partition, 0,
-offsets]; only with `reports_messages`), `error` (the name of Kafka's error), `raised` (an error
+offsets]; only with `reports_messages`), `lost` (the group has removed the member), `error` (the name of Kafka's error), `raised` (an error
 after which the program polls again), `left`. Events have the time `t`, as in `program.py`. The word
 `leave`, or the end of standard input, closes the consumer.
 """
@@ -89,8 +89,12 @@ def confluent(
             consumer.unassign()
         calls.change([], [one.partition for one in partitions])
 
+    def lost(consumer: Any, partitions: list[Any]) -> None:
+        emit("lost")
+        revoked(consumer, partitions)
+
     consumer = Consumer(properties)
-    consumer.subscribe([request["topic"]], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+    consumer.subscribe([request["topic"]], on_assign=assigned, on_revoke=revoked, on_lost=lost)
     try:
         while not ended.is_set():
             message = consumer.poll(POLL_S)
@@ -126,7 +130,9 @@ def jvm(
         def onPartitionsRevoked(self, partitions: Any) -> None:
             calls.change([], [int(one.partition()) for one in partitions])
 
-        onPartitionsLost = onPartitionsRevoked
+        def onPartitionsLost(self, partitions: Any) -> None:
+            emit("lost")
+            self.onPartitionsRevoked(partitions)
 
     properties = jpype.JClass("java.util.Properties")()
     for key, value in request["properties"].items():
