@@ -3,10 +3,10 @@
 Its argument is a JSON object: `client` ("confluent" or "jvm"), `topic`, `properties`, for the JVM
 `libjvm`, `jars` and `log4j`, and optionally `stops_when_assigned` (the process stops itself in the
 first call of the listener with partitions) and `reports_messages`. Each line of standard output is
-an event: `owned` (the partitions after a change), `delivered` (runs: [topic, partition, 0,
-offsets]; only with `reports_messages`), `lost` (the group has removed the member), `error` (the name of Kafka's error), `raised` (an error
-after which the program polls again), `left`. Events have the time `t`, as in `program.py`. The word
-`leave`, or the end of standard input, closes the consumer.
+an event: `owned` (the partitions after a change), `lost` (the group has removed the member),
+`delivered` (runs: [topic, partition, 0, offsets]; only with `reports_messages`), `error` (the name
+of Kafka's error), `raised` (an error after which the program polls again), `left`. Events have the
+time `t`, as in `program.py`. The word `leave`, or the end of standard input, closes the consumer.
 """
 
 from __future__ import annotations
