@@ -8,8 +8,8 @@ them:
 - bridge: `zkconsumer bridge` starts, new members start and old ones stop one after the other, and
   `zkconsumer bridge finish` ends the bridge.
 
-A partition is unread while its messages wait: the sum of the pauses between two deliveries that are
-longer than a second. Redelivered and lost messages are counted, too.
+A partition is unread during a pause between two deliveries that is at least three times its usual
+one, the median. Redelivered and lost messages are counted, too.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ from support.members.bridged_group import BridgedGroup
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import Sandbox
 
-PAUSE_S = 1.0
-"""Each partition gets about four messages a second, so a longer pause is one without a reader."""
+LONG = 3.0
+"""How many usual pauses between two deliveries are a pause without a reader."""
+
+BEFORE_S = 10.0
+"""Seconds before a move whose deliveries count, because a pause may begin before the move."""
 
 PACE_S = 0.004
 """The pause, in seconds, between two messages of the topic."""
@@ -71,10 +74,15 @@ WAYS: dict[str, Callable[[BridgedGroup], None]] = {"stop": stop, "bridge": bridg
 def unread(group: BridgedGroup, since: float) -> list[float]:
     """Return for each partition the seconds, since a time of `boottime`, in which it was unread."""
     times: dict[int, list[float]] = defaultdict(list)
-    for one in sorted(group.deliveries(since)):
+    for one in sorted(group.deliveries(since - BEFORE_S)):
         times[one.partition.partition].append(one.t)
-    pauses = ([b - a for a, b in pairwise(at) if b - a > PAUSE_S] for at in times.values())
-    return [sum(each) for each in pauses]
+    return [_unread(at, since) for at in times.values()]
+
+
+def _unread(times: list[float], since: float) -> float:
+    pauses = [(end, end - begin) for begin, end in pairwise(times)]
+    usual = statistics.median(length for _, length in pauses)
+    return sum(length - usual for end, length in pauses if end >= since and length >= LONG * usual)
 
 
 def bench(way: str, sandbox: Sandbox, place: Path, partitions: int) -> list[Result]:

@@ -229,6 +229,10 @@ def test_nothing_is_lost_without_a_bridge(newest: Sandbox, tmp_path: Path) -> No
         bridge.wait("runs")
         new = group.new("librdkafka", "range")
         group.wait_for_share("new", lambda n: n == 3, "both sides share")
+        wait_for(
+            lambda: all(one["kafka"] is not None for one in group.status()),
+            "the bridge copies the offsets of the old side",
+        )
         with group.without(bridge):
             wait_for(
                 lambda: new.last("owned")["partitions"] == list(range(group.partitions)),

@@ -237,7 +237,6 @@ class BridgeProcess:
         state = self.state
         if not state.leads or time.monotonic() < self._copy_at:
             return
-        self._copy_at = time.monotonic() + MIRROR_S
         name = state.settings.group
         where = {
             paths.offset(name, TopicPartition(topic, number)): TopicPartition(topic, number)
@@ -254,10 +253,11 @@ class BridgeProcess:
             if tp not in state.held and offset >= 0 and self._copied.get(tp) != offset
         }
         instance = state.settings.instance
-        if wanted and self._admin.raise_offsets(
+        if not wanted or self._admin.raise_offsets(
             wanted, member=state.member, generation=state.generation, instance=instance
         ):
             self._copied = {**self._copied, **wanted}
+            self._copy_at = time.monotonic() + MIRROR_S
 
     def _strategy(self) -> Strategy:
         return Strategy(self._config(0).partition_assignment_strategy)
