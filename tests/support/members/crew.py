@@ -101,9 +101,9 @@ class Observed:
         return str(said[-1]["phase"]) if said else ""
 
     def serves(self, owners: Mapping[TopicPartition, str]) -> bool:
-        """Return whether the member is settled, and reads exactly what it owns by `owners`."""
+        """Return whether the member has said that it reads exactly what it owns by `owners`."""
         mine = {tp for tp, thread in owners.items() if paths.consumer_of(thread) == self.consumer}
-        return self.phase == "settled" and self.owned == mine
+        return self.owned == mine
 
     @property
     def rebalances(self) -> float:
@@ -324,7 +324,7 @@ class Crew:
             owners = wait_until_settled(
                 self.zookeeper, self.group, members=names, timeout_s=LIMIT_S
             )
-            return all(one.serves(owners) for one in members)
+            return all(one.phase == "settled" and one.serves(owners) for one in members)
 
         wait_for(all_serve, lambda: f"settled: {_said_by(members)}")
 
