@@ -72,8 +72,9 @@ def test_the_error_names_the_reason_of_each_server(stack: ExitStack) -> None:
     _, silent = _listener(stack)
     closing = _answering(stack, b"")
     other = _answering(stack, b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    text = _error(f"127.0.0.1:1,{silent},{closing},{other},{UNKNOWN}", limit_s=12.0)
+    text = _error(f"127.0.0.1:1,[::1]:1,{silent},{closing},{other},{UNKNOWN}", limit_s=12.0)
     assert "127.0.0.1:1: Connection refused" in text
+    assert "[::1]:1" in text.partition("(zookeeper.connect")[0]
     assert f"{silent}: accepts the connection, and does not answer" in text
     assert f"{closing}: accepts the connection, and closes it: is maxClientCnxns reached" in text
     assert f"{other}: answers, but not as ZooKeeper: is this a broker?" in text

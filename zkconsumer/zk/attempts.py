@@ -106,7 +106,7 @@ class Attempts:
         """Return (name, IP address, port) for each address of these servers."""
         found: list[tuple[str, str, int]] = []
         for host, port in hosts:
-            name = f"{host.strip()}:{port}"
+            name = _server(host.strip(), port)
             try:
                 known = socket.getaddrinfo(host.strip(), port, 0, 0, socket.IPPROTO_TCP)
             except (
@@ -124,7 +124,8 @@ class Attempts:
 
     def begin(self, host: str, address: Address) -> None:
         """Start an attempt at this address of this host."""
-        self._name, self._at, self.stage = f"{host}:{address[1]}", address, HandshakeStage.OPENING
+        self._name, self._at = _server(host, address[1]), address
+        self.stage = HandshakeStage.OPENING
         self.is_connected = False
 
     def check_greeting(self, length: int) -> None:
@@ -283,6 +284,11 @@ def _identified(failure: FailedAttempt) -> FailedAttempt:
     elif not said and failure.fault is AttemptFault.CLOSES:
         text = f"{text}: is maxClientCnxns reached, or is this a broker?"
     return replace(failure, text=text)
+
+
+def _server(host: str, port: int) -> str:
+    """Return a server as `zookeeper.connect` names it: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _reason(error: BaseException) -> str:
