@@ -784,6 +784,13 @@ SINGLE_TESTS = (
         "tests/lab/test_page.py::test_the_page_survives_a_restart",
         "tests/lab/test_page.py::test_a_group_with_a_coordinator",
     ),
+    *_later(
+        "Each takes 1 to 3 s. In the normal lane, tests/lab/test_bridged.py performs the commands "
+        "of an operator, and tests/lab/test_engine.py the tour.",
+        "tests/lab/test_bridged.py::test_every_move_of_a_group_with_a_bridge",
+        "tests/lab/test_bridged.py::test_a_message_to_each_side_is_delayed_and_dropped",
+        "tests/lab/test_bridged.py::test_a_partition_changes_sides[bridge-cooperative]",
+    ),
     Rule(
         Lane.ALL,
         "tests/lab/test_engine.py::test_every_move_of_a_coordinated_group",

@@ -35,6 +35,7 @@ VIEWS = {
     "many": '#world={"members":10,"partitions":40}&moves=20,kill:1',
     "crowd": '#world={"members":40,"partitions":300,"flow":0}',
     "coordinator": '#world={"protocol":"classic-eager"}&moves=30,kill:1',
+    "bridge": "#tour=bridge&step=10",
     "compare": "#compare=join;kill g_1&protocols=zookeeper,consumer",
 }
 

@@ -38,6 +38,19 @@ OF_COORDINATORS = {
     "member at the coordinator": ".tree section:has(h2:text('coordinator/members')) .znode",
 }
 
+BRIDGED = (
+    '#world={"protocol":"bridge-eager","members":2,"spare":0,"partitions":4,"flow":0}'
+    f"&moves=join:10,13,join:12,{START - 15}"
+)
+
+OF_BRIDGES = {
+    "bridge": "[data-member='10'] .head",
+    "old member of a group with a bridge": "[data-member='0'] .head",
+    "new member of a group with a bridge": "[data-member='12'] .head",
+    "broker in ZooKeeper of a group with a bridge": ".broker >> nth=0",
+    "coordinator of a group with a bridge": ".zk-name >> nth=1",
+}
+
 SITUATIONS = {
     "R": "Two members want one partition",
     "B": "gives up",
@@ -47,11 +60,13 @@ SITUATIONS = {
 }
 
 
-@pytest.mark.parametrize("what", [*OBJECTS, *OF_COORDINATORS])
+@pytest.mark.parametrize("what", [*OBJECTS, *OF_COORDINATORS, *OF_BRIDGES])
 def test_every_action_on_an_object(lab: LabProcess, open_page: Open, what: str) -> None:
     """Each entry of an object's menu either makes a move or shows an explanation."""
-    one = open_page().go(lab.url + (WORLD if what in OBJECTS else COORDINATED))
-    item = one.page.locator({**OBJECTS, **OF_COORDINATORS}[what]).first
+    worlds = ((OBJECTS, WORLD), (OF_COORDINATORS, COORDINATED), (OF_BRIDGES, BRIDGED))
+    objects, address = next(one for one in worlds if what in one[0])
+    one = open_page().go(lab.url + address)
+    item = one.page.locator(objects[what]).first
     item.click()
     labels = one.page.get_by_role("menuitem").all_inner_texts()
     one.keys("Escape")

@@ -17,6 +17,7 @@ from zkconsumer.lab.stage import NOBODY
 from zkconsumer.lab.texts import request_text
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.lab.worlds import (
+    BRIDGED,
     MAX_MOVES,
     LabMove,
     parse_move,
@@ -575,7 +576,7 @@ def test_protocols_are_compared_on_one_axis() -> None:
 def test_the_lab_offers_all_protocols() -> None:
     """Worlds and comparisons have all protocols that the simulator has."""
     (catalogue,) = Engine().command({"do": "catalogue"})
-    assert catalogue["worlds"] == ["zookeeper", *ASSIGNORS]
+    assert catalogue["worlds"] == ["zookeeper", *ASSIGNORS, *BRIDGED]
     assert catalogue["protocols"] == list(PROTOCOLS)
 
 

@@ -78,6 +78,10 @@ def test_the_static_site(site: str, open_page: Open) -> None:
     expect(one.page.locator(".tour")).to_contain_text(
         TOURS["zombie"].steps[1].text, timeout=SLOW_MS
     )
+    one.page.evaluate("location.hash = '#tour=bridge&step=4'")
+    expect(one.page.locator(".tour")).to_contain_text(
+        TOURS["bridge"].steps[4].text, timeout=SLOW_MS
+    )
     one.page.evaluate("location.hash = '#compare=join&protocols=zookeeper-jvm,consumer'")
     expect(one.page.locator(".protocol")).to_have_count(2, timeout=SLOW_MS)
     assert not foreign
@@ -183,6 +187,7 @@ def test_equal_sources_give_equal_archives(tmp_path: Path) -> None:
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     names = set(zipfile.ZipFile(tmp_path / "a.zip").namelist())
     assert {"zkconsumer/lab/engine.py", "zkconsumer/member/machine.py"} <= names
+    assert {"zkconsumer/lab/bridged.py", "zkconsumer/bridge/machine.py"} <= names
     assert not [name for name in names if name.startswith(("zkconsumer/zk/", "zkconsumer/kafka/"))]
 
 

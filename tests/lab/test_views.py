@@ -30,6 +30,7 @@ VIEWS = {
     "crowd": ('#world={"members":40,"partitions":300,"flow":0}', ".picture"),
     "tour": ("#tour=split-brain&step=2", ".tour"),
     "table": ("#tour=herd&step=2", ".counted"),
+    "bridge": ("#tour=bridge&step=7", ".tour"),
     "scenario": ("#scenario=a-zombie-wakes&at=60", ".picture"),
     "compare": ("#compare=join;kill g_1&protocols=zookeeper-jvm,zookeeper,consumer", ".protocol"),
 }

@@ -48,6 +48,7 @@ def foreign(module: str, use: str = "") -> str:
         "zkconsumer.lab.engine",
         "zkconsumer.lab.comparisons",
         "zkconsumer.lab.coordinated",
+        "zkconsumer.lab.bridged",
     ],
 )
 def test_it_imports_only_the_standard_library(module: str) -> None:
@@ -60,7 +61,8 @@ def test_the_first_picture_of_the_lab_needs_no_coordinator() -> None:
     program = (
         "import sys; from zkconsumer.lab.engine import Engine\n"
         "engine = Engine(); engine.command({'do': 'catalogue'}); engine.command({'do': 'open'})\n"
-        "print(*[name for name in sys.modules if 'coordinat' in name or '.compare' in name])"
+        "later = ('coordinat', '.compare', 'bridge')\n"
+        "print(*[name for name in sys.modules if any(one in name for one in later)])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

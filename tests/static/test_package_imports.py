@@ -49,7 +49,7 @@ PERMITTED: dict[str, set[str]] = {
     "sandbox": {"errors", "protocol", "config", "zk", "kafka"},
     "lab": {
         *("errors", "java", "protocol", "member", "later", "consumer", "trace", "sim"),
-        *("config", "zk", "admin", "sandbox", "history"),
+        *("config", "zk", "admin", "bridge", "sandbox", "history"),
     },
     "history": {"errors", "protocol", "kafka"},
     "testing": {

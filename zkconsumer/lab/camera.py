@@ -115,9 +115,9 @@ class ZooKeeperCamera(Camera[World], RequestCounter):
             self.reads,
             self.writes,
             round(self.unowned_s, 3),
-            self.redelivered,
+            self.tally.redelivered,
             self.changed_owner,
-            self.handed_out,
+            self.tally.delivered,
         ]
 
     # ---- what one move changes -------------------------------------------------------------------
@@ -293,7 +293,7 @@ class ZooKeeperCamera(Camera[World], RequestCounter):
 
     def delivered(self, world: World, message: Delivered) -> None:
         self.causes.delivered(world, message)
-        is_again = self._delivered(message)
+        is_again = self.tally.count(message)
         self._touched.add(message.tp)
         told = ["delivered", message.who, str(message.tp), message.offset, int(is_again)]
         self._events.append(told)

@@ -75,6 +75,22 @@ class Event:
         return [self.line, self.text, received, self.rules]
 
 
+@dataclass
+class Steps:
+    """The events since the last frame.
+
+    Attributes:
+        count: the number of the next event.
+        lost: the messages that were lost since the last frame.
+        now: line -> its event in this step.
+    """
+
+    count: int = 0
+    events: list[Event] = field(default_factory=list)
+    lost: list[Message] = field(default_factory=list)
+    now: dict[str, Event] = field(default_factory=dict)
+
+
 class Causality:
     """The events since the last frame, and all messages in transit.
 
@@ -84,36 +100,45 @@ class Causality:
 
     def __init__(self) -> None:
         self.in_transit: dict[Hashable, Message] = {}
-        self._count = 0
-        self._events: list[Event] = []
-        self._lost: list[Message] = []
-        self._now: dict[str, Event] = {}
+        self._steps = Steps()
 
     def copy(self) -> Causality:
         """Return a record that continues independently. Only a frame's end may be copied."""
         twin = Causality()
-        twin.in_transit, twin._count = dict(self.in_transit), self._count
+        twin.in_transit, twin._steps = dict(self.in_transit), Steps(self._steps.count)
+        return twin
+
+    def half(self, before: Causality | None = None) -> Causality:
+        """Return a record of the same events, with messages in transit of its own.
+
+        The two halves of a world with a bridge have queues of their own. `before` is the record
+        whose messages in transit are the first ones.
+        """
+        twin = Causality()
+        twin._steps = self._steps
+        twin.in_transit = {} if before is None else dict(before.in_transit)
         return twin
 
     def begin(self) -> None:
         """Begin the record: forget all events, and call the messages in transit BEFORE."""
         self.in_transit = {key: one._replace(sent=BEFORE) for key, one in self.in_transit.items()}
-        self._count, self._events, self._lost, self._now = 0, [], [], {}
+        steps = self._steps
+        steps.count, steps.events, steps.lost, steps.now = 0, [], [], {}
 
     def event(self, line: str, text: str) -> Event:
         """Return the event of a line in this step; the first call creates it with this text."""
-        return self._now.get(line) or self.next_event(line, text)
+        return self._steps.now.get(line) or self.next_event(line, text)
 
     def next_event(self, line: str, text: str) -> Event:
         """Return another event of a line in this step."""
-        event = self._now[line] = Event(self._count, line, text)
-        self._count += 1
-        self._events.append(event)
+        event = self._steps.now[line] = Event(self._steps.count, line, text)
+        self._steps.count += 1
+        self._steps.events.append(event)
         return event
 
     def mark(self, line: str, text: str) -> None:
         """Name the event of a line in this frame by the user's action that has caused it."""
-        for event in self._events:
+        for event in self._steps.events:
             if event.line == line:
                 event.text = text
                 return
@@ -121,7 +146,7 @@ class Causality:
 
     def end_step(self) -> None:
         """End the step: the next one has events of its own."""
-        self._now = {}
+        self._steps.now = {}
 
     def pass_on(self, kind: str, sender: Event, receiver: Event, text: str) -> None:
         """Record a message that is sent and received in the same step."""
@@ -146,16 +171,17 @@ class Causality:
 
     def lose(self, keys: Collection[Hashable]) -> None:
         """Record that these messages are lost."""
-        self._lost += [self.in_transit.pop(key) for key in keys]
+        self._steps.lost += [self.in_transit.pop(key) for key in keys]
 
     def take(self) -> JsonObject:
         """Return the events and lost messages of a frame, and begin the next frame."""
         found: JsonObject = {}
-        if self._events:
-            found["ev"] = [one.as_json() for one in self._events]
-        if self._lost:
-            found["lost"] = [[one.kind, one.sent, one.text, one.line] for one in self._lost]
-        self._events, self._lost, self._now = [], [], {}
+        if self._steps.events:
+            found["ev"] = [one.as_json() for one in self._steps.events]
+        if self._steps.lost:
+            found["lost"] = [[one.kind, one.sent, one.text, one.line] for one in self._steps.lost]
+        steps = self._steps
+        steps.events, steps.lost, steps.now = [], [], {}
         return found
 
 

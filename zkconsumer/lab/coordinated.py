@@ -10,7 +10,7 @@ coordinator instead of ZooKeeper's tree.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from zkconsumer.errors import RefusedError
 from zkconsumer.lab.camera import SHOWN_MESSAGES
@@ -106,12 +106,13 @@ class CoordinatedCamera(Camera[World], Watcher):
         self._last_owners: list[int] = []
         self._rows: list[list[Json]] = []
         self._members: list[JsonObject] = []
+        self._numbers: dict[str, int] = {}
         self._shown: list[tuple[object, ...]] = []
         self._group: GroupView | None = None
         self._tree: JsonObject = {}
         self._broker: JsonObject = {}
 
-    def copy(self) -> CoordinatedCamera:
+    def copy(self) -> Self:
         twin = super().copy()
         twin._recorder = self._recorder.copy(twin._show)
         return twin
@@ -131,9 +132,9 @@ class CoordinatedCamera(Camera[World], Watcher):
         return [
             *(None, None, None),
             round(self.unowned_s, 3),
-            self.redelivered,
+            self.tally.redelivered,
             self.changed_owner,
-            self.handed_out,
+            self.tally.delivered,
             self.requests,
         ]
 
@@ -185,7 +186,7 @@ class CoordinatedCamera(Camera[World], Watcher):
         for tp, end in world.log_end.items():
             before = self._rows[tp.partition][1] if tp.partition < len(self._rows) else None
             stored = str(offsets[tp]) if tp in offsets else before
-            rows.append([self._owners[tp.partition], stored, self._delivered_below.get(tp, 0), end])
+            rows.append([self._owners[tp.partition], stored, self.tally.below.get(tp, 0), end])
         known = self._rows + [[]] * len(added)
         changed = {n: row for n, row in enumerate(rows) if row != known[n]}
         moved = [n for n, row in changed.items() if not known[n] or known[n][0] != row[0]]
@@ -256,7 +257,7 @@ class CoordinatedCamera(Camera[World], Watcher):
             "ses": 0,
             "open": not member.frozen,
             "f": sorted(tp.partition for tp in member.fetching),
-            "note": describe_generation(member.state),
+            "note": self._note(world, who),
         }
         session = self._session(world, who)
         if session is not None and member.lives:
@@ -272,6 +273,9 @@ class CoordinatedCamera(Camera[World], Watcher):
             texts = [message_text(one.message) for _, one in replies[:SHOWN_MESSAGES]]
             view["i"] = [len(replies) + len(member.inbox), *(texts or ["not handled"])]
         return view
+
+    def _note(self, world: World, who: int) -> str:
+        return describe_generation(world.members[who].state)
 
     def _bar(self, world: World) -> JsonObject:
         text = self._group.text if self._group else "no broker coordinates the group"
@@ -299,6 +303,7 @@ class CoordinatedCamera(Camera[World], Watcher):
         self.causes.transition(world, who, before, event, commands)
         self.has_seen |= bool(commands) or world.members[who].state.phase is not before.phase
         name = world.members[who].name
+        self._numbers[name] = who
         self._sent += [f"{name} sends {text}" for text in describe_requests(commands)]
         self._recorder.transition(world, who, before, event, commands)
 
@@ -321,7 +326,7 @@ class CoordinatedCamera(Camera[World], Watcher):
     def delivered(self, world: World, message: Delivered) -> None:
         self.causes.delivered(world, message)
         self.has_seen = True
-        if self._delivered(message) and not any(one.tp == message.tp for one in self._got):
+        if self.tally.count(message) and not any(one.tp == message.tp for one in self._got):
             told = ["delivered", message.who, str(message.tp), message.offset, 1]
             self._events.append(told)
         self._got.append(message)
@@ -343,7 +348,7 @@ class CoordinatedCamera(Camera[World], Watcher):
         if name == COORDINATOR:
             self._events.append(["text", f"coordinator: {text}"])
         elif entry.get("phase"):
-            self._events.append(["phase", int(name.rpartition("_")[2]), entry["phase"], text])
+            self._events.append(["phase", self._numbers[name], entry["phase"], text])
         elif text:
             self._events.append(["text", f"{name}: {text}"])
 
@@ -393,7 +398,14 @@ class CoordinatedStage(LabStage[World], Director):
 
     camera: CoordinatedCamera
 
-    def __init__(self, spec: WorldSpec) -> None:
+    def __init__(self, world: World, camera: CoordinatedCamera, *, flow: int = 0) -> None:
+        """`flow`: the messages that each partition gets in each second."""
+        super().__init__(world, camera)
+        self._flow = flow
+
+    @classmethod
+    def of(cls, spec: WorldSpec) -> CoordinatedStage:
+        """Return the stage of a world, before its first move."""
         plan = plan_for(
             spec.protocol,
             {"session_s": spec.session_s, "auto_commit_s": spec.auto_commit_s},
@@ -404,8 +416,7 @@ class CoordinatedStage(LabStage[World], Director):
             **({"delay": random_delay(spec.seed)} if spec.seed else {}),
         )
         camera = CoordinatedCamera(spec.protocol)
-        super().__init__(World(plan, camera), camera)
-        self._flow = spec.flow
+        return cls(World(plan, camera), camera, flow=spec.flow)
 
     def _copy_of_world(self, camera: Camera[World]) -> World:
         assert isinstance(camera, CoordinatedCamera)

@@ -17,8 +17,9 @@ from typing import Final
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab.questions import ANY, Question, parse_question, settles_within_s
-from zkconsumer.lab.runs import Run, ZooKeeperStage, open_world
+from zkconsumer.lab.runs import Run, open_world
 from zkconsumer.lab.worlds import EXCLUDED_FAULTS, ZOOKEEPER, LabMove, WorldSpec
+from zkconsumer.lab.zookeeper import ZooKeeperStage
 from zkconsumer.protocol.model import RebalanceMode
 from zkconsumer.sim import promises
 from zkconsumer.sim.aims import PhaseAim

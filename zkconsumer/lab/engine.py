@@ -34,16 +34,17 @@ from zkconsumer.lab.counterexamples import MAX_SCHEDULES, Search, search
 from zkconsumer.lab.famous import FAMOUS
 from zkconsumer.lab.questions import NUMBERS, QUANTITIES
 from zkconsumer.lab.recorded import play
-from zkconsumer.lab.runs import Run, ZooKeeperStage, new_stage, open_scenario, open_world
+from zkconsumer.lab.runs import Run, new_stage, open_scenario, open_world
 from zkconsumer.lab.stage import AnyStage
 from zkconsumer.lab.tours import TOURS, located
 from zkconsumer.lab.worlds import (
+    BRIDGED,
     COMPARED,
+    COORDINATED,
     DEFAULT_SCRIPT,
     MAX_MEMBERS,
     MAX_MOVES,
     MAX_PARTITIONS,
-    ZOOKEEPER,
     LabMove,
     WorldSpec,
     parse_move,
@@ -56,7 +57,7 @@ from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.releases import RELEASES
 from zkconsumer.sim.lessons import herd_effect, split_brain
-from zkconsumer.sim.plan import Action, Do
+from zkconsumer.sim.plan import Do
 from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.sim.weakened import SWITCHES, planted
 from zkconsumer.trace import text as trace_text
@@ -77,6 +78,12 @@ HERD_SIZES = (2, 5, 10, 20, 40)
 
 MODELS = "Models of Kafka's members and coordinators; network and clock are simulated."
 """What the page says about a world with a group coordinator."""
+
+BOTH = "Production code of zkconsumer and the bridge, models of Kafka's members and coordinators."
+"""What the page says about a world with a bridge."""
+
+WORDS = {**dict.fromkeys(COORDINATED, MODELS), **dict.fromkeys(BRIDGED, BOTH)}
+"""Protocol -> what the page says about a world."""
 
 SLICE_S = 0.25
 """Seconds of a search in one command; the page shows the progress after each of them."""
@@ -423,6 +430,11 @@ def _object(value: Json, where: str) -> Mapping[str, Json]:
     return value
 
 
+def _about(run: Run) -> JsonObject:
+    words = "" if run.spec is None else WORDS.get(run.spec.protocol, "")
+    return {"words": words} if words else {}
+
+
 def _opened(run: Run) -> JsonObject:
     return {
         "event": "run",
@@ -435,7 +447,7 @@ def _opened(run: Run) -> JsonObject:
         "title": run.scenario.title if run.scenario else "",
         "lesson": run.scenario.lesson if run.scenario else "",
         "base": _base(run),
-        "about": {} if run.spec is None or run.spec.protocol == ZOOKEEPER else {"words": MODELS},
+        "about": _about(run),
     }
 
 
@@ -502,13 +514,13 @@ def _condition(stage: AnyStage, until: Json) -> Callable[[], bool]:
 def _break_quorum(run: Run, *, is_election: bool) -> None:
     """Remove ZooKeeper's leader, so that all connections break; elect another leader if asked."""
     stage = run.stage
-    if not isinstance(stage, ZooKeeperStage):
+    if stage.zookeeper is None:
         raise RefusedError("the group does not use ZooKeeper")
     stage.check(LabMove(Do.NO_QUORUM.value))
-    stage.act(Action(Do.NO_QUORUM))
-    for who, link in enumerate(stage.world.links):
+    stage.move(LabMove(Do.NO_QUORUM.value))
+    for who, link in enumerate(stage.zookeeper.links):
         if link.connected:
-            stage.act(Action(Do.CUT, who))
+            stage.move(LabMove(Do.CUT.value, who))
     if is_election:
         stage.wait(ELECTION_S)
-        stage.act(Action(Do.QUORUM))
+        stage.move(LabMove(Do.QUORUM.value))

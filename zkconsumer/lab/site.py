@@ -148,7 +148,7 @@ def write_modules(target: Path) -> None:
     """Write the engine's modules as an archive that is the same for equal sources."""
     program = (
         "import sys, zkconsumer.lab.engine\n"
-        "import zkconsumer.lab.comparisons, zkconsumer.lab.coordinated\n"
+        "import zkconsumer.lab.comparisons, zkconsumer.lab.coordinated, zkconsumer.lab.bridged\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'zkconsumer'),"
         " sep='\\n')"
     )

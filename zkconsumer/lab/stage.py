@@ -26,6 +26,7 @@ from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.sim.kernel.stories import Emit, StoryStuckError
 from zkconsumer.sim.kernel.stories import Stage as StoryStage
 from zkconsumer.sim.kernel.world import Delivered, World
+from zkconsumer.sim.world import World as ZooKeeperWorld
 
 W = TypeVar("W", bound=World[Any])  # Any: the class of the world's moves
 
@@ -41,15 +42,37 @@ def copied(one: Any) -> Any:  # Any: a camera or a stage; the result has the cla
     return twin
 
 
+class Tally:
+    """Counts the messages that users got.
+
+    Attributes:
+        below: partition -> the offset after the last message that a user got.
+        delivered, redelivered: numbers of messages.
+    """
+
+    def __init__(self) -> None:
+        self.below: dict[TopicPartition, int] = {}
+        self.delivered = self.redelivered = 0
+
+    def count(self, message: Delivered) -> bool:
+        """Count a message; return whether it was delivered before."""
+        tp, end = message.tp, message.offset + 1
+        is_again = end <= self.below.get(tp, 0)
+        self.delivered += 1
+        self.redelivered += is_again
+        self.below[tp] = max(self.below.get(tp, 0), end)
+        return is_again
+
+
 class Camera(ABC, Generic[W]):
     """Watches a world, and turns each move into a frame."""
 
     def __init__(self, causes: Causes[W]) -> None:
         self.causes = causes
-        self.redelivered = self.changed_owner = self.handed_out = 0
+        self.tally = Tally()
+        self.changed_owner = 0
         self.unowned_s = 0.0
         self._now = 0.0
-        self._delivered_below: dict[TopicPartition, int] = {}
         self._events: list[list[Json]] = []
         self._words: list[str] = []
 
@@ -57,6 +80,7 @@ class Camera(ABC, Generic[W]):
         """Return a copy of the camera. The camera and its copy continue independently."""
         twin: Self = copied(self)
         twin.causes = self.causes.copy(self.causes.record.copy())
+        twin.tally = copied(self.tally)
         return twin
 
     def picture(self, world: W) -> JsonObject:
@@ -108,15 +132,6 @@ class Camera(ABC, Generic[W]):
     def _unowned(self) -> int:
         """Return the number of partitions without an owner after the last frame."""
 
-    def _delivered(self, message: Delivered) -> bool:
-        """Count a message; return whether it was delivered before."""
-        tp, offset = message.tp, message.offset
-        is_again = offset < self._delivered_below.get(tp, 0)
-        self.handed_out += 1
-        self.redelivered += is_again
-        self._delivered_below[tp] = max(self._delivered_below.get(tp, 0), offset + 1)
-        return is_again
-
     # ---- called by a story -----------------------------------------------------------------------
 
     def note(self, world: W, text: str) -> None:
@@ -160,6 +175,12 @@ class LabStage(StoryStage[W]):
         twin.on_move, twin._is_default, twin.is_recording = lambda: None, False, True
         return twin
 
+    def moved_to(self, world: W, camera: Camera[W]) -> Self:
+        """Return a copy of the stage of a half of a world, for a copy of the world."""
+        twin: Self = copied(self)
+        twin.world, twin.camera, twin._narrator = world, camera, camera
+        return twin
+
     @abstractmethod
     def _copy_of_world(self, camera: Camera[W]) -> W:
         """Return a copy of the world that this camera watches."""
@@ -167,6 +188,15 @@ class LabStage(StoryStage[W]):
     @property
     def now(self) -> float:
         return self.world.now
+
+    def next_due(self) -> float:
+        """Return the next time at which something is due; infinity if nothing is."""
+        return self.world.next_moment()
+
+    @property
+    def zookeeper(self) -> ZooKeeperWorld | None:
+        """The world of the members that use ZooKeeper; None if none does."""
+        return None
 
     @property
     def partitions(self) -> int:
@@ -268,7 +298,7 @@ class LabStage(StoryStage[W]):
             if not 0 < move.value <= 1000:
                 raise RefusedError("give 1 to 1000 messages")
         elif move.do == PASS_TIME:
-            if not self.now <= move.value <= self.world.next_moment():
+            if not self.now <= move.value <= self.next_due():
                 raise RefusedError(
                     "the clock advances only to the next moment at which something is due"
                 )
@@ -299,4 +329,4 @@ class LabStage(StoryStage[W]):
 
 
 AnyStage: TypeAlias = LabStage[Any]
-"""A stage of either world: with ZooKeeper, or with a group coordinator."""
+"""A stage of any world: with ZooKeeper, with a group coordinator, or with both and a bridge."""

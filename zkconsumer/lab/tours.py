@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zkconsumer.lab.runs import ZooKeeperStage
 from zkconsumer.lab.stage import AnyStage
-from zkconsumer.lab.worlds import COORDINATE, KILL_BROKER, LabMove
+from zkconsumer.lab.worlds import COORDINATE, FINISH, KILL_BROKER, PRODUCE, LabMove
+from zkconsumer.lab.zookeeper import ZooKeeperStage
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.plan import Do
 
@@ -193,6 +193,43 @@ def _join(stage: AnyStage, who: int) -> None:
     stage.say(f"g_{who} joins")
     stage.move(LabMove(Do.JOIN.value, who))
     stage.wait(SETTLING_S)
+
+
+OLD, CONSUMER, BRIDGE, STANDBY, NEW, NEXT = 2, 3, 11, 12, 13, 14
+"""Numbers of members in the tour of the bridge: an old member that joins later, a consumer of the
+bridge, the bridge, its standby, and two new members."""
+
+
+def _bridge(stage: AnyStage) -> None:
+    stage.say("bridge_0, the bridge, starts")
+    stage.move(LabMove(Do.JOIN.value, BRIDGE))
+    stage.wait(4.0)
+    stage.say("new_0, the first new member, starts")
+    stage.move(LabMove(Do.JOIN.value, NEW))
+    stage.wait(6.0)
+    _produced(stage)
+    stage.say("g_2, an old member, starts without a plan")
+    stage.move(LabMove(Do.JOIN.value, OLD))
+    stage.wait(5.0)
+    stage.say("bridge_1 waits as a standby, and bridge_0 gets SIGKILL")
+    stage.move(LabMove(Do.JOIN.value, STANDBY))
+    _produced(stage)
+    stage.move(LabMove(Do.KILL.value, BRIDGE))
+    stage.wait(20.0)
+    _produced(stage)
+    stage.say("the old members stop, and new_1 starts")
+    for who in range(OLD + 1):
+        stage.move(LabMove(Do.LEAVE.value, who))
+    stage.move(LabMove(Do.JOIN.value, NEXT))
+    stage.wait(15.0)
+    stage.say("the operator runs `zkconsumer bridge finish`")
+    stage.move(LabMove(FINISH))
+    stage.wait(5.0)
+
+
+def _produced(stage: AnyStage) -> None:
+    stage.move(LabMove(PRODUCE, value=2))
+    stage.wait(1.0)
 
 
 TOURS: dict[str, Tour] = {
@@ -939,6 +976,144 @@ TOURS: dict[str, Tour] = {
             "no lease",
             "Without a quorum, no leader confirms the sessions, so the members stop. Let the "
             "members deliver without a lease.",
+        ),
+    ),
+    "bridge": Tour(
+        "A group moves to the new protocol",
+        (
+            Step(
+                start,
+                "Two old members share six partitions by means of ZooKeeper: g_0 is a zkconsumer "
+                "member, and g_1 is a JVM member. Their programs will be replaced by consumers of "
+                "Kafka's own protocol, one by one, and no program waits for another one.",
+                "What would happen if a new consumer with the same group id started now?",
+                "It would read all six partitions, too. A broker coordinates the new consumers, "
+                "and does not know the old members.",
+            ),
+            Step(
+                happens("phase", BRIDGE, "stable", after=1),
+                "The bridge has joined the brokers' group of the same name, and leads it. So the "
+                "bridge computes the assignment of the new members. It holds no partition yet.",
+                "Why has nothing changed in ZooKeeper?",
+                "The bridge registers consumers in ZooKeeper only for the share of the new "
+                "members, and there are none.",
+            ),
+            Step(
+                happens("bridge", "runs", after=2),
+                "new_0 has joined, and was assigned nothing. The bridge starts one consumer in "
+                "ZooKeeper, g_b0-0, because one of three members is new.",
+                "How do the old members learn that they must release partitions?",
+                "As always: their watches on ids fire. For them, g_b0-0 is a third member.",
+            ),
+            Step(
+                happens("bridge", "seeding", after=2),
+                "The old members have committed and released t-4 and t-5, and g_b0-0 has claimed "
+                "them. The bridge knows the offsets in ZooKeeper, and stores them in Kafka.",
+                "What would happen if the bridge did not store the offsets in Kafka?",
+                "new_0 would find no offset there. By its setting auto.offset.reset it would "
+                "read everything again, or skip messages.",
+            ),
+            Step(
+                happens("bridge", "lent", after=2),
+                "Kafka has the offsets. The bridge lends both partitions, and joins the brokers' "
+                "group again: the rebalance assigns them.",
+                "When does new_0 learn of the rebalance?",
+                "From the answer to its next heartbeat, which it sends every three seconds.",
+            ),
+            Step(
+                happens("owner", NEW, "t-5", after=2),
+                "new_0 reads t-4 and t-5 from the offsets at which the old members have stopped. "
+                "In ZooKeeper, g_b0-0 owns them, so no old member reads them.",
+                "Was a message redelivered?",
+                "No: the old members had committed before they released the partitions.",
+            ),
+            Step(
+                happens("bridge", "returning", after=3),
+                "g_2, an old member, has started, and nobody has told the bridge. With four "
+                "members, range assigns t-4 to g_2. The bridge assigns t-4 to no new member any "
+                "more, and joins again.",
+                "Why does g_b0-0 not release t-4 at once?",
+                "new_0 still delivers t-4. It stops when it learns of the rebalance.",
+            ),
+            Step(
+                happens("bridge", "returned", after=3),
+                "new_0 has revoked its partitions and committed them in Kafka, and has joined "
+                "again. The bridge has read the last offset of t-4 in Kafka. Its consumer writes "
+                "the offset to ZooKeeper by compare-and-set, and then deletes the owner znode.",
+                "In which order must these steps happen?",
+                "Revoke, commit in Kafka, write to ZooKeeper, release, claim. g_2 reads the offset "
+                "in ZooKeeper when it has claimed t-4.",
+            ),
+            Step(
+                happens("owner", OLD, "t-4", after=3),
+                "g_2 has claimed t-4, and continues at the offset at which new_0 has stopped.",
+                "What does a JVM member do in the place of g_2?",
+                "It tries to claim t-4 four times, two seconds apart. If new_0 takes longer than "
+                "that, it waits for the next change, and the bridge registers again to wake it.",
+            ),
+            Step(
+                performs(f"kill:{BRIDGE}"),
+                "The bridge is dead, and new_0 continues to read t-5. The owner znode of t-5 "
+                "stays until ZooKeeper ends the session of g_b0-0.",
+                "Why does the standby not join at once?",
+                "In the brokers' group, the standby has the same instance id, and would replace "
+                "the other bridge. It first waits until no session of that bridge is left.",
+            ),
+            Step(
+                happens("owner", OLD, "t-5", after=4),
+                "The session has expired, and g_2 has claimed t-5, while new_0 still reads it: "
+                "until the standby leads, two members may deliver the same messages.",
+                "Can this lose messages?",
+                "No. g_2 starts at the last offset that the bridge has copied to ZooKeeper, so "
+                "messages are redelivered at most.",
+            ),
+            Step(
+                happens("owner", NEW, "t-5", after=4),
+                "The standby has taken over the brokers' group without an election: its instance "
+                "id is that of the leader. It has lent t-5 to new_0 again.",
+                "What would happen without a standby?",
+                "After its session timeout, the brokers would remove the bridge. new_0 would "
+                "lead, and would assign all partitions to itself, while old members own them.",
+            ),
+            Step(
+                performs(f"join:{NEXT}"),
+                "All old programs stop at once, and new_1 starts. The bridge will claim all six "
+                "partitions, and lend them to both new members.",
+                "What if an old program must come back now?",
+                "It starts again, and the bridge returns its share. The way back is open until "
+                "`finish`.",
+            ),
+            Step(
+                performs("finish"),
+                "No old member is left, and Kafka has all offsets. The operator runs "
+                "`zkconsumer bridge finish`.",
+                "What will the bridge do?",
+                "It leaves the brokers' group, and closes its consumers in ZooKeeper.",
+            ),
+            Step(
+                end,
+                "The bridge has left, and a new member leads the brokers' group. It is an ordinary "
+                "group of Kafka's own protocol now. `zkconsumer docs migrating` says how to "
+                "do this with your group.",
+                "When were messages redelivered?",
+                "Only after the kill of the bridge. No planned step has redelivered or skipped a "
+                "message.",
+            ),
+        ),
+        world={
+            "protocol": "bridge-eager",
+            "members": 2,
+            "jvm": [1],
+            "spare": 1,
+            "new_members": 2,
+            "partitions": 6,
+            "flow": 0,
+        },
+        script=_bridge,
+        breaks=Challenge(
+            "unconditional commit",
+            "The bridge's consumer writes offsets by compare-and-set, so that no offset in "
+            "ZooKeeper moves back. Let the members of a ZooKeeper group commit without it.",
         ),
     ),
 }

@@ -31,8 +31,12 @@ COORDINATED = ("classic-eager", "classic-cooperative", "consumer")
 """The protocols with a group coordinator. A world with ZooKeeper does not import their modules,
 because the import would delay the first picture (docs/performance.md)."""
 
-PROTOCOLS = (ZOOKEEPER, *COORDINATED)
-"""The protocols of a world: ZooKeeper's, and those with a group coordinator."""
+BRIDGED = ("bridge-eager", "bridge-cooperative")
+"""The protocols of a group that a bridge divides between ZooKeeper and a coordinator: the new
+members' assignor is eager (range) or cooperative."""
+
+PROTOCOLS = (ZOOKEEPER, *COORDINATED, *BRIDGED)
+"""The protocols of a world: ZooKeeper's, those with a group coordinator, and both with a bridge."""
 
 COMPARED = ("zookeeper-jvm", ZOOKEEPER, *COORDINATED)
 """The protocols of a comparison."""
@@ -42,6 +46,9 @@ DEFAULT_SCRIPT = "join; kill g_1; freeze g_0 20s; leave g_2"
 
 SPARE_MEMBERS = 3
 """Members that may join later, beyond those that the world starts with."""
+
+NEW_MEMBERS = 3
+"""Members of the classic protocol that may join a group with a bridge."""
 
 UNLIMITED_FAULTS = dict.fromkeys(
     [*sorted(FAULTS, key=lambda do: do.value), Do.LEAVE, Do.COMMIT], 10**9
@@ -61,6 +68,7 @@ class WorldSpec:
         members: members that have joined and settled when the run begins.
         jvm: the numbers of the JVM members.
         spare: members that may join later.
+        new_members: with a bridge, members of the classic protocol that may join later.
         partitions: of the topic `t`.
         threads: streams of each member.
         messages: messages of each partition at the start.
@@ -73,8 +81,9 @@ class WorldSpec:
         weak: the names of the weakened parts of all zkconsumer members (`sim.weakened`).
         asks: the question that is asked about the run (`lab.questions`); "" asks nothing.
 
-    A world with a coordinator has no `jvm`, `topics`, `threads`, `strategy`, `release`,
-    `backoff_s`, `mode`, `weak` and `asks`.
+    `_MISSING` lists the parameters that a world of each kind does not have. With a bridge,
+    `members`, `jvm` and `spare` are the old members, and `session_s` is the session timeout in
+    ZooKeeper.
     """
 
     members: int = 3
@@ -95,10 +104,11 @@ class WorldSpec:
     mode: str = RebalanceMode.INCREMENTAL.value
     weak: tuple[str, ...] = ()
     asks: str = ""
+    new_members: int = NEW_MEMBERS
 
     @property
     def slots(self) -> int:
-        """Number of members of the world, including those that have not joined."""
+        """Number of members, including those that have not joined; with a bridge, of old ones."""
         return self.members + self.spare
 
     def plan(self) -> Plan:
@@ -134,8 +144,7 @@ class WorldSpec:
 
 _DEFAULTS = asdict(WorldSpec())
 
-_ZOOKEEPER_FIELDS = (
-    "jvm",
+_NOT_OF_BRIDGES = (
     "topics",
     "threads",
     "strategy",
@@ -146,11 +155,30 @@ _ZOOKEEPER_FIELDS = (
     "asks",
 )
 
+_MISSING: dict[str, tuple[str, ...]] = {
+    ZOOKEEPER: ("new_members",),
+    **dict.fromkeys(COORDINATED, ("jvm", *_NOT_OF_BRIDGES, "new_members")),
+    **dict.fromkeys(BRIDGED, _NOT_OF_BRIDGES),
+}
+"""Protocol -> the parameters that its worlds do not have."""
+
+BRIDGED_SESSION_S = 12.0
+"""The default session timeout in ZooKeeper of a group with a bridge, in seconds."""
+
+_SESSIONS_S: dict[str, tuple[float, float, str]] = {
+    ZOOKEEPER: (_DEFAULTS["session_s"], 1.0, ""),
+    **dict.fromkeys(COORDINATED, (COORDINATED_SESSION_S, 6.0, "which the coordinator requires")),
+    **dict.fromkeys(
+        BRIDGED,
+        (BRIDGED_SESSION_S, 10.0, "because new members revoke before a lease of the bridge ends"),
+    ),
+}
+"""Protocol -> the default of `session_s`, the least value, and the reason for it. The coordinator's
+least value is `group.min.session.timeout.ms`."""
+
 
 def _defaults(protocol: Json) -> JsonObject:
-    if protocol == ZOOKEEPER:
-        return _DEFAULTS
-    return {**_DEFAULTS, "session_s": COORDINATED_SESSION_S, "protocol": ZOOKEEPER}
+    return {**_DEFAULTS, "session_s": _SESSIONS_S[str(protocol)][0]}
 
 
 def parse_world(given: Mapping[str, Json]) -> WorldSpec:
@@ -161,8 +189,9 @@ def parse_world(given: Mapping[str, Json]) -> WorldSpec:
         if name not in known:
             raise _refused(f"a world has no parameter {name!r}", f"use one of {', '.join(known)}")
         values[name] = _typed(name, value, _DEFAULTS[name])
-    if values.get("protocol", ZOOKEEPER) != ZOOKEEPER:
-        values.setdefault("session_s", COORDINATED_SESSION_S)
+    protocol = values.get("protocol", ZOOKEEPER)
+    if protocol in _SESSIONS_S:
+        values.setdefault("session_s", _SESSIONS_S[protocol][0])
     spec = WorldSpec(**values)
     _check(spec)
     return spec
@@ -182,6 +211,7 @@ def _typed(name: str, value: Json, default: Json) -> Json:
 _BOUNDS: dict[str, tuple[float, float]] = {
     "members": (0, MAX_MEMBERS),
     "spare": (0, MAX_MEMBERS),
+    "new_members": (0, MAX_MEMBERS),
     "partitions": (1, MAX_PARTITIONS),
     "threads": (1, 16),
     "messages": (0, 1000),
@@ -225,8 +255,7 @@ def _check_names(spec: WorldSpec) -> None:
     if spec.protocol not in PROTOCOLS:
         names = ", ".join(PROTOCOLS)
         raise _refused(f"protocol is {spec.protocol[:60]!r}", f"use one of {names}")
-    if spec.protocol != ZOOKEEPER:
-        _check_coordinated(spec)
+    _check_protocol(spec)
     for name, kinds in (("strategy", Strategy), ("mode", RebalanceMode)):
         known = [one.value for one in kinds]
         if getattr(spec, name) not in known:
@@ -236,21 +265,15 @@ def _check_names(spec: WorldSpec) -> None:
         weakness(name)
 
 
-def _check_coordinated(spec: WorldSpec) -> None:
-    for name in _ZOOKEEPER_FIELDS:
+def _check_protocol(spec: WorldSpec) -> None:
+    for name in _MISSING[spec.protocol]:
         if getattr(spec, name) != _DEFAULTS[name]:
             raise _refused(
                 f"the protocol {spec.protocol} has no parameter {name!r}", f"leave out {name!r}"
             )
-    if spec.session_s < MIN_SESSION_S:
-        raise _refused(
-            f"session_s is {spec.session_s:g}",
-            f"give {MIN_SESSION_S:g} or more, which the coordinator requires",
-        )
-
-
-MIN_SESSION_S = 6.0
-"""`group.min.session.timeout.ms`, in seconds; a coordinator refuses members with less."""
+    _, least, why = _SESSIONS_S[spec.protocol]
+    if spec.session_s < least:
+        raise _refused(f"session_s is {spec.session_s:g}", f"give {least:g} or more, {why}")
 
 
 def _refused(what: str, remedy: str) -> ConfigError:
@@ -265,6 +288,8 @@ DELAY_REQUEST, DROP_REQUEST = "delay_request", "drop_request"
 DELAY_REPLY, DROP_REPLY = "delay_reply", "drop_reply"
 COORDINATE, NO_COORDINATOR, REMOVE = "coordinate", "no_coordinator", "remove"
 KILL_BROKER, REVIVE_BROKER = "kill_broker", "revive_broker"
+PAUSE_BRIDGE, RESUME_BRIDGE = "pause_bridge", "resume_bridge"
+FINISH, ROLLBACK, SHARE = "finish", "rollback", "share"
 
 LAB_MOVES = {
     PRODUCE: "messages for each partition",
@@ -282,11 +307,20 @@ LAB_MOVES = {
     KILL_BROKER: "a broker dies",
     REVIVE_BROKER: "a broker starts again",
     REMOVE: "an operator removes a member from the group",
+    PAUSE_BRIDGE: "the bridge keeps the number of its consumers, whoever joins",
+    RESUME_BRIDGE: "the share of the new side follows the members again",
+    SHARE: "the new side gets this share of the partitions, in percent",
+    FINISH: "the bridge leaves both groups as soon as no old member is left",
+    ROLLBACK: "the bridge gives all partitions back to the old side",
 }
 """Moves of the lab besides the actions of the simulator (`Do`)."""
 
 COORDINATOR_MOVES = frozenset({COORDINATE, NO_COORDINATOR, KILL_BROKER, REVIVE_BROKER, REMOVE})
 """Moves that exist only in worlds with a group coordinator."""
+
+
+BRIDGE_MOVES = (PAUSE_BRIDGE, RESUME_BRIDGE, SHARE, FINISH, ROLLBACK)
+"""An operator's commands to a bridge."""
 
 
 class LabMove(NamedTuple):

@@ -248,9 +248,10 @@ class ZooKeeperCauses(Watcher):
 
     def _sent(self, world: World, who: int) -> None:
         member, record = world.members[who], self.record
-        known = {id(one) for one in self._wires.get(who, ())}
-        here = set(map(id, member.wire))
-        record.lose([(who, one) for one in known - here if (who, one) in record.in_transit])
+        before = [id(one) for one in self._wires.get(who, ())]
+        known, here = set(before), set(map(id, member.wire))
+        gone = [(who, one) for one in before if one not in here]  # in their order in the queue
+        record.lose([key for key in gone if key in record.in_transit])
         for item in member.wire:
             if id(item) not in known:
                 ticket, request = item

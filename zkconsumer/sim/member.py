@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
-from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
+from zkconsumer.consumer.commit_requests import Answer, CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import (
     Executor,
     OperationRequests,
@@ -92,6 +92,10 @@ class CopyableLoop(MemberLoop):
         twin._commit_answers = self._commit_answers.copy()
         twin._refusal_reported = self._refusal_reported.copy()
         return twin
+
+    def answer_commits(self, answer: Answer) -> None:
+        """Let `answer` receive the outcome of each explicit commit that has not ended."""
+        self._commit_answers = dict.fromkeys(self._commit_answers, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +280,9 @@ class SimMember:
         threads = thread_ids(self.name, max(self.settings.subscription.values()))
         return {(None, thread): self.streams for thread in threads}
 
-    def copy(self, on_transition: OnTransition) -> SimMember:
-        twin = object.__new__(SimMember)
-        twin.settings, twin.gate, twin.turn_at = self.settings, self.gate, self.turn_at
-        twin.aim, twin.rare = self.aim, self.rare
-        twin.unposted, twin.post_at = self.unposted, self.post_at
-        twin._wall_ms = self._wall_ms
+    def copy(self, on_transition: OnTransition) -> Self:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
         twin._on_transition = on_transition
         twin.session = self.session.copy(twin._overtakes)
         twin.streams = self.streams.copy(twin)

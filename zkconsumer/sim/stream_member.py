@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Self
 
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.loop import PartitionSinks
@@ -109,7 +110,7 @@ class ReportingMember(SimMember):
         self._on_report = on_report
         super().__init__(settings, on_transition, aim=aim, rare=rare)
 
-    def copy(self, on_transition: OnTransition) -> SimMember:
+    def copy(self, on_transition: OnTransition) -> Self:
         raise NotImplementedError(f"a {type(self).__name__} cannot be copied")
 
     def reported(self, report: StreamReport) -> None:

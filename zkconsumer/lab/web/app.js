@@ -9,7 +9,7 @@ import { saveRun } from "./exports.js";
 import { acceptDrops, chooseFiles, readFiles } from "./files.js";
 import { Lanes, LanesLegend } from "./lanes.js";
 import { Menu } from "./menus.js";
-import { Run } from "./model.js";
+import { Run, mayJoin } from "./model.js";
 import { Choices, Log, Runs, Table, TourPanel, Tree, nameOf, textOf } from "./panels.js";
 import { Legend, Picture } from "./picture.js";
 import { SearchDialog, searchedWorld } from "./search.js";
@@ -558,7 +558,7 @@ class App extends Component {
       "[": () => this.select((selected + count - 1) % count),
       "]": () => this.select((selected + 1) % count),
       j: () => {
-        const who = this.run.picture(at).members.findIndex((one) => one.s === "away");
+        const who = this.run.picture(at).members.findIndex(mayJoin);
         if (who >= 0) this.act(`join:${who}`);
       },
       k: () => member && this.act(`kill:${selected}`),
@@ -621,7 +621,7 @@ class App extends Component {
     return html`<div class="above">
         <main>${this.narration(run, picture)}
           ${state.view === "diagram" ? html`<${Diagram} run=${run} at=${state.at} length=${run.length} veiled=${this.isVeiled(run)} seek=${(to) => { this.play(false); this.seek(to); }} />`
-            : html`<${Picture} picture=${picture} run=${run} menu=${this.menu} canAct=${this.canAct} selected=${this.canAct ? state.selected : -1} /><${Legend} />`}
+            : html`<${Picture} picture=${picture} run=${run} menu=${this.menu} canAct=${this.canAct} selected=${this.canAct ? state.selected : -1} /><${Legend} joint=${!!picture.zookeeper.coordinator} />`}
           ${this.counters(run, picture)}
           ${state.menu ? html`<${Menu} open=${state.menu} picture=${picture} choose=${this.choose} close=${this.closeMenu} canAct=${this.canAct} permits=${this.permits} />` : null}</main>
         <aside aria-label="details">${this.side(run, picture, sessions)}</aside>
@@ -670,7 +670,7 @@ class App extends Component {
 
   side(run, picture, sessions) {
     const { panel, tour, step, table, choices, find, at, other, findings } = this.state;
-    const tabs = [["tree", picture.zookeeper.protocol ? "coordinator" : "ZooKeeper"], ...(this.simulates ? [["next", "next"]] : []), ["step", "step"], ["log", "log"], ...(this.runs.size > 1 ? [["runs", "runs"]] : []),
+    const tabs = [["tree", picture.zookeeper.protocol ? "coordinator" : picture.zookeeper.coordinator ? "both stores" : "ZooKeeper"], ...(this.simulates ? [["next", "next"]] : []), ["step", "step"], ["log", "log"], ...(this.runs.size > 1 ? [["runs", "runs"]] : []),
       ...(tour ? [["tour", "tour"]] : []), ...(findings ? [["findings", `doctor ${findings.length || ""}`]] : [])];
     const shown = tabs.some(([name]) => name === panel) ? panel : "tree";
     const bodies = {

@@ -14,9 +14,10 @@ export function Dialog({ title, close, children }) {
 }
 
 export function WorldDialog({ catalogue, open, close }) {
-  const [world, set] = useState({ members: 3, jvm: "none", spare: 3, partitions: 6, threads: 1, topics: "", strategy: "range", release: catalogue.releases[0], flow: 1, seed: 0, session_s: 6, protocol: "zookeeper" });
-  const coordinated = world.protocol !== "zookeeper";
-  const choose = (event) => set({ ...world, protocol: event.target.value, session_s: event.target.value === "zookeeper" ? 6 : 45 });
+  const [world, set] = useState({ members: 3, jvm: "none", spare: 3, partitions: 6, threads: 1, topics: "", strategy: "range", release: catalogue.releases[0], flow: 1, seed: 0, session_s: 6, protocol: "zookeeper", new_members: 3 });
+  const hasBridge = world.protocol.startsWith("bridge");
+  const coordinated = world.protocol !== "zookeeper" && !hasBridge;
+  const choose = (event) => set({ ...world, protocol: event.target.value, session_s: SESSIONS_S[event.target.value.split("-")[0]] });
   const field = (name, label, type = "number", more = {}) => html`<label>${label}<input type=${type} name=${name} value=${world[name]} ...${more}
     onInput=${(event) => set({ ...world, [name]: type === "number" ? Number(event.target.value) : event.target.value })} /></label>`;
   const choice = (name, label, options) => html`<label>${label}<select name=${name} value=${world[name]} onChange=${(event) => set({ ...world, [name]: event.target.value })}>
@@ -28,27 +29,37 @@ export function WorldDialog({ catalogue, open, close }) {
       return open({ members, spare, partitions, flow, seed, session_s, protocol });
     }
     const slots = world.members + world.spare;
+    const { new_members, ...withoutNew } = world;
     const every = { none: [], all: [...Array(slots).keys()], second: [...Array(slots).keys()].filter((n) => n % 2) };
-    open({ ...world, jvm: every[world.jvm], topics: world.topics.split(/[\s,]+/).filter(Boolean) });
+    if (hasBridge) {
+      const { members, spare, partitions, flow, seed, session_s, protocol } = world;
+      return open({ members, spare, jvm: every[world.jvm], new_members, partitions, flow, seed, session_s, protocol });
+    }
+    open({ ...withoutNew, jvm: every[world.jvm], topics: world.topics.split(/[\s,]+/).filter(Boolean) });
   };
   return html`<${Dialog} title="New world" close=${close}><form class="world" onSubmit=${submit}>
     <label class="wide">protocol<select name="protocol" value=${world.protocol} onChange=${choose}>
       ${catalogue.worlds.map((one) => html`<option value=${one} selected=${one === world.protocol}>${WORLD_WORDS[one] || one}</option>`)}</select></label>
-    ${field("members", "members", "number", { min: 0, max: catalogue.limits.members })}
-    ${field("spare", "members that may join later", "number", { min: 0, max: catalogue.limits.members })}
+    ${field("members", hasBridge ? "old members" : "members", "number", { min: 0, max: catalogue.limits.members })}
+    ${field("spare", hasBridge ? "old members that may join later" : "members that may join later", "number", { min: 0, max: catalogue.limits.members })}
     ${coordinated ? null : choice("jvm", "JVM members", [["none", "none"], ["second", "every second one"], ["all", "all"]])}
+    ${hasBridge ? field("new_members", "new members that may join", "number", { min: 0, max: catalogue.limits.members }) : null}
     ${field("partitions", "partitions", "number", { min: 1, max: catalogue.limits.partitions })}
-    ${coordinated ? null : html`${field("threads", "threads of each member", "number", { min: 1, max: 16 })}
+    ${coordinated || hasBridge ? null : html`${field("threads", "threads of each member", "number", { min: 1, max: 16 })}
     ${field("topics", "further topics", "text", { placeholder: "more other" })}
     ${choice("strategy", "strategy", catalogue.strategies.map((one) => [one, one]))}
     ${choice("release", "rules of Kafka", catalogue.releases.map((one) => [one, one]))}`}
-    ${field("flow", coordinated ? "new messages in each second" : "new messages when time advances", "number", { min: 0, max: 10 })}
-    ${field("session_s", "session timeout in seconds", "number", { min: coordinated ? 6 : 1, max: 60 })}
+    ${field("flow", coordinated || hasBridge ? "new messages in each second" : "new messages when time advances", "number", { min: 0, max: 10 })}
+    ${field("session_s", hasBridge ? "session timeout in ZooKeeper, in seconds" : "session timeout in seconds", "number", { min: hasBridge ? 10 : coordinated ? 6 : 1, max: 60 })}
     ${field("seed", coordinated ? "seed (0: all messages take 1 ms)" : "seed (0: the client or server that has waited longest acts next)", "number", { min: 0 })}
     <footer><button class="primary">open the world</button></footer></form></${Dialog}>`;
 }
 
+const SESSIONS_S = { zookeeper: 6, classic: 45, consumer: 45, bridge: 12 };
+
 const WORLD_WORDS = {
+  "bridge-eager": "ZooKeeper and coordinator, with a bridge (new members: range)",
+  "bridge-cooperative": "ZooKeeper and coordinator, with a bridge (new members: cooperative-sticky)",
   zookeeper: "ZooKeeper (zkconsumer, JVM members)", "classic-eager": "coordinator, classic, eager (range)",
   "classic-cooperative": "coordinator, classic, cooperative (cooperative-sticky)", consumer: "coordinator, KIP-848 (consumer)",
 };

@@ -1,6 +1,7 @@
 // The actions on an object of the picture: a member, a connection, a partition, a znode, …
 
 import { html, useEffect, useRef } from "./vendor/preact-htm.js";
+import { coordinatorOf, mayJoin } from "./model.js";
 import { NAMED_MESSAGES, programOf, progress } from "./picture.js";
 
 // Return the title and the entries of a menu: [label, move or command, whether it is dangerous].
@@ -12,7 +13,7 @@ export function entries(what, which, picture) {
     case "link":
       return [`connection of ${member.n}`, [...linkEntries(member, which), ...crowdEntries(picture, member, which)]];
     case "join":
-      return ["start a member", picture.members.map((one, who) => [one, who]).filter(([one]) => one.s === "away")
+      return ["start a member", picture.members.map((one, who) => [one, who]).filter(([one]) => mayJoin(one))
         .map(([one, who]) => [`start ${one.n} (${programOf(one)})`, `join:${who}`])];
     case "partition":
       return partitionEntries(picture, which);
@@ -26,9 +27,9 @@ export function entries(what, which, picture) {
         picture.zookeeper.lag.includes(which) ? ["it catches up", `catch_up:${which}`] : ["it lags behind", `lag:${which}`],
       ]];
     case "coordinator":
-      return ["the group's coordinator", coordinatorEntries(picture.zookeeper)];
+      return ["the group's coordinator", coordinatorEntries(coordinatorOf(picture))];
     case "kafka":
-      return [`broker ${which}`, brokerEntries(picture.zookeeper, which)];
+      return [`broker ${which}`, brokerEntries(coordinatorOf(picture), which)];
     case "transit":
       return transitEntries(picture.members[which.who], which);
     case "broker":
@@ -37,7 +38,7 @@ export function entries(what, which, picture) {
         ["one more message for each partition", "produce:::1"],
         ["ten more messages for each partition", "produce:::10"],
         ["add a partition", "grow"],
-        picture.zookeeper.topic ? ["delete the topic", "delete_topic"] : ["create the topic", "create_topic"],
+        ...(picture.zookeeper.coordinator ? [] : [picture.zookeeper.topic ? ["delete the topic", "delete_topic"] : ["create the topic", "create_topic"]]),
         picture.zookeeper.hostile ? ["delete the unreadable registration", "disarm"] : ["register an unreadable payload", "hostile:0"],
       ]];
     case "znode":
@@ -86,9 +87,22 @@ function crowdEntries(picture, member, who) {
     transitEntries(member, { who, way, at: 0 })[1].filter(([, move]) => /^(delay|drop)_\w+:\d+::0$/.test(move)).map(([label, move]) => [`${way}: ${label}`, move]));
 }
 
+// What an operator can tell a bridge, and how its process ends. Its consumers end with it.
+function bridgeEntries(member, who) {
+  if (member.role === "consumer") return [];
+  if (member.ph === "standby") return [["kill (SIGKILL)", `kill:${who}`]];
+  return [
+    ["stop (Ctrl-C): it gives all partitions back", `leave:${who}`], ["kill (SIGKILL)", `kill:${who}`],
+    ["finish: it leaves both groups when no old member is left", "finish"], ["rollback: it gives all partitions back to the old side", "rollback"],
+    ["pause: it keeps the number of its consumers", "pause_bridge"], ["resume", "resume_bridge"],
+    ...[25, 50, 75].map((share) => [`the new side gets ${share} %`, `share:::${share}`]), ["the new side's share follows the members", "share"],
+  ];
+}
+
 function memberEntries(member, who) {
   if (member.s === "away") return [["start", `join:${who}`]];
   if (member.s === "dead" || member.s === "left") return [["start again under its id", `revive:${who}`]];
+  if (member.role) return bridgeEntries(member, who);
   const freeze = member.s === "frozen" ? ["thaw (SIGCONT)", `thaw:${who}`] : ["freeze (SIGSTOP)", `freeze:${who}`];
   return [
     ...(member.s === "frozen" ? [] : [["shut down", `leave:${who}`]]),
@@ -137,16 +151,17 @@ function znodeEntries(path, picture) {
   const [, , , directory, name, number] = parts;
   if (path.startsWith("/coordinator/members/")) {
     const who = picture.members.findIndex((one) => one.n === parts[3]);
-    return who < 0 ? [] : [["an operator removes it from the group", `remove:${who}`]];
+    return who < 0 || picture.members[who].role ? [] : [["an operator removes it from the group", `remove:${who}`]];
   }
   if (directory === "owners" && number !== undefined) return [["delete it", `delete_owner::${name}~${number}`]];
   if (directory === "offsets" && number !== undefined)
     return [["write an offset …", { offset: `${name}~${number}` }], ["an operator resets it to 0", `edit::${name}~${number}`], ["make it unreadable", `mangle::${name}~${number}`]];
   const who = picture.members.findIndex((one) => one.n === name);
+  if (directory === "ids" && picture.members[who]?.role) return [];
   if (directory === "ids" && who >= 0) return [["delete it", `delete_id:${who}`]];
   if (directory === "ids" && name) return [["delete it", "disarm"]];
   if (path.startsWith("/brokers/ids/")) return [["delete it", "no_brokers"]];
-  if (path.startsWith("/brokers/topics/")) return [["add a partition", "grow"], ["delete it", "delete_topic"]];
+  if (path.startsWith("/brokers/topics/")) return [["add a partition", "grow"], ...(picture.zookeeper.coordinator ? [] : [["delete it", "delete_topic"]])];
   return [];
 }
 

@@ -221,7 +221,27 @@ function ellipsis(name, length) {
   return `${name.slice(0, head)}…${name.slice(head + 1 - length)}`;
 }
 
+// Whether the user can start a member; a bridge starts and ends its consumers itself.
+export function mayJoin(member) {
+  return member.s === "away" && member.role !== "consumer";
+}
+
+// The group's coordinator, in a world that has one; with a bridge the group uses ZooKeeper, too.
+export function coordinatorOf(picture) {
+  return picture.zookeeper.protocol ? picture.zookeeper : picture.zookeeper.coordinator;
+}
+
+// What a bridge adds to the row of a partition; null without a bridge.
+export function bridged(row, members) {
+  if (row.length < 9) return null;
+  const [znode, kafka, stage] = row.slice(6);
+  return { znode, kafka, stage, side: members[row[1]]?.side || "none" };
+}
+
+export const SIDE_WORDS = { old: "old side", bridge: "bridge", new: "new side" };
+
 export const CELL_WORDS = {
+  lent: "held for the new side",
   double: "two members deliver it",
   unsure: "delivered by a member, but without an owner",
   free: "no owner",

@@ -119,6 +119,7 @@ export function textOf(run, n) {
     else if (event[0] === "served" && event[3] !== "OK") more.push(`${event[2]}: ${event[3].toLowerCase().replaceAll("_", " ")}`);
     else if (event[0] === "notice") more.push(`${who(event[1])} reports ${event[2].replaceAll("_", " ")}: ${event[3]}`);
     else if (event[0] === "text") more.push(event[1]);
+    else if (event[0] === "bridge") more.push(event[2]);
   }
   return [frame.l, ...more].filter(Boolean).join("; ");
 }

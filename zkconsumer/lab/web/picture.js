@@ -2,7 +2,7 @@
 
 import { Component, html } from "./vendor/preact-htm.js";
 import { paint } from "./colours.js";
-import { CELL_WORDS, NOBODY, STRANGER, cellState, deliverers, shortened } from "./model.js";
+import { CELL_WORDS, NOBODY, SIDE_WORDS, STRANGER, bridged, cellState, coordinatorOf, deliverers, mayJoin, shortened } from "./model.js";
 
 export const NAMED_MESSAGES = 6; // members whose messages in transit are objects; more members show their number
 // Characters of a partition's name in the grid, by size of its cells, and in a member's column. Tooltips show full names.
@@ -29,11 +29,14 @@ export function Picture({ picture, run, menu, canAct, selected }) {
   const frame = picture.frame;
   const actor = frame ? Number((frame.d || "").split(":")[1] || -1) : -1;
   const verb = frame ? (frame.d || "").split(":")[0] : "";
-  const size = shown.length <= 6 ? "wide" : shown.length <= 16 ? "middle" : "narrow";
-  const away = picture.members.length - shown.length;
+  const joint = !!picture.zookeeper.coordinator;
+  const size = shown.length <= (joint ? 4 : 6) ? "wide" : shown.length <= 16 ? "middle" : "narrow";
+  const away = picture.members.filter(mayJoin).length;
+  const coordinator = coordinatorOf(picture);
   return html`<div class="picture">
-    <${picture.zookeeper.protocol ? Coordinator : ZooKeeper} zookeeper=${picture.zookeeper} menu=${menu} canAct=${canAct} kind=${run.kind} verb=${verb} />
-    <div class="members ${size}" role="list" aria-label="members">
+    <div class="bars">${picture.zookeeper.protocol ? null : html`<${ZooKeeper} zookeeper=${picture.zookeeper} menu=${menu} canAct=${canAct} kind=${run.kind} verb=${verb} />`}
+      ${coordinator ? html`<${Coordinator} zookeeper=${coordinator} menu=${menu} canAct=${canAct} />` : null}</div>
+    <div class="members ${size} ${joint ? "joint" : ""}" role="list" aria-label="members">
       ${shown.map(([member, who]) => html`<${Member} key=${who} who=${who} member=${member} names=${picture.partitions.length}
           menu=${menu} canAct=${canAct} kind=${run.kind} group=${run.about.group || ""} flash=${actor === who ? verb + picture.at : ""} selected=${selected === who}
           crowd=${shown.length > NAMED_MESSAGES} left=${leaseLeft(member, picture.t)} cells=${cells[who]} />`)}
@@ -63,6 +66,8 @@ function derived(picture, group) {
     const cell = `${number}|${row[0]}|${cellState(row, by[number], picture.members)}|${row[1]}|${threadOf(picture, group, row[0])}|${texts.get(row[0])}`;
     if (row[1] >= 0) cells[row[1]]?.push(cell);
     for (const who of by[number]) if (who !== row[1]) cells[who].push(cell);
+    const holder = bridged(row, picture.members)?.znode ?? NOBODY;
+    if (holder >= 0 && holder !== row[1]) cells[holder].push(cell.replace(/^(\d+\|[^|]*\|)[^|]*/, "$1lent"));
   });
   last = { partitions: picture.partitions, members: picture.members, by, cells: cells.map((found) => found.join(";")) };
   return last;
@@ -134,10 +139,10 @@ class Member extends Pure {
   render({ selected, who, member, menu, canAct, flash, crowd, left, cells, kind, group }) {
     const { fill, ink, pattern } = paint(who);
     const state = WORDS[member.s] ?? member.s;
-    const busy = member.s === "up" && !["settled", "consuming", "stable", "registered"].includes(member.ph);
+    const busy = member.s === "up" && !["settled", "consuming", "stable", "registered", "standby"].includes(member.ph);
     const word = member.k === "Kafka" ? "session" : "lease";
     const messages = { who, menu, canAct };
-    return html`<div class="column ${member.s} link-${member.c} ${flash ? "acting" : ""} ${selected ? "selected" : ""}" role="listitem" data-member=${who}>
+    return html`<div class="column ${member.s} ${member.side ? `side-${member.side}` : ""} link-${member.c} ${flash ? "acting" : ""} ${selected ? "selected" : ""}" role="listitem" data-member=${who}>
       <div class="link-box"><button class="link" disabled=${!canAct} onClick=${(event) => menu("link", who, event)} aria-haspopup="menu">
         <span class="hidden">connection of ${member.n}: ${LINKS[member.c] || member.c}</span>
         <svg viewBox="0 0 40 100" preserveAspectRatio="none" aria-hidden="true">
@@ -168,6 +173,7 @@ class Member extends Pure {
 }
 
 export function programOf(member) {
+  if (member.role) return member.role === "bridge" ? "the bridge" : "its consumer";
   return member.k === "jvm" ? "JVM" : member.k === "zk" ? "zkconsumer" : member.k;
 }
 
@@ -196,12 +202,13 @@ class Threads extends Pure {
 }
 
 class Cell extends Pure {
-  render({ label, number, name, text, state, owner, who, menu, small, row }) {
+  render({ label, number, name, text, state, owner, who, menu, small, row, both }) {
     const { fill, ink, pattern } = paint(state === "double" || state === "unsure" || state === "foreign" ? who : owner);
     const style = ["free", "double", "unsure", "foreign"].includes(state) ? {} : { background: fill, color: ink };
-    return html`<button class="cell ${state} p${pattern}" style=${style} onClick=${(event) => menu("partition", number, event)}
+    return html`<button class="cell ${state} p${pattern} ${both ? `side-${both.side}` : ""}" style=${style} onClick=${(event) => menu("partition", number, event)}
         title="${name}: ${CELL_WORDS[state]}${row ? `; ${progress(row)}` : ""}" aria-haspopup="menu">
       <span class="name">${text}</span>${small ? null : html`<span class="owner">${state === "double" ? "2×" : label}</span>${row?.[5] ? html`<span class="flow">${flow(row)}</span>` : null}`}
+      ${both ? html`<span class="flow">${bothOffsets(row, both)}</span>` : null}
       ${row && !small ? html`<${Bar} row=${row} />` : null}</button>`;
   }
 }
@@ -216,8 +223,14 @@ function shortName(name, who) {
   return name && name.length <= 8 ? name : `#${who}`;
 }
 
+// The offsets in both stores, and where a partition is on its way to the other side.
+function bothOffsets(row, { kafka, stage }) {
+  return `${row[2] ?? "–"} / ${kafka ?? "–"}${stage && stage !== "lent" ? ` ${stage}` : ""}`;
+}
+
 export function progress(row) {
   const of = ["stored", "delivered", "end"].map((name, n) => (row[2 + n] === null ? "" : `${name} ${row[2 + n]}`));
+  if (row.length >= 9) of[0] = `stored in ZooKeeper ${row[2] ?? "nothing"}, in Kafka ${row[7] ?? "nothing"}${row[8] ? `; for the bridge ${row[8]}` : ""}`;
   return [of[0] || "no offset stored", of[1], of[2], flow(row)].filter(Boolean).join(", ");
 }
 
@@ -242,6 +255,7 @@ function Partitions({ picture, by, menu }) {
   const texts = partitionNames(picture, NAME_SIZES[size]);
   return html`<div class="partitions ${size}" style=${{ "--name": longest(picture) }} role="group" aria-label="partitions, each with its owner">
     ${picture.partitions.map((row, number) => html`<${Cell} key=${number} number=${number} name=${row[0]} text=${texts.get(row[0])} row=${size === "large" || size === "medium" ? row : null}
+        both=${size === "large" ? bridged(row, picture.members) : null}
         state=${cellState(row, by[number], picture.members)} owner=${row[1]} who=${by[number][0] ?? -1} menu=${menu} label=${ownerText(row[1] < 0 && by[number].length ? by[number][0] : row[1], picture.members)} />`)}
   </div>`;
 }
@@ -251,11 +265,12 @@ function longest(picture) {
   return picture.partitions.length > 12 ? 0 : Math.min(NAME_SIZES.large, Math.max(0, ...picture.partitions.map((row) => row[0].length))) + 1;
 }
 
-export function Legend() {
+export function Legend({ joint }) {
   const items = [
     ["read", "delivered"], ["held", "not delivered yet"], ["stalled", "owner not running"],
     ["free", "no owner"], ["double", "delivered by two or a non-owner"],
   ];
   return html`<div class="legend">${items.map(([state, words]) => html`<span><i class="cell ${state}"></i>${words}</span>`)}
+    ${joint ? html`${Object.entries(SIDE_WORDS).map(([side, words]) => html`<span><i class="cell side-${side}"></i>${words}</span>`)}<span>5 / 7: offset in ZooKeeper / in Kafka</span>` : null}
     <span><i class="cell"><i class="bar"><i class="delivered" style=${{ width: "70%" }}></i><i class="stored" style=${{ width: "40%" }}></i></i></i>stored, delivered, existing</span></div>`;
 }

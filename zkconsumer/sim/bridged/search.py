@@ -86,7 +86,7 @@ def run(
 
 def _plan(decide: Decide, weather: Weather) -> Plan:
     old = 1 + decide(3)
-    jvm = decide(old + 1) if decide(2) else 0
+    jvm = frozenset(range(old - decide(old + 1), old)) if decide(2) else frozenset[int]()
     assignors = one_of(ASSIGNORS, decide)
     auto = one_of((1.0, 5.0), decide)
     share = one_of((None, 0.5), decide)

@@ -11,21 +11,24 @@ of each side delays messages as in its own world.
 
 from __future__ import annotations
 
+import copy
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Self, cast
 
 from zkconsumer.bridge import machine
 from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.stream import BridgeStream
 from zkconsumer.consumer.commit_requests import CommitRequested
-from zkconsumer.consumer.loop import PartitionSinks
+from zkconsumer.consumer.loop import Host, PartitionSinks, ReleaseDone
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import ClientSettings
+from zkconsumer.member import commands as cmd
+from zkconsumer.member.events import Event
 from zkconsumer.member.read_group import read_raw_group
-from zkconsumer.member.state import Settings
+from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import TopicPartition
@@ -36,7 +39,7 @@ from zkconsumer.sim import world as old_world
 from zkconsumer.sim.coordinated import world as new_world
 from zkconsumer.sim.coordinated.world import AnyState
 from zkconsumer.sim.jvm_member import MixedWorld
-from zkconsumer.sim.member import SimMember
+from zkconsumer.sim.member import OnTransition, SimMember
 from zkconsumer.sim.plan import Action, Do
 
 CONSUMERS = 4
@@ -51,22 +54,29 @@ class Plan:
     """The parameters of a joint world.
 
     Attributes:
-        old: the number of old members; `jvm` of them, the last ones, are JVM members.
+        old: the number of old members.
+        jvm: the numbers of the old members that are JVM members.
         new: the number of new members.
         bridges: the number of processes of the bridge; all but one are standbys.
+        messages: messages of each partition at the start.
+        replicas: the number of ZooKeeper servers that the old side uses.
         setup: a function that changes the bridge's settings.
         settings: a function that changes a new member's properties.
+        old_settings: a function that changes an old member's settings.
         delay: the delay of each message to and from the brokers.
         session_s: the session timeout in ZooKeeper, of all members.
     """
 
     old: int = 2
-    jvm: int = 0
+    jvm: frozenset[int] = frozenset()
     new: int = 2
     bridges: int = 1
     partitions: int = 4
+    messages: int = 2
+    replicas: int = 1
     setup: Callable[[bridge.Settings], bridge.Settings] = lambda one: one
     settings: Callable[[ClientSettings], ClientSettings] = lambda one: one
+    old_settings: Callable[[Settings], Settings] = lambda one: one
     delay: new_world.Delay = new_world.no_delay
     session_s: float = 12.0
     faults: Mapping[Do, int] = field(default_factory=dict)
@@ -80,8 +90,23 @@ class Plan:
         """Return the bridge of a member of `OldSide`, and its number there; None: an old member."""
         return None if who < self.old else divmod(who - self.old, CONSUMERS)
 
+    def consumer_name(self, number: int, consumer: int) -> str:
+        """Return the consumer id of one of a bridge's consumers."""
+        return f"{new_world.GROUP}_b{number}-{consumer}"
+
 
 # ---- the side of ZooKeeper -----------------------------------------------------------------------
+
+
+class CopyableStream(BridgeStream):
+    """The production stream of a bridge's consumer, which can be copied."""
+
+    def take_over(self, other: BridgeStream, host: Host) -> None:
+        """Continue the unanswered requests to release of another stream."""
+        for asked, done in other._releases:
+            # `done` is a value, so that a copied consumer gets the answer itself.
+            assert isinstance(done, ReleaseDone)
+            self._releases.append((asked, ReleaseDone(done.partitions, host)))
 
 
 class BridgeConsumer(SimMember):
@@ -92,35 +117,58 @@ class BridgeConsumer(SimMember):
         settings: Settings,
         world: BridgedWorld,
         where: tuple[int, int],
-        on_transition: Callable[..., None],
+        on_transition: OnTransition,
     ) -> None:
-        self._world, self._where = world, where
-        number, consumer = where
-        self.lending = BridgeStream(
-            consumer,
-            post=lambda event: world.tell(number, event),
-            held=lambda: world.bridge_state(number).held,
-        )
+        self.world, self.where = world, where
+        self.lending = self._new_stream()
         super().__init__(settings, on_transition)
+
+    def _new_stream(self) -> CopyableStream:
+        number, consumer = self.where
+        return CopyableStream(
+            consumer,
+            post=lambda event: self.world.tell(number, event),
+            held=lambda: self.world.bridge_state(number).held,
+        )
+
+    def copy(self, on_transition: OnTransition) -> Self:
+        """Return a copy, whose attribute `world` the caller changes to the copied world."""
+        twin = super().copy(on_transition)
+        twin.lending = twin._new_stream()
+        twin.lending.take_over(self.lending, twin)
+        twin.loop = twin.loop.copy(
+            host=twin, gate=twin, executor=twin.loop.executor, streams=twin._sinks()
+        )
+        answer = CommitAnswer(twin)
+        twin.loop.answer_commits(answer)
+        future = cast("Future[None]", answer)
+        inbox = twin.session.inbox
+        for at, one in enumerate(inbox):
+            if isinstance(one, CommitRequested):
+                inbox[at] = replace(one, answer=future)
+        return twin
+
+    def tell(self, event: Callable[[float, int], ev.Event]) -> None:
+        """Pass an event to the bridge; its arguments are the time and the consumer's number."""
+        number, consumer = self.where
+        self.world.tell(number, lambda now: event(now, consumer))
 
     def _sinks(self) -> PartitionSinks:
         return {(None, thread): self.lending for thread in thread_ids(self.name, 1)}
 
     def open(self, deadline: float) -> None:
         super().open(deadline)
-        number, consumer = self._where
-        self._world.tell(number, lambda now: bridge.LeaseChanged(now, consumer, deadline))
+        self.tell(lambda now, consumer: bridge.LeaseChanged(now, consumer, deadline))
 
 
 class CommitAnswer:
     """Tells the bridge that a commit to ZooKeeper has ended."""
 
-    def __init__(self, world: BridgedWorld, where: tuple[int, int]) -> None:
-        self._world, self._where = world, where
+    def __init__(self, consumer: BridgeConsumer) -> None:
+        self._consumer = consumer
 
     def set_result(self, result: None, /) -> None:
-        number, consumer = self._where
-        self._world.tell(number, lambda now: bridge.CommitEnded(now, consumer))
+        self._consumer.tell(bridge.CommitEnded)
 
     def set_exception(self, error: Exception, /) -> None:
         self.set_result(None)
@@ -135,15 +183,18 @@ class OldSide(MixedWorld):
 
     def __init__(self, world: BridgedWorld, watcher: old_world.Watcher) -> None:
         self._world = world
+        self._numbers: dict[str, int] = {}
         plan = world.plan
         settled = old_plan.Plan(
             members=plan.old + plan.bridges * CONSUMERS,
             partitions=plan.partitions,
-            messages=2,
+            messages=plan.messages,
             session_s=plan.session_s,
+            replicas=plan.replicas,
             faults=dict(plan.faults),
+            settings=plan.old_settings,
         )
-        super().__init__(settled, watcher, jvm=frozenset(range(plan.old - plan.jvm, plan.old)))
+        super().__init__(settled, watcher, jvm=plan.jvm)
 
     def new_member(self, who: int) -> SimMember:
         """Return a new process of a member; the last members are the bridges' consumers."""
@@ -152,6 +203,17 @@ class OldSide(MixedWorld):
             return super().new_member(who)
         return BridgeConsumer(self._settings(who), self._world, where, self._transition)
 
+    def move_to(self, world: BridgedWorld) -> None:
+        """Become the old side of a copied world."""
+        self._world = world
+        for one in self.members[world.plan.old :]:
+            cast(BridgeConsumer, one).world = world
+
+    def _transition(
+        self, member: SimMember, before: State, event: Event, commands: tuple[cmd.Command, ...]
+    ) -> None:
+        self.watcher.transition(self, self._numbers[member.name], before, event, commands)
+
     def next_look_at_sessions(self) -> float:
         """Return when the next session expires. A time relative to now would never come, because
         the moves of the other side let time pass, too."""
@@ -159,10 +221,15 @@ class OldSide(MixedWorld):
 
     def _settings(self, number: int) -> Settings:
         settings = super()._settings(number)
-        if self._world.plan.bridge_of(number) is None:
+        where = self._world.plan.bridge_of(number)
+        if where is None:
+            self._numbers[settings.consumer] = number
             return replace(settings, grace_s=2.0, nudge_s=5.0)
+        name = self._world.plan.consumer_name(*where)
+        self._numbers[name] = number
         return replace(
             settings,
+            consumer=name,
             subscription={self.TOPIC: 1},
             grace_s=30.0,
             auto_commit_s=2.0,
@@ -182,7 +249,7 @@ class NewSide(new_world.World):
         settled = new_world.Plan(
             members=plan.bridges + plan.new,
             partitions=plan.partitions,
-            messages=2,
+            messages=plan.messages,
             settings=self._settings_of,
             delay=plan.delay,
         )
@@ -191,9 +258,10 @@ class NewSide(new_world.World):
     def _settings_of(self, one: ClientSettings, who: int) -> ClientSettings:
         plan = self._world.plan
         if who >= plan.bridges:
-            return plan.settings(one)
+            return plan.settings(replace(one, client=self._name(who)))
         return replace(
             one,
+            client=self._name(who),
             assignors=bridge.ASSIGNORS,
             instance=INSTANCE,
             session_s=20.0,
@@ -202,12 +270,21 @@ class NewSide(new_world.World):
             join_version=bridge.JOIN_VERSION,
         )
 
+    def move_to(self, world: BridgedWorld) -> None:
+        """Become the new side of a copied world, and read its logs."""
+        self._world, self.log_end = world, world.old.log_end
+
+    def _name(self, who: int) -> str:
+        """Return the name of a process: new members have numbers of their own."""
+        first = self._world.plan.bridges
+        return f"bridge_{who}" if who < first else f"new_{who - first}"
+
     def _new_member(self, who: int) -> new_world.Member:
-        member = super()._new_member(who)
+        member = replace(super()._new_member(who), name=self._name(who))
         plan = self._world.plan
         if who >= plan.bridges:
             return member
-        names = tuple(f"{new_world.GROUP}_{number}" for number in plan.consumers(who))
+        names = tuple(plan.consumer_name(who, consumer) for consumer in range(CONSUMERS))
         setup = plan.setup(bridge.Settings(member.state.settings, names, mirror_s=2.0, calm_s=1.0))
         # The world uses all kinds of members in the same way.
         state = cast(AnyState, bridge.begin(setup))
@@ -226,6 +303,10 @@ class NewSide(new_world.World):
     def tell(self, number: int, event: ev.Event) -> None:
         """Pass an event to a bridge."""
         self._happens(number, event)
+
+
+def _no_check(number: int, command: ev.Command) -> None:
+    """Accept every command of a bridge."""
 
 
 class _Orders(new_world.Watcher):
@@ -276,11 +357,34 @@ class BridgedWorld:
         watchers = (_Orders(self), *([new] if new is not None else []))
         self.new = NewSide(self, new_world.Watchers(*watchers))
         self.new.log_end = self.old.log_end
-        self.before_order: Callable[[int, ev.Command], None] = lambda number, command: None
+        self.before_order: Callable[[int, ev.Command], None] = _no_check
 
     @property
     def now(self) -> float:
         return max(self.old.now, self.new.now)
+
+    @property
+    def members(self) -> list[SimMember | new_world.Member]:
+        """All processes of members: the old side's, and then the new side's."""
+        return [*self.old.members, *self.new.members]
+
+    @property
+    def log_end(self) -> dict[TopicPartition, int]:
+        """Partition -> the offset after its last message, for both sides."""
+        return self.old.log_end
+
+    def copy(self, old: old_world.Watcher, new: new_world.Watcher) -> BridgedWorld:
+        """Return a world that continues independently from here, with these watchers."""
+        twin = copy.copy(self)
+        twin._told, twin.orders = self._told.copy(), self.orders.copy()
+        twin.running, twin.standbys = self.running.copy(), self.standbys.copy()
+        twin._closed = self._closed.copy()
+        twin.before_order = _no_check
+        twin.old = self.old.copy(old)
+        twin.new = self.new.copy(new_world.Watchers(_Orders(twin), new))
+        twin.old.move_to(twin)
+        twin.new.move_to(twin)
+        return twin
 
     def bridge_state(self, number: int) -> bridge.State:
         return cast(bridge.State, self.new.members[number].state)
@@ -306,27 +410,35 @@ class BridgedWorld:
     def _perform(self, moves: list[Action], choose: Callable[[list[Action]], Action]) -> None:
         now = self.now
         self._set_clocks(now)
-        if self.new.next_moment() <= now:
-            self.new.step()
-        elif moves:
-            self.old.act(choose(moves))
-        elif self.new.next_moment() <= self.old.next_moment():
+        if self.is_turn_of_new_side(busy=bool(moves)):
             self.new.step()
         else:
-            self.old.act(Action(Do.TIME))
+            self.old.act(choose(moves) if moves else Action(Do.TIME))
         self._settle()
 
-    def act(self, action: Action) -> None:
-        """Perform an action on the old side."""
-        self._set_clocks(self.now)
-        self.old.act(action)
-        self._settle()
+    def is_turn_of_new_side(self, *, busy: bool) -> bool:
+        """Return whether the next move of the new side is due before that of the old side, which is
+        `busy` if it has a move that needs no time."""
+        due = self.new.next_moment()
+        return due <= self.now or (not busy and due <= self.old.next_moment())
+
+    def enabled(self) -> list[Action | new_world.Move]:
+        """Return the ordinary moves of both sides."""
+        moves = self.old_moves()
+        time = Action(Do.TIME)
+        waits = [time] if not moves and time in self.old.enabled() else []
+        return [*moves, *waits, *self.new.enabled()]
+
+    def act(self, move: Action | new_world.Move) -> None:
+        """Perform an action on the old side, or a move or an order of the new side."""
+        if isinstance(move, Action):
+            self.perform(lambda: self.old.act(move))
+        else:
+            self.perform(lambda: self.new.act(move))
 
     def order(self, do: str, who: int = -1) -> None:
         """Perform an order of `sim.coordinated.world.ORDERS` on the new side."""
-        self._set_clocks(self.now)
-        self.new.act(new_world.Move(do, who))
-        self._settle()
+        self.act(new_world.Move(do, who))
 
     def run(self, seconds: float, choose: Callable[[list[Action]], Action]) -> None:
         """Let this many seconds pass."""
@@ -335,7 +447,17 @@ class BridgedWorld:
         while self._next_moment(moves) <= end:
             self._perform(moves, choose)
             moves = self.old_moves()
-        self._set_clocks(max(end, self.now))
+        self.pass_time(end)
+
+    def pass_time(self, until: float) -> None:
+        """Advance both clocks to `until`; nothing is due before."""
+        self._set_clocks(max(until, self.now))
+        self._settle()
+
+    def perform(self, move: Callable[[], object]) -> None:
+        """Let `move` change one side; the bridges then do what follows from the change."""
+        self._set_clocks(self.now)
+        move()
         self._settle()
 
     def next_moment(self) -> float:
@@ -347,9 +469,10 @@ class BridgedWorld:
             return self.now
         return min(self.old.next_moment(), self.new.next_moment())
 
-    def produce(self) -> None:
-        """Add a message to each partition."""
-        self.new.produce()
+    def produce(self, messages: int = 1) -> None:
+        """Add messages to each partition."""
+        self._set_clocks(self.now)
+        self.new.produce(messages)
 
     def grow(self) -> None:
         """Add a partition to the topic."""
@@ -465,9 +588,8 @@ class BridgedWorld:
             case bridge.Return(consumer, partitions):
                 self.consumer(number, consumer).lending.returned(partitions)
             case bridge.CommitToZooKeeper(consumer, offsets):
-                answer = CommitAnswer(self, (number, consumer))
-                request = CommitRequested(0, offsets, cast("Future[None]", answer))
-                self.consumer(number, consumer).post(request)
+                one = self.consumer(number, consumer)
+                one.post(CommitRequested(0, offsets, cast("Future[None]", CommitAnswer(one))))
             case bridge.RunConsumers(consumers):
                 self.running[number] = consumers
             case bridge.RemoveMembers():

@@ -22,8 +22,12 @@ Move = TypeVar("Move")
 class World(Protocol[Move]):
     """A simulated world; times are in virtual seconds."""
 
-    now: float
-    log_end: dict[TopicPartition, int]
+    @property
+    def now(self) -> float: ...
+
+    @property
+    def log_end(self) -> dict[TopicPartition, int]:
+        """Partition -> the offset after its last message."""
 
     def enabled(self) -> list[Move]:
         """Return the ordinary moves that are possible now; empty only if the world is at rest."""
