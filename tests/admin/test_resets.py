@@ -70,7 +70,7 @@ def test_each_kind_of_reset(reset: Reset, known: OffsetFacts, expected: int, not
     [
         (Reset(Kind.EARLIEST), OffsetFacts(20, "dead"), "dead"),
         (Reset(Kind.LATEST), OffsetFacts(20, "dead"), "dead"),
-        (Reset(Kind.SHIFT, 1), OffsetFacts(None, LOG), "no offset is committed"),
+        (Reset(Kind.SHIFT, 1), OffsetFacts(None, LOG), "there is no committed offset"),
         (Reset(Kind.SHIFT, 1), OffsetFacts("odd", LOG), "odd"),
         (Reset(Kind.CURRENT), OffsetFacts("odd", LOG), "odd"),
         (Reset(Kind.DATETIME, 1), OffsetFacts(20, LOG, at="dead"), "dead"),
