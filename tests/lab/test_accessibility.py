@@ -80,7 +80,7 @@ def test_panels_menus_and_dialogs(lab: LabProcess, open_page: Open, axe: str) ->
     """Neither a panel, nor a menu, nor a dialog violates a rule of axe-core."""
     one = open_page().go(lab.url + VIEWS["many"])
     one.keys("ArrowLeft", "ArrowLeft", "k")
-    for name in ("next", "log", "runs"):
+    for name in ("next", "step", "log", "runs"):
         one.page.get_by_role("tab", name=name).click()
         assert violations(one, axe) == [], name
     one.page.locator("[data-member='0'] .head").click()

@@ -37,11 +37,12 @@ SLOW_MS = 120_000
 """How long a loaded machine may take to start Python in a browser, in ms."""
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The static site, on a server that only sends files; yields the site's address."""
-    build(tmp_path)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    directory = tmp_path_factory.mktemp("site")
+    build(directory)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(directory))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
