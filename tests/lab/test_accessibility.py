@@ -68,7 +68,8 @@ def violations(one: LabPage, axe: str) -> list[str]:
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view(lab: LabProcess, open_page: Open, axe: str, view: str, scheme: str) -> None:
     """A view violates no rule of axe-core."""
-    one = open_page(color_scheme=scheme).go(lab.url + VIEWS[view])
+    ready = ".diagram .event" if view == "diagram" else ".picture"
+    one = open_page(color_scheme=scheme).go(lab.url + VIEWS[view], ready)
     if view == "table":
         one.has(".counted", 1)
     if view == "compare":

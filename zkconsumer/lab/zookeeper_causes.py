@@ -70,6 +70,7 @@ class ZooKeeperCauses(Watcher):
         self._commits: list[int] = [0]  # the zxids of `_committed`
         self._committed: list[int] = [BEFORE]  # the leader's event that made each of `_commits`
         self._applied: dict[int, int] = {}  # server -> the zxid of which it has been told
+        self._notified: set[int] = set()  # members that got a watch event in this step
         self._seen = 0
 
     def copy(self, record: Causality) -> ZooKeeperCauses:
@@ -146,6 +147,7 @@ class ZooKeeperCauses(Watcher):
         if world.links[who].dead:
             return
         done = self._at_server(world, world.links[who].replica, "applies a transaction")
+        self._notified.add(who)
         message = Message(WATCH, world.members[who].name, done.number, item_text(fired), fired)
         self.record.in_transit[who, id(fired)] = message
 
@@ -161,8 +163,11 @@ class ZooKeeperCauses(Watcher):
             self._at_member(world, action.who, "finds its connection broken")
         if action.do in CONNECTS and world.links[action.who].connected:
             self._connected(world, action.who)
-        for who in range(len(world.members)):
+        is_of_one = action.do in ORDINARY and action.do is not Do.TIME
+        changed = {action.who, *self._notified} if is_of_one else range(len(world.members))
+        for who in changed:
             self._look_at(world, who, is_taking=action.do in TAKES)
+        self._notified.clear()
         self._lead(world)
         self.record.end_step()
 
