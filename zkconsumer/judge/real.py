@@ -62,8 +62,9 @@ Say = Callable[[str], None]
 CHECK_S: Final = 0.3
 """Seconds between two looks at the owner and offset znodes."""
 
-FREEZE_TRIES: Final = 20
-"""How often the judge looks for a moment at which a member has uncommitted messages."""
+FREEZE_TRIES, DELIVERY_S = 5, 3.0
+"""How often the judge adds messages to find a member with an uncommitted one, and for how many
+seconds it waits each time."""
 
 STEP_S: Final = 0.02
 """Seconds that the judge waits for the next event before it looks at the ticks and the users."""
@@ -281,8 +282,7 @@ class Run:
         self._is_harmed = True
         for _ in range(FREEZE_TRIES):
             self._produce()
-            self._run_for(CHECK_S)
-            if member.core.settled and self._has_uncommitted(member):
+            if self._await_delivery(member.core):
                 break
         self._say(f"{_name(who)} freezes until its session has expired")
         member.freeze()
@@ -291,6 +291,8 @@ class Run:
         self._say(f"{_name(who)} goes on; its user first asks for the next message")
         self._poll(member)
         member.thaw()
+        # Without new messages: a commit of them would hide an offset that has moved back.
+        self._until(self._unsettled)
         self.settle()
 
     def leave(self) -> None:
@@ -332,10 +334,12 @@ class Run:
 
     def _run_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while True:
             if self._is_stopped:
                 raise CancelledError
             self._step()
+            if time.monotonic() >= end:
+                return
 
     def _step(self) -> None:
         with suppress(Empty):
@@ -348,6 +352,16 @@ class Run:
                 member.core.wake(now)
             self._poll(member)
             member.send()
+
+    def _await_delivery(self, core: ProgramMember) -> bool:
+        """Run until a member has delivered a message and no request of it is on the way, so that it
+        has not committed the message. Return whether this has happened."""
+        end = time.monotonic() + DELIVERY_S
+        while time.monotonic() < end:
+            self._run_for(0.0)  # one step
+            if core.unfinished is not None and core.settled:
+                return True
+        return False
 
     def _poll(self, member: RealMember) -> None:
         """Let the user of a member ask for the next message, if there may be one."""
@@ -390,14 +404,6 @@ class Run:
     def _read(self, path: str) -> rq.Node | None:
         return self._client.read([path]).get(path)
 
-    def _has_uncommitted(self, member: RealMember) -> bool:
-        return any(
-            node is not None and node.stat.owner == member.session_id
-            for tp in self._partitions()
-            if self._offset(tp) < self._passed(tp)
-            for node in [self._read(paths.owner(GROUP, tp))]
-        )
-
     def _uncommitted(self) -> str | None:
         left = [tp for tp in self._partitions() if self._offset(tp) < self._ends[tp.partition]]
         return f"not committed: {', '.join(map(str, left))}" if left else None
@@ -436,7 +442,7 @@ class Run:
     def _partitions(self) -> list[TopicPartition]:
         return [TopicPartition(TOPIC, number) for number in range(len(self._ends))]
 
-    def _unsettled(self, without: int) -> str | None:
+    def _unsettled(self, without: int = -1) -> str | None:
         """Return why the group has not settled; None if it has."""
         names = [one.core.name for who, one in self._members.items() if who != without]
         names += [self._jvm.name] if self._jvm is not None else []
