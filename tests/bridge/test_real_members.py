@@ -93,6 +93,7 @@ def test_a_group_finishes_its_move(newest: Sandbox, tmp_path: Path) -> None:
         old.leave()
         assert bridge.wait_for_end() == 0
         group.wait_for_share("new", lambda n: n == group.partitions, "the new member reads")
+        assert {one["side"] for one in group.status()} == {"new"}
         _judge(group)
 
 

@@ -24,7 +24,7 @@ class Side(Enum):
     """Where a partition is read."""
 
     OLD = "old"  # an old member owns it
-    NEW = "new"  # the bridge owns it, for the new members
+    NEW = "new"  # the bridge owns it for the new members, or a new member has it without a bridge
     NONE = "none"  # nobody owns it
 
 
@@ -80,7 +80,9 @@ def _side(
     one: PartitionLag, group: str, members: Mapping[TopicPartition, str], fault: str
 ) -> PartitionSide:
     kafka = one.in_kafka.offset if isinstance(one.in_kafka, OffsetAndMetadata) else one.in_kafka
-    if one.owner is None:
+    if one.owner is None and one.tp in members:  # the bridge has finished
+        side, member, offset = Side.NEW, members[one.tp], kafka
+    elif one.owner is None:
         side, member, offset = Side.NONE, None, one.committed
     elif one.owner.startswith(f"{group}_{CONSUMER_PREFIX}"):
         side, member, offset = Side.NEW, members.get(one.tp), kafka
