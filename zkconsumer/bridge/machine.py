@@ -5,7 +5,7 @@ to the partitions that the bridge lends (`ClientSettings.lends`). This module de
 partitions these are. After each event it brings the state closer to what should be:
 
 - A partition that a consumer of the bridge has claimed is lent when Kafka stores an offset that is
-  not below ZooKeeper's (`_seed`), and the brokers' group then rebalances (`_rejoin`).
+  not below ZooKeeper's (`_store`), and the brokers' group then rebalances (`_rejoin`).
 - A partition that the old side will get, or whose consumer's lease is about to end, is not assigned
   any more. When no new member owns it, its offset is read in Kafka; only then may the consumer
   commit this offset to ZooKeeper and release the partition (`_return`).
@@ -13,11 +13,12 @@ partitions these are. After each event it brings the state closer to what should
   have returned, and their offsets are in ZooKeeper (`change_consumers`). A JVM member reads the
   offset before it claims a partition, and gives up after four attempts.
 
-The coordinator does not say who owns a partition. The leader knows: the members that it has just
-assigned a partition to, and in cooperative mode the members that list the partition as owned when
-they join (`learn_members`). Eager members revoke everything before they join.
+The coordinator does not say who owns a partition. The leader knows two things: to whom it has just
+assigned each partition and, in cooperative mode, which partitions each member lists as owned when
+it joins (`learn_members`). Eager members revoke everything before they join.
 
-A restarted static leader is told its old member id as the leader's, so it believes that it follows.
+The coordinator tells a restarted static leader that the leader is its old member id. So the
+restarted leader believes that it follows.
 It joins again with its new member id, and then leads (`take_lead`).
 """
 
@@ -60,7 +61,7 @@ from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 Step = tuple[State, Commands]
 
 FOLLOWS = "another member leads the brokers' group"
-"""Why a bridge ends that was started after the new members, without the right to remove them."""
+"""Why a bridge ends if it was started after the new members and may not remove them."""
 
 
 def step(state: State, event: ev.Event) -> Step:
@@ -111,7 +112,7 @@ def next_deadline(state: State, now: float) -> float:
 
 
 def lease_end(state: State, consumer: int) -> float:
-    """Return when the new members must have been asked to revoke a consumer's partitions."""
+    """Return the time by which the new members must be asked to revoke a consumer's partitions."""
     return state.leases.get(consumer, -NEVER) - state.setup.lease_margin_s
 
 
@@ -309,7 +310,7 @@ def _committed(state: State, event: Event) -> State:
     """Record that a commit has ended.
 
     If ZooKeeper has refused it, the consumer commits again before it releases the partitions. A JVM
-    member that has read the offset before then redelivers messages.
+    member that has read the offset before this second commit redelivers messages.
     """
     assert isinstance(event, CommitEnded)
     held = {
@@ -412,7 +413,7 @@ def staged_partition(one: Held, *, is_leaving: bool) -> Held:
         is_back = one.stage is Stage.RETURNED
         return one if is_back else replace(one, stage=Stage.RETURNING, stored=Stored.NO)
     if one.stage in (Stage.RETURNING, Stage.RETURNED):
-        # It stays after all. Nobody else has read it meanwhile.
+        # The partition stays with the new side. No old member has owned it since.
         return replace(one, stage=Stage.SEEDING, is_read=False)
     if one.stage is Stage.SEEDING and one.is_read and needs_no_commit(one):
         return replace(one, stage=Stage.LENT, offset=one.offset if one.kafka is None else one.kafka)

@@ -141,9 +141,10 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             title="range, in Java's order",
             statement="Your member is in a group with silent members, which claim nothing. Claim "
             "exactly the partitions that the range assignor gives your threads, and deliver them.",
-            lesson="Nobody tells a member what it gets: all members compute the same assignment, "
-            "or two of them claim one partition. They sort thread ids, and not consumer ids, as "
-            "Java sorts strings: `Z` is before `a`, and `-10` before `-2`.",
+            lesson="Nobody tells a member what it gets. All members must compute the same "
+            "assignment; otherwise two of them claim one partition. They sort thread ids, not "
+            "consumer ids. The order is that of Java's strings: `Z` is before `a`, and `-10` "
+            "before `-2`.",
             partitions=12,
             length=60,
             identities=rules.IDENTITIES,
@@ -175,7 +176,7 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             statement="The connection breaks while replies are on the way. The session lives on, "
             "and ZooKeeper may have executed the requests.",
             lesson="A request without a reply has succeeded or failed. Only a read after the "
-            "reconnect tells, and it must compare the session, not only the name.",
+            "reconnect tells which. It must compare the session, not only the name.",
             programs=(1, 2),
             faults=((Do.CUT, 4),),
         ),
@@ -225,8 +226,8 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             title="the herd effect, with a budget of reads",
             statement="Eight members join one after the other. Each join wakes all of them. Read "
             "the list of members and the registrations at most 144 times altogether.",
-            lesson="If each member reads all registrations at each change, the reads grow with "
-            "the square of the group at every change. Registrations that are known need no read.",
+            lesson="If each member reads all registrations at each change, the reads for a change "
+            "grow with the square of the group. Registrations that are known need no read.",
             programs=(8, 8),
             partitions=16,
             messages=1,
@@ -250,8 +251,8 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             title="a topic deleted and created",
             statement="The topic is deleted, created again, and grows. While it is deleted, it has "
             "no partitions and no messages.",
-            lesson="A znode that a member has read can vanish. A watch by `get` on a missing "
-            "znode does not exist: `exists` waits for the creation.",
+            lesson="A znode that a member has read can vanish. `get` sets no watch on a "
+            "missing znode; `exists` does, and waits for the creation.",
             programs=(1, 2),
             faults=((Do.DELETE_TOPIC, 2), (Do.GROW, 2)),
             length=300,

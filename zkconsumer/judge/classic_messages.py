@@ -120,7 +120,7 @@ _TYPES: Final[Mapping[str, Message]] = {
         "A request to the coordinator. Requests are executed in their order.",
         {
             "id": MessageField(WHOLE, "any number; the response has the same"),
-            "api": MessageField({"enum": list(_APIS)}, "what the coordinator shall do"),
+            "api": MessageField({"enum": list(_APIS)}, "the kind of request"),
             "member": MessageField(TEXT, "the member id; empty before the first join"),
             "generation": MessageField(
                 WHOLE,

@@ -41,7 +41,7 @@ _WRITES: Final = OPS[:4]
 _READS: Final = ("get", "exists", "children")
 
 _OF_A_REQUEST: Final[Mapping[str, MessageField]] = {
-    "op": MessageField({"enum": list(OPS)}, "what ZooKeeper shall do"),
+    "op": MessageField({"enum": list(OPS)}, "the operation"),
     "path": MessageField(TEXT, "the znode; not for `multi`", optional=True),
     "data": MessageField(
         TEXT_OR_NULL, "the payload of `create` and `set`; default: empty", optional=True

@@ -240,17 +240,14 @@ def _limit_allocations(pid: int) -> None:
             resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
 
 
-_PAGE_BYTES = 4096 if sys.platform == "win32" else os.sysconf("SC_PAGE_SIZE")
-
-
 def _resident_bytes(pid: int) -> int:
     """Return the resident memory of a process in bytes; 0 if it has ended."""
-    file = Path(f"/proc/{pid}/statm")
-    try:
-        return int(file.read_text("ascii").split()[1]) * _PAGE_BYTES
-    except OSError:
-        if sys.platform == "linux":
+    if sys.platform == "linux":
+        try:
+            pages = Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]
+        except OSError:
             return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
     answer = subprocess.run(
         ["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
