@@ -3,7 +3,8 @@
 `swarm`: random schedules of 3 members and 6 partitions, on as many processes as there are cores
 (`--processes`), each from a separate seed; no schedule may break a promise. `exhaustive`: a
 breadth-first search of a small world, which visits each state once. `mutants`: planted faults, each
-of which must be caught within 2,000 schedules. `reached`: how many pairs of (phase, event), (phase,
+of which must be caught within 2,000 schedules. `bridge`: random schedules of groups that a
+bridge divides; none may break a promise. `reached`: how many pairs of (phase, event), (phase,
 outcome) and (phase, fault) 50,000 schedules reach, and which they never reach.
 
 For a long run: `scripts/bench_sim --case swarm --worlds any --schedules 200000 --first-seed 0
@@ -44,6 +45,7 @@ ZOOKEEPER, COORDINATED = "zookeeper", "coordinated"
 SCHEDULES_PER_MINUTE = 2_000.0
 CATCH_WITHIN = 2_000
 PART, EXHAUSTIVE_S = 10_000, 60.0  # number of states, and seconds that they take on one slow core
+BRIDGED = 300  # number of schedules of a group that a bridge divides
 REACHED_WITHIN = 50_000  # number of schedules that must reach every pair that can occur
 
 
@@ -69,6 +71,22 @@ def swarm(arguments: argparse.Namespace) -> list[Result]:
         at_least("swarm", "schedules_per_minute", per_minute, "1/min", SCHEDULES_PER_MINUTE),
         at_most("swarm", "violations", len(totals.violations), "", 0),
     ]
+
+
+def bridge(arguments: argparse.Namespace) -> list[Result]:
+    totals, seconds = _explored(arguments, arguments.schedules or BRIDGED, "bridged")
+    seeds = {"first": arguments.first_seed, "last": arguments.first_seed + totals.schedules - 1}
+    print(f"seeds {seeds['first']} to {seeds['last']}: {seconds:.0f} s")
+    if arguments.record:
+        _records.write(
+            "bridged",
+            seconds=seconds,
+            seeds=seeds,
+            counts=totals.counts(),
+            violations=totals.violations,
+            name=str(seeds["first"]),
+        )
+    return [at_most("bridge", "violations", len(totals.violations), "", 0)]
 
 
 def reached(arguments: argparse.Namespace) -> list[Result]:
@@ -220,7 +238,13 @@ def catch(index: int) -> tuple[int, str] | None:
     return (found[0], found[1].invariant) if found else None
 
 
-CASES = {"swarm": swarm, "exhaustive": exhaustive, "mutants": mutants, "reached": reached}
+CASES = {
+    "swarm": swarm,
+    "bridge": bridge,
+    "exhaustive": exhaustive,
+    "mutants": mutants,
+    "reached": reached,
+}
 
 
 def main() -> int:
@@ -231,7 +255,9 @@ def main() -> int:
     add_json(parser)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
-        "--schedules", type=int, help="number of schedules (default 3,000; case reached: 50,000)"
+        "--schedules",
+        type=int,
+        help="number of schedules (default 3,000; case bridge: 300; case reached: 50,000)",
     )
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--worlds", choices=sorted(WORLDS), default="3x6")

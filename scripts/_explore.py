@@ -27,6 +27,7 @@ from support.sim import coverage
 from support.sim.coverage import Coverage, Pair
 
 from zkconsumer.sim import random_search
+from zkconsumer.sim.bridged import search as bridged_search
 from zkconsumer.sim.kernel.search import Decisions, Result
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
@@ -98,7 +99,12 @@ def any_size(decide: Decisions, make: Callable[[Plan, Monitor], World]) -> Resul
     return run(decide, make=make)
 
 
-WORLDS = {"3x6": one_size, "any": any_size}
+def bridged(decide: Decisions, make: Callable[[Plan, Monitor], World]) -> Result:
+    """Run a group that a bridge divides; the seed determines the weather, too."""
+    return bridged_search.run(decide)
+
+
+WORLDS = {"3x6": one_size, "any": any_size, "bridged": bridged}
 
 
 def chunk(worlds: str, seeds: range, counted: bool) -> Totals:

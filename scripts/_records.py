@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import linear_regression
 from typing import Any
@@ -38,6 +39,7 @@ KINDS = (
     "moves",
     "bridge",
     "ladder",
+    "bridged",
 )
 ALL = "all tables"
 A_DAY_GB = 1000
@@ -152,8 +154,10 @@ def _broken(record: Record) -> str:
     return f"{len(texts)}: {'; '.join(sorted(set(texts)))}" if texts else "0"
 
 
-def _swarm() -> str:
-    found = records("swarm")
+def _swarm(kind: str = "swarm") -> str:
+    found = records(kind)
+    if not found:
+        return "No run is recorded."
     rows = [
         (
             one["date"],
@@ -532,6 +536,7 @@ def _provenance(record: Record) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "swarm": _swarm,
+    "bridged": partial(_swarm, "bridged"),
     "exhaustive": _exhaustive,
     "mutants": _mutants,
     "soak": _soak,

@@ -60,6 +60,13 @@ from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 Step = tuple[State, Commands]
 
+REMOVE_AGAIN_S = 10.0
+"""How long, in seconds, the bridge waits for a rebalance after it has removed the other members.
+
+Then it removes them again: the brokers may have refused the removal, or another broker may have
+become the coordinator before the removal was stored.
+"""
+
 FOLLOWS = "another member leads the brokers' group"
 """Why a bridge ends if it was started after the new members and may not remove them."""
 
@@ -102,7 +109,8 @@ def next_deadline(state: State, now: float) -> float:
     """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
     if is_over(state):
         return NEVER
-    due = [classic_member.next_deadline(state.classic, now), state.mirror_at, state.retry_at]
+    due = [classic_member.next_deadline(state.classic, now), state.mirror_at]
+    due += [state.retry_at, state.remove_at]
     due += [lease_end(state, one.consumer) for one in state.held.values()]
     due.append(state.wanted[1] + state.setup.calm_s)
     return min((at for at in due if at > now), default=NEVER)
@@ -151,7 +159,7 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     state = replace(state, classic=classic)
     if classic.generation != before.generation or classic.member != before.member:
         # Another generation: nobody knows what the new members own, unless the bridge leads it.
-        state = replace(state, given=None, occupied=None, removing=False)
+        state = replace(state, given=None, occupied=None, remove_at=0.0)
     if before.client.coordinator is None:
         state = greet_coordinator(state)
     if isinstance(event, ev.Answered) and isinstance(event.response, msg.Joined):
@@ -207,7 +215,7 @@ def learn_members(state: State, joined: msg.Joined, commands: Commands, now: flo
         members=frozenset(one.member for one in joined.members) - {joined.member},
         has_led=True,
         asked_lead=False,
-        removing=False,
+        remove_at=0.0,
     )
 
 
@@ -358,8 +366,7 @@ def _advance(state: State, now: float) -> Step:
     state = _forget_lost_requests(state)
     state = _want(state, now)
     state = _stages(state)
-    result: Step = take_lead(state)
-    result = then(result, lambda s: _give_up(s, now))
+    result: Step = take_lead(state, now)
     result = then(result, lambda s: _store(s, now))
     result = then(result, lambda s: _read(s, now))
     result = then(result, _return)
@@ -425,29 +432,21 @@ def needs_no_commit(one: Held) -> bool:
     return one.offset is None or (one.kafka is not None and one.kafka >= one.offset)
 
 
-def take_lead(state: State) -> Step:
-    """Lead the group: join again with the member id, or remove the other members."""
+def take_lead(state: State, now: float) -> Step:
+    """Lead the group: join again with the member id, or remove the other members.
+
+    The bridge leaves a group that another member leads, if it may not remove the others. As a
+    follower it would be assigned partitions that nobody reads.
+    """
     if state.phase is not Phase.STABLE or state.leads or state.classic.rejoin:
-        return state, ()
-    if state.removing:
         return state, ()
     if not state.asked_lead:
         return replace(state, asked_lead=True, classic=replace(state.classic, rejoin=True)), ()
-    if state.setup.takes_lead or state.has_led:
-        return replace(state, removing=True), (RemoveMembers(),)
-    return state, ()
-
-
-def _give_up(state: State, now: float) -> Step:
-    """Leave a group that another member leads, if the bridge may not remove the other members.
-
-    As a follower the bridge would be assigned partitions that nobody reads.
-    """
-    follows = state.phase is Phase.STABLE and not state.leads and not state.classic.rejoin
-    may_remove = state.setup.takes_lead or state.has_led
-    if not follows or may_remove or not state.asked_lead or state.leaving is not None:
+    if not (state.setup.takes_lead or state.has_led):
+        return (state, ()) if state.leaving is not None else _leave(state, now, FOLLOWS)
+    if now < state.remove_at:
         return state, ()
-    return _leave(state, now, FOLLOWS)
+    return replace(state, remove_at=now + REMOVE_AGAIN_S), (RemoveMembers(),)
 
 
 def _leave(state: State, now: float, reason: str) -> Step:

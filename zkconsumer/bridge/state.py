@@ -149,7 +149,7 @@ class State:
         owners: partition -> the new member to which the bridge has assigned it.
         has_led: whether the bridge has led the group.
         asked_lead: whether the bridge, as a follower, has joined again with its member id.
-        removing: whether the other members are being removed.
+        remove_at: when the bridge, as a follower, may remove the other members (again).
         reading: the number of the request that reads offsets; None: none is in flight.
         final: the partitions that no new member owned when `reading` was sent. Their offsets in
             the answer are the new side's last ones.
@@ -179,7 +179,7 @@ class State:
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     has_led: bool = False
     asked_lead: bool = False
-    removing: bool = False
+    remove_at: float = 0.0
     reading: int | None = None
     final: frozenset[TopicPartition] = frozenset()
     storing: int | None = None

@@ -13,7 +13,20 @@ from typing import Any
 from unittest.mock import patch
 
 from zkconsumer.bridge import machine
-from zkconsumer.bridge.state import Granted, Held, RunConsumers, Stage, State
+from zkconsumer.bridge.state import (
+    Granted,
+    GroupSeen,
+    Held,
+    RemoveMembers,
+    RunConsumers,
+    Stage,
+    State,
+    Withdrawn,
+)
+from zkconsumer.member import rebalance
+from zkconsumer.member.commands import Withdraw
+from zkconsumer.member.state import State as MemberState
+from zkconsumer.member.state import Step
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.bridged.search import Weather, run
@@ -112,8 +125,8 @@ def _assign_before_commit() -> list[Patch]:
 def _rejoin_without_the_member_id() -> list[Patch]:
     genuine = machine.take_lead
 
-    def take_lead(state: State) -> machine.Step:
-        after, commands = genuine(state)
+    def take_lead(state: State, now: float) -> machine.Step:
+        after, commands = genuine(state, now)
         if after.asked_lead and not state.asked_lead:
             classic = replace(after.classic, member=msg.UNKNOWN_MEMBER)
             return replace(after, classic=classic, asked_lead=False), commands
@@ -134,6 +147,69 @@ def _forgets_owned_partitions() -> list[Patch]:
         return replace(after, occupied=frozenset(after.owners)) if after is not state else after
 
     return [(machine, "learn_members", learn)]
+
+
+def _kafka_is_always_right() -> list[Patch]:
+    return [(machine, "needs_no_commit", lambda one: one.offset is None or one.kafka is not None)]
+
+
+def _lends_what_it_has_lost() -> list[Patch]:
+    def withdrawn(state: State, event: Any) -> State:
+        return state
+
+    return [(machine, "HANDLERS", {**machine.HANDLERS, Withdrawn: withdrawn})]
+
+
+def _stays_returned() -> list[Patch]:
+    genuine = machine.staged_partition
+
+    def staged(one: Held, *, is_leaving: bool) -> Held:
+        is_back = one.stage is Stage.RETURNED
+        return one if is_back else genuine(one, is_leaving=is_leaving)
+
+    return [(machine, "staged_partition", staged)]
+
+
+def _topics_do_not_grow() -> list[Patch]:
+    genuine = machine.HANDLERS[GroupSeen]
+
+    def seen(state: State, event: Any) -> State:
+        view = event.view
+        if state.view is not None:
+            view = replace(view, topics=state.view.topics)
+        return genuine(state, replace(event, view=view))
+
+    return [(machine, "HANDLERS", {**machine.HANDLERS, GroupSeen: seen})]
+
+
+def _follows() -> list[Patch]:
+    genuine = machine.take_lead
+
+    def take_lead(state: State, now: float) -> machine.Step:
+        after, commands = genuine(state, now)
+        return after, tuple(one for one in commands if not isinstance(one, RemoveMembers))
+
+    return [(machine, "take_lead", take_lead)]
+
+
+def _removes_once() -> list[Patch]:
+    return [(machine, "REMOVE_AGAIN_S", NEVER)]
+
+
+def _unknown_to_the_next_coordinator() -> list[Patch]:
+    return [(machine, "greet_coordinator", lambda state: state)]
+
+
+def _reconnect_cuts_off_the_wait() -> list[Patch]:
+    genuine = rebalance._abort_rebalance
+
+    def abort(state: MemberState) -> Step:
+        after, commands = genuine(state)
+        asked = state.revoking & after.serving
+        withdraw = (Withdraw(asked),) if asked else ()
+        return replace(after, serving=after.serving - asked), (*commands, *withdraw)
+
+    return [(rebalance, "_abort_rebalance", abort)]
 
 
 MUTANTS = (
@@ -162,7 +238,7 @@ MUTANTS = (
         Weather.STORM,
         "B2",
         _commit_without_comparing,
-        5,
+        31,
     ),
     BridgeMutant(
         "partitions are assigned before Kafka has the offset",
@@ -176,14 +252,50 @@ MUTANTS = (
         Weather.STORM,
         "B6",
         _rejoin_without_the_member_id,
-        1,
+        0,
     ),
-    BridgeMutant("a standby joins early", Weather.STORM, "B5", _standby_joins_early, 0),
+    BridgeMutant("a standby joins early", Weather.STORM, "B5", _standby_joins_early, 1),
     BridgeMutant(
         "what cooperative members own is ignored",
         Weather.CALM,
         "B4",
         _forgets_owned_partitions,
         1,
+    ),
+    BridgeMutant(
+        "Kafka's offset counts although it is lower", Weather.CALM, "B7", _kafka_is_always_right, 3
+    ),
+    BridgeMutant(
+        "a partition that its consumer has lost stays lent",
+        Weather.STORM,
+        "B6",
+        _lends_what_it_has_lost,
+        1,
+    ),
+    BridgeMutant(
+        "a partition that the bridge keeps after all is not lent again",
+        Weather.CALM,
+        "B6",
+        _stays_returned,
+        138,
+    ),
+    BridgeMutant("a new partition is not seen", Weather.CALM, "B6", _topics_do_not_grow, 0),
+    BridgeMutant("a bridge that follows goes on following", Weather.STORM, "B6", _follows, 0),
+    BridgeMutant(
+        "the other members are removed only once", Weather.STORM, "B6", _removes_once, 920
+    ),
+    BridgeMutant(
+        "the bridge does not join again at another coordinator",
+        Weather.STORM,
+        "B6",
+        _unknown_to_the_next_coordinator,
+        31,
+    ),
+    BridgeMutant(
+        "a reconnect cuts off the wait for new members",
+        Weather.CUT_OFF,
+        "B1",
+        _reconnect_cuts_off_the_wait,
+        459,
     ),
 )

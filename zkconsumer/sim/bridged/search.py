@@ -27,7 +27,7 @@ class Weather(Enum):
 
     CALM = "calm"  # members join and leave, the topic grows, the operator changes the goal
     CUT_OFF = "cut off"  # the same, and the bridge loses its connection to ZooKeeper
-    STORM = "storm"  # processes die, freeze and are removed; the coordinator moves
+    STORM = "storm"  # the same; processes die, freeze and are removed; servers go away and return
 
 
 ASSIGNORS = (("range",), ("cooperative-sticky",), ("roundrobin",), ("sticky",))
@@ -153,7 +153,9 @@ class _Course:
     def _possible(self) -> list[Event]:
         """Return the events that can happen now."""
         world = self._world
-        found = [*_of_old_members(world), *_of_new_members(world), ("topic grows", -1)]
+        found = [*_of_old_members(world), *_of_new_members(world)]
+        if not world.old.active_faults.no_quorum:
+            found.append(("topic grows", -1))
         found += [(f"goal {goal.value}", -1) for goal in (Goal.RUN, Goal.PAUSE)]
         if self._weather is Weather.CUT_OFF:
             found += _of_consumers(world)
@@ -239,9 +241,14 @@ def _faults(world: BridgedWorld) -> list[Event]:
     """Return the faults of processes, of the brokers and of an operator."""
     plan = world.plan
     found: list[Event] = [("coordinator moves", -1), ("broker restarts", world.new.leader or 0)]
+    if world.new.leader is not None:
+        found.append(("coordinator is away", -1))
+    no_quorum = world.old.active_faults.no_quorum
+    found.append(("quorum returns" if no_quorum else "quorum is lost", -1))
     for who in range(plan.old):
         if _acts(world, who):
             found.append(("old dies", who))
+            found.append(("old thaws" if world.old.links[who].frozen else "old freezes", who))
     for who, one in list(enumerate(world.new.members))[plan.bridges :]:
         if one.lives:
             found += [("new dies", who), ("new is removed", who)]
@@ -318,6 +325,8 @@ EVENTS_OF: dict[str, Callable[[BridgedWorld, int], None]] = {
     "old leaves": _on_old(Do.LEAVE),
     "old starts again": _on_old(Do.REVIVE),
     "old dies": _on_old(Do.KILL),
+    "old freezes": _on_old(Do.FREEZE),
+    "old thaws": _on_old(Do.THAW),
     "new joins": _on_new("join"),
     "new leaves": _on_new("leave"),
     "new starts again": _on_new("revive"),
@@ -334,6 +343,9 @@ EVENTS_OF: dict[str, Callable[[BridgedWorld, int], None]] = {
     "network returns to": _on_old(Do.END_BLACK_HOLE),
     "connection breaks of": _on_old(Do.CUT),
     "session ends of": _on_old(Do.EXPIRE),
+    "quorum is lost": lambda world, _: world.act(Action(Do.NO_QUORUM)),
+    "quorum returns": lambda world, _: world.act(Action(Do.QUORUM)),
+    "coordinator is away": _on_new("no_coordinator"),
     "coordinator moves": _coordinator_moves,
     "broker restarts": _broker_restarts,
     **{f"goal {one.value}": _goal(one) for one in (Goal.RUN, Goal.PAUSE)},

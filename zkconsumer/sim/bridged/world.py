@@ -554,6 +554,8 @@ class BridgedWorld:
         history = self.old.zookeeper.history
         if self._seen == len(history) or self.active is None:
             return
+        if self.old.active_faults.no_quorum:
+            return
         ids, topics = paths.ids(self.old.GROUP), paths.TOPICS
         changed = {one.path.rpartition("/")[0] for one in history[self._seen :]}
         is_first, self._seen = self._seen == 0, len(history)
@@ -592,7 +594,7 @@ class BridgedWorld:
                 one.post(CommitRequested(0, offsets, cast("Future[None]", CommitAnswer(one))))
             case bridge.RunConsumers(consumers):
                 self.running[number] = consumers
-            case bridge.RemoveMembers():
+            case bridge.RemoveMembers() if self.new.leader is not None:
                 for who in range(self.plan.bridges, len(self.new.members)):
                     if self.new.members[who].state.member:
                         self.new.remove(who)
