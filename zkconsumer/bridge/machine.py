@@ -159,11 +159,13 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     state = replace(state, classic=classic)
     if classic.generation != before.generation or classic.member != before.member:
         # Another generation: nobody knows what the new members own, unless the bridge leads it.
-        state = replace(state, given=None, occupied=None, remove_at=0.0)
+        state = replace(state, given=None, occupied=None, joined=None, remove_at=0.0)
     if before.client.coordinator is None:
         state = greet_coordinator(state)
     if isinstance(event, ev.Answered) and isinstance(event.response, msg.Joined):
         state = learn_members(state, event.response, commands, event.now)
+    if before.phase is Phase.COMPLETING and classic.phase is Phase.STABLE:
+        state = replace(state, occupied=state.joined)
     if classic.phase in OVER:
         state = replace(state, ended=f"the brokers refuse the bridge: {classic.error.name}")
     return state, _without_listener(commands)
@@ -187,8 +189,16 @@ def _without_listener(commands: Commands) -> Commands:
 
 
 def learn_members(state: State, joined: msg.Joined, commands: Commands, now: float) -> State:
-    """Record the members of the generation, if the bridge leads it."""
-    if joined.error is not Error.NONE or joined.leader != joined.member or not joined.members:
+    """Record the members of the generation, if the bridge leads it.
+
+    What they own counts only when the coordinator has stored the assignment: 1. A member is removed
+    from generation 4. 2. The bridge joins generation 5. 3. Another broker becomes the coordinator,
+    and reads generation 4 in its log. The removed member is a member again, and goes on reading.
+    """
+    if joined.error is not Error.NONE:
+        return state
+    state = replace(state, given=None, occupied=None, joined=None)
+    if joined.leader != joined.member or not joined.members:
         return state
     synced = [
         one.request
@@ -210,7 +220,7 @@ def learn_members(state: State, joined: msg.Joined, commands: Commands, now: flo
     return replace(
         state,
         given=None if is_restarted else lendable(state, now),
-        occupied=None if is_restarted else frozenset(owned).union(owners),
+        joined=None if is_restarted else frozenset(owned).union(owners),
         owners=owners,
         members=frozenset(one.member for one in joined.members) - {joined.member},
         has_led=True,

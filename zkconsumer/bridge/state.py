@@ -142,7 +142,8 @@ class State:
         plan: the assignment after `change`, or the present one if no change is due.
         wanted: the number of consumers that was wanted last, and since when.
         occupied: the partitions that new members may own or deliver; None: unknown, because the
-            bridge does not lead the group.
+            bridge does not lead the group, or its assignment is not stored yet.
+        joined: what `occupied` becomes when the coordinator has stored the bridge's assignment.
         given: the partitions among which the bridge's last assignment was computed; None: the
             bridge has computed none in this membership.
         members: the new members, by member id, in the last generation that the bridge led.
@@ -174,6 +175,7 @@ class State:
     plan: AssignmentPlan | None = None
     wanted: tuple[int, float] = (0, 0.0)
     occupied: frozenset[TopicPartition] | None = None
+    joined: frozenset[TopicPartition] | None = None
     given: frozenset[TopicPartition] | None = None
     members: frozenset[str] = frozenset()
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)

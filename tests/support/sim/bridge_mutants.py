@@ -144,7 +144,17 @@ def _forgets_owned_partitions() -> list[Patch]:
 
     def learn(state: State, *rest: Any) -> State:
         after = genuine(state, *rest)
-        return replace(after, occupied=frozenset(after.owners)) if after is not state else after
+        return after if after.joined is None else replace(after, joined=frozenset(after.owners))
+
+    return [(machine, "learn_members", learn)]
+
+
+def _counts_on_what_is_not_stored() -> list[Patch]:
+    genuine = machine.learn_members
+
+    def learn(state: State, *rest: Any) -> State:
+        after = genuine(state, *rest)
+        return after if after.joined is None else replace(after, occupied=after.joined)
 
     return [(machine, "learn_members", learn)]
 
@@ -214,7 +224,7 @@ def _reconnect_cuts_off_the_wait() -> list[Patch]:
 
 MUTANTS = (
     BridgeMutant(
-        "the lease ends before the revocation", Weather.CUT_OFF, "B1", _lease_before_revoke, 1
+        "the lease ends before the revocation", Weather.CUT_OFF, "B1", _lease_before_revoke, 27
     ),
     BridgeMutant(
         "a partition is released before it is revoked",
@@ -263,7 +273,7 @@ MUTANTS = (
         1,
     ),
     BridgeMutant(
-        "Kafka's offset counts although it is lower", Weather.CALM, "B7", _kafka_is_always_right, 3
+        "Kafka's offset counts although it is lower", Weather.CALM, "B7", _kafka_is_always_right, 10
     ),
     BridgeMutant(
         "a partition that its consumer has lost stays lent",
@@ -278,6 +288,13 @@ MUTANTS = (
         "B6",
         _stays_returned,
         138,
+    ),
+    BridgeMutant(
+        "an assignment counts before the coordinator has stored it",
+        Weather.STORM,
+        "B1",
+        _counts_on_what_is_not_stored,
+        740000148,
     ),
     BridgeMutant("a new partition is not seen", Weather.CALM, "B6", _topics_do_not_grow, 0),
     BridgeMutant("a bridge that follows goes on following", Weather.STORM, "B6", _follows, 0),

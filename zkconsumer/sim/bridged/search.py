@@ -167,10 +167,10 @@ class _Course:
     def end(self) -> None:
         """End all faults, and make sure that a bridge and a member live."""
         world = self._world
+        heal(world.old, lambda below: below - 1)
         # Who is about to leave does not count, and must not be told to go on.
         world.run(LEAVING_S, self._choose)
         world.order_all_to_continue()
-        heal(world.old, lambda below: below - 1)
         alive = [one for one in range(world.plan.bridges) if world.bridge_lives(one)]
         if not alive:
             world.standbys = []
