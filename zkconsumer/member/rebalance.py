@@ -181,7 +181,7 @@ def _refresh_at(state: State, now: float) -> float | None:
 
 def register(state: State) -> Step:
     """Create the id znode. The member delivers nothing until it has read back its owner znodes."""
-    state, commands = _abort_rebalance(state)
+    state, commands = abort_rebalance(state)
     idle_peers = replace(state.idle_peers, nudge_op=None)
     state = replace(
         state, registered=False, may_deliver=False, retry_at=None, known=None, idle_peers=idle_peers
@@ -192,13 +192,13 @@ def register(state: State) -> Step:
 
 def recover(state: State) -> Step:
     """Read back every owner znode that may be the member's, including unconfirmed claims."""
-    state, commands = _abort_rebalance(state)
+    state, commands = abort_rebalance(state)
     claims = {**state.unconfirmed_claims, **{tp: mine.thread for tp, mine in state.owned.items()}}
     state, op = start_op(enter(replace(state, retry_at=None, known=None), Phase.RECOVERING))
     return state, (*commands, Verify(op, claims))
 
 
-def _abort_rebalance(state: State) -> Step:
+def abort_rebalance(state: State) -> Step:
     """Abort a rebalance. The revoked partitions are released later, even if this member gets them
     again: their unfinished messages may be redelivered, which must not happen under the same
     fencing token.

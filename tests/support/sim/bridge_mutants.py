@@ -211,7 +211,7 @@ def _unknown_to_the_next_coordinator() -> list[Patch]:
 
 
 def _reconnect_cuts_off_the_wait() -> list[Patch]:
-    genuine = rebalance._abort_rebalance
+    genuine = rebalance.abort_rebalance
 
     def abort(state: MemberState) -> Step:
         after, commands = genuine(state)
@@ -219,7 +219,7 @@ def _reconnect_cuts_off_the_wait() -> list[Patch]:
         withdraw = (Withdraw(asked),) if asked else ()
         return replace(after, serving=after.serving - asked), (*commands, *withdraw)
 
-    return [(rebalance, "_abort_rebalance", abort)]
+    return [(rebalance, "abort_rebalance", abort)]
 
 
 MUTANTS = (
