@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from support.sim.bridge_mutants import MUTANTS, BridgeMutant
 
 from zkconsumer.bridge import machine
-from zkconsumer.bridge.state import Goal, GoalChanged
+from zkconsumer.bridge.state import Goal, GoalChanged, RemoveMembers, Settings, begin
+from zkconsumer.later.classic_member_state import Phase
+from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.sim.bridged.monitor import BridgeMonitor
 from zkconsumer.sim.bridged.search import Weather, run
 from zkconsumer.sim.bridged.world import BridgedWorld, Plan
@@ -92,6 +95,16 @@ def test_a_rollback_gives_everything_back() -> None:
         world.order("leave", who)
     world.run(30.0, _first)
     assert machine.is_over(world.bridge_state(0))
+
+
+def test_a_removal_without_a_rebalance_is_repeated() -> None:
+    """A bridge that still follows after ten seconds removes the other members again."""
+    state = begin(Settings(ClientSettings("g", "c", ("t",)), (), takes_lead=True))
+    follower = replace(state.classic, phase=Phase.STABLE, rejoin=False)
+    state, first = machine.take_lead(replace(state, classic=follower, asked_lead=True), 1.0)
+    assert first == (RemoveMembers(),)
+    assert machine.take_lead(state, 10.0) == (state, ())
+    assert machine.take_lead(state, 11.0)[1] == first
 
 
 @pytest.mark.parametrize("weather", list(Weather), ids=[one.name for one in Weather])

@@ -202,10 +202,6 @@ def _follows() -> list[Patch]:
     return [(machine, "take_lead", take_lead)]
 
 
-def _removes_once() -> list[Patch]:
-    return [(machine, "REMOVE_AGAIN_S", NEVER)]
-
-
 def _unknown_to_the_next_coordinator() -> list[Patch]:
     return [(machine, "greet_coordinator", lambda state: state)]
 
@@ -298,9 +294,6 @@ MUTANTS = (
     ),
     BridgeMutant("a new partition is not seen", Weather.CALM, "B6", _topics_do_not_grow, 0),
     BridgeMutant("a bridge that follows goes on following", Weather.STORM, "B6", _follows, 0),
-    BridgeMutant(
-        "the other members are removed only once", Weather.STORM, "B6", _removes_once, 920
-    ),
     BridgeMutant(
         "the bridge does not join again at another coordinator",
         Weather.STORM,
