@@ -111,7 +111,8 @@ def raw(address: str) -> Iterator[Raw]:
 
 def text(value: str) -> bytes:
     """Encode a text."""
-    return struct.pack(">i", len(value)) + value.encode()
+    data = value.encode()
+    return struct.pack(">i", len(data)) + data
 
 
 def strings(*texts: str) -> bytes:
