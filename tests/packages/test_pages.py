@@ -20,7 +20,10 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import free_port
 
-LOGS = ROOT / "tests" / "golden" / "history" / "incident.tar.gz"
+GOLDEN = ROOT / "tests" / "golden"
+LOGS = GOLDEN / "history" / "incident.tar.gz"
+SERVER_LOGS = GOLDEN / "server_logs" / "3.9.6-info.tar.gz"
+OFFSETS = GOLDEN / "offsets" / "3.9.1.tar.gz"
 # A block of commands or a program, an installation that the text names, or indented commands.
 STEP = re.compile(
     r"^```(sh|console|python)\n(.*?)^```$|`(pip install [^`\n]+)`"
@@ -38,6 +41,7 @@ ELSEWHERE = {
     r"^pytest|zkconsumer pytest": "tests/packages/test_testing.py",
     r"spark-submit|pip wheel|mv |hdfs\]": "tests/spark: they need a cluster",
     r"kerberos|KRB5|apt-get": "tests/security/test_kerberos.py",
+    r"--connections": "tests/cli/test_history.py: it needs a recording of the servers",
     r"FILE|\[--": "tests/cli: the page describes the file or the syntax",
 }
 # These commands run until they are interrupted.
@@ -121,14 +125,18 @@ class Reader:
         else:
             self._work.mkdir()
         shutil.copy(LOGS, self._work)
-        with tarfile.open(LOGS) as archive:
-            archive.extractall(directory / "logs", filter="data")
-        self._logs = directory / "logs"
+        for name in ("broker1.tar.gz", "broker2.tar.gz"):
+            shutil.copy(OFFSETS, self._work / name)
+        self._paths = {
+            "/var/lib/zookeeper": _extracted(LOGS, directory / "logs"),
+            "/var/log/zookeeper": _extracted(SERVER_LOGS, self._work),
+            "/var/lib/kafka": _extracted(OFFSETS, directory / "kafka"),
+        }
         properties = (
             f"group.id=billing\nzookeeper.connect={self._zookeeper}\n"
             "auto.offset.reset=smallest\nconsumer.timeout.ms=2000\n"
         )
-        for name in ("consumer.properties", "prod.properties"):
+        for name in ("consumer.properties", "prod.properties", "client.properties"):
             (self._work / name).write_text(properties)
         self._ports = {port: str(free_port()) for port in ("2181", "9092", "9308")}
         homes = {f"XDG_{one}_HOME": str(directory / one) for one in ("DATA", "CONFIG", "STATE")}
@@ -166,7 +174,8 @@ class Reader:
     def _real(self, text: str) -> str:
         """Return a text of a page with the servers and the paths of this test."""
         text = re.sub(r"zk[12]:2181/kafka", "\0", text)  # No page contains this character.
-        text = text.replace("/var/lib/zookeeper", str(self._logs))
+        for named, real in self._paths.items():
+            text = text.replace(named, str(real))
         text = text.replace("~/.local/share", self._environ["XDG_DATA_HOME"])
         text = re.sub("2181|9092|9308", lambda port: self._ports[port.group()], text)
         text = text.replace("0.0.0.0", "127.0.0.1")
@@ -183,6 +192,12 @@ class Reader:
             timeout=LIMIT_S,
             check=False,
         )
+
+
+def _extracted(archive: Path, directory: Path) -> Path:
+    with tarfile.open(archive) as opened:
+        opened.extractall(directory, filter="data")
+    return directory
 
 
 @pytest.fixture

@@ -163,15 +163,8 @@ def test_flume(group: Group, tools: Tools, start: Start, tmp_path: Path) -> None
     (tmp_path / "agent.conf").write_text(text)
     agent = start(*flume(tmp_path))
 
-    def lag() -> int | None:
-        return (
-            sum(one["lag"] or 0 for one in rows)
-            if (rows := tools.rows("lag", group.name))
-            else None
-        )
-
     eventually(lambda: tools.run("groups", "show", group.name).exit_code == 0)
-    eventually(lambda: lag() == 0)
+    eventually(lambda: [one["lag"] for one in tools.rows("lag", group.name)] == [0] * PARTITIONS)
     (found,) = tools.rows("inventory", group.name)
     assert (found["state"], found["program"], found["verdict"]) == (
         "live",

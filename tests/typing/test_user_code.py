@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
 
 
 def test_pyright_in_strict_mode(tmp_path: Path) -> None:
     """basedpyright, which is pyright in a wheel, accepts the code in pyright's strict mode."""
     settings = {
-        "include": [str(ROOT / "tests/typing/user_code.py"), str(ROOT / "docs/examples")],
-        "extraPaths": [str(ROOT), str(ROOT / "docs/examples")],
+        "include": [str(ROOT / "tests/typing/user_code.py"), str(EXAMPLES)],
+        "extraPaths": [str(ROOT), str(EXAMPLES), str(EXAMPLES / "judge")],
         "typeCheckingMode": "strict",
         "pythonVersion": "3.11",
     }

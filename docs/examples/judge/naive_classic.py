@@ -10,6 +10,10 @@ from zkconsumer.judge.kit import run
 Message = dict[str, Any]
 
 
+def ignore(*_: Message) -> None:
+    """Do nothing: the member needs no handler for this message."""
+
+
 class Naive:
     """One member: it joins once, and sends heartbeats and commits from then on."""
 
@@ -77,9 +81,9 @@ class Naive:
     def answer(self, message: Message) -> list[Message]:
         self.out = []
         if message["type"] == "response":
-            getattr(self, self.apis[message["id"]], lambda _: None)(message)
+            getattr(self, self.apis[message["id"]], ignore)(message)
         else:
-            getattr(self, message["type"], lambda _: None)(message)
+            getattr(self, message["type"], ignore)(message)
         done: Message = {"type": "done", "closed": message["type"] == "close"}
         if message["type"] in ("reset", "tick"):  # a `tick_s` replaces an earlier one
             done["tick_s"] = 3.0

@@ -14,6 +14,10 @@ FENCED = ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION")
 TICK_S = 1.0
 
 
+def ignore(*_: Message) -> None:
+    """Do nothing: the member needs no handler for this message."""
+
+
 class Solution:
     """One member. `asked` has the request for each number without a response."""
 
@@ -177,11 +181,11 @@ class Solution:
             self.lost()
             self.join()
         else:
-            getattr(self, asked["api"], lambda *_: None)(asked, message)
+            getattr(self, asked["api"], ignore)(asked, message)
 
     def answer(self, message: Message) -> list[Message]:
         self.out = []
-        getattr(self, message["type"], lambda _: None)(message)
+        getattr(self, message["type"], ignore)(message)
         done: Message = {"type": "done", "closed": message["type"] == "close"}
         if message["type"] in ("reset", "tick"):  # a `tick_s` replaces an earlier one
             done["tick_s"] = TICK_S
