@@ -68,6 +68,16 @@ def test_other_files_are_left_out(tmp_path: Path) -> None:
     assert [log.base for log in one.logs] == ["log.1"]
 
 
+def test_a_directory_that_vanishes_during_the_search(tmp_path: Path) -> None:
+    """A directory that a running server deletes during the search is left out."""
+    folder = server(tmp_path, {1: [entry(1)]}) / "version-2"
+    (folder / "deleted").mkdir()
+    found = inputs.sources_at(str(folder), lambda name: name == "log.1", ("", ""))
+    first = next(found)
+    (folder / "deleted").rmdir()
+    assert [first.base, *found] == ["log.1"]
+
+
 TAR_MODES = {
     "tar": "w",
     **dict.fromkeys(("tar.gz", "tgz", "taz", "TGZ"), "w:gz"),

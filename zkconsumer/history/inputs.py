@@ -207,7 +207,12 @@ def _missing(where: str) -> BadFileError:
 
 
 def _raise(error: OSError) -> None:
-    raise unreadable(str(error.filename), error)
+    """Raise the error, unless the server has deleted a directory during the search.
+
+    A running broker deletes the directories of a deleted topic.
+    """
+    if not isinstance(error, FileNotFoundError):
+        raise unreadable(str(error.filename), error)
 
 
 def _at_url(url: str, wanted: Wanted) -> Iterator[LogSource]:
