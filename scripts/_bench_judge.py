@@ -60,7 +60,7 @@ def _solution(challenge: Challenge) -> Any:  # Any: a class of an example
 
 def ladder(arguments: argparse.Namespace) -> list[Result]:
     first, last = arguments.first_seed, arguments.first_seed + arguments.schedules - 1
-    tallies = {one.name: Tally() for one in _chosen(arguments.challenge)}
+    tallies = {one.name: SolutionCount() for one in _chosen(arguments.challenge)}
     started = time.monotonic()
     for begin in range(first, last + 1, PIECE):
         for name, tally in tallies.items():
@@ -89,7 +89,7 @@ def ladder(arguments: argparse.Namespace) -> list[Result]:
 
 
 @dataclass
-class Tally:
+class SolutionCount:
     """What the schedules of one challenge have shown, and their seconds of a processor."""
 
     schedules: int = 0
@@ -97,7 +97,7 @@ class Tally:
     violations: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _add(tally: Tally, challenge: Challenge, seeds: range) -> None:
+def _add(tally: SolutionCount, challenge: Challenge, seeds: range) -> None:
     """Run the schedules of these seeds with the solution."""
     kind, vocabulary = _solution(challenge), ladder_of(challenge).vocabulary
     started = time.process_time()

@@ -42,7 +42,7 @@ LEADER, LOGS = "leader", "logs"
 """The lines of ZooKeeper's leader, and of the brokers that store the topic."""
 
 
-class Message(NamedTuple):
+class CausalMessage(NamedTuple):
     """A message in transit: its destination, and the number of the event that sent it.
 
     `item` is the entry of the world's queue. The record holds it, so its `id` stays unique.
@@ -56,13 +56,13 @@ class Message(NamedTuple):
 
 
 @dataclass
-class Event:
+class CausalEvent:
     """What one line does in one step."""
 
     number: int
     line: str
     text: str
-    received: list[Message] = field(default_factory=list)
+    received: list[CausalMessage] = field(default_factory=list)
     rules: list[str] = field(default_factory=list)
 
     def follows(self, rule: str) -> None:
@@ -86,9 +86,9 @@ class Steps:
     """
 
     count: int = 0
-    events: list[Event] = field(default_factory=list)
-    lost: list[Message] = field(default_factory=list)
-    now: dict[str, Event] = field(default_factory=dict)
+    events: list[CausalEvent] = field(default_factory=list)
+    lost: list[CausalMessage] = field(default_factory=list)
+    now: dict[str, CausalEvent] = field(default_factory=dict)
 
 
 class Causality:
@@ -99,7 +99,7 @@ class Causality:
     """
 
     def __init__(self) -> None:
-        self.in_transit: dict[Hashable, Message] = {}
+        self.in_transit: dict[Hashable, CausalMessage] = {}
         self._steps = Steps()
 
     def copy(self) -> Causality:
@@ -125,13 +125,13 @@ class Causality:
         steps = self._steps
         steps.count, steps.events, steps.lost, steps.now = 0, [], [], {}
 
-    def event(self, line: str, text: str) -> Event:
+    def event(self, line: str, text: str) -> CausalEvent:
         """Return the event of a line in this step; the first call creates it with this text."""
         return self._steps.now.get(line) or self.next_event(line, text)
 
-    def next_event(self, line: str, text: str) -> Event:
+    def next_event(self, line: str, text: str) -> CausalEvent:
         """Return another event of a line in this step."""
-        event = self._steps.now[line] = Event(self._steps.count, line, text)
+        event = self._steps.now[line] = CausalEvent(self._steps.count, line, text)
         self._steps.count += 1
         self._steps.events.append(event)
         return event
@@ -148,11 +148,11 @@ class Causality:
         """End the step: the next one has events of its own."""
         self._steps.now = {}
 
-    def pass_on(self, kind: str, sender: Event, receiver: Event, text: str) -> None:
+    def pass_on(self, kind: str, sender: CausalEvent, receiver: CausalEvent, text: str) -> None:
         """Record a message that is sent and received in the same step."""
-        receiver.received.append(Message(kind, receiver.line, sender.number, text))
+        receiver.received.append(CausalMessage(kind, receiver.line, sender.number, text))
 
-    def fetch(self, line: str, message: Delivered) -> Event:
+    def fetch(self, line: str, message: Delivered) -> CausalEvent:
         """Return the event of a member that has read a log in this step; each log is named once."""
         log = self.event(LOGS, "messages are read")
         member = self.event(line, "delivers")
@@ -160,10 +160,10 @@ class Causality:
             member = self.next_event(line, "delivers")
         if not any(one.kind == FETCH and one.item == message.tp for one in member.received):
             text = f"{message.tp} from offset {message.offset}"
-            member.received.append(Message(FETCH, line, log.number, text, message.tp))
+            member.received.append(CausalMessage(FETCH, line, log.number, text, message.tp))
         return member
 
-    def receive(self, event: Event, key: Hashable) -> None:
+    def receive(self, event: CausalEvent, key: Hashable) -> None:
         """Record that an event has received a message, if the message is known."""
         found = self.in_transit.pop(key, None)
         if found is not None:

@@ -13,9 +13,9 @@ from zkconsumer.lab.causality import (
     COMMIT,
     REPLY,
     REQUEST,
+    CausalEvent,
     Causality,
-    Event,
-    Message,
+    CausalMessage,
     rule_of,
 )
 from zkconsumer.lab.worlds import COORDINATE, KILL_BROKER, REVIVE_BROKER, LabMove
@@ -110,7 +110,7 @@ class CoordinatedCauses(Watcher):
 
     # ---- the queue -------------------------------------------------------------------------------
 
-    def _at_member(self, world: World, who: int, text: str) -> Event:
+    def _at_member(self, world: World, who: int, text: str) -> CausalEvent:
         return self.record.event(world.members[who].name, text)
 
     def _look(self, world: World) -> None:
@@ -131,14 +131,16 @@ class CoordinatedCauses(Watcher):
                 record.in_transit[key] = self._sent(world, sender, message)
         record.end_step()
 
-    def _sent(self, world: World, sender: Sender, message: msg.Request | msg.Response) -> Message:
+    def _sent(
+        self, world: World, sender: Sender, message: msg.Request | msg.Response
+    ) -> CausalMessage:
         text, name = message_text(message), world.members[sender.who].name
         if isinstance(message, msg.Response):
             done = self.record.event(_broker(sender.broker), text)
-            return Message(REPLY, name, done.number, text, message)
+            return CausalMessage(REPLY, name, done.number, text, message)
         done = self.record.event(name, text)
         kind = COMMIT if isinstance(message, msg.OffsetCommit) else REQUEST
-        return Message(kind, _broker(sender.broker), done.number, text, message)
+        return CausalMessage(kind, _broker(sender.broker), done.number, text, message)
 
 
 Entry = tuple[Hashable, tuple[Sender, msg.Request | msg.Response]]

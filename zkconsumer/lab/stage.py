@@ -42,7 +42,7 @@ def copied(one: Any) -> Any:  # Any: a camera or a stage; the result has the cla
     return twin
 
 
-class Tally:
+class DeliveryCount:
     """Counts the messages that users got.
 
     Attributes:
@@ -69,7 +69,7 @@ class Camera(ABC, Generic[W]):
 
     def __init__(self, causes: Causes[W]) -> None:
         self.causes = causes
-        self.tally = Tally()
+        self.tally = DeliveryCount()
         self.changed_owner = 0
         self.unowned_s = 0.0
         self._now = 0.0

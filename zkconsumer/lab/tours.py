@@ -97,7 +97,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Challenge:
+class PreparedSearch:
     """What a tour's last step asks the learner to break: a prepared search for a counterexample.
 
     Attributes:
@@ -126,7 +126,7 @@ class Tour:
 
     title: str
     steps: tuple[Step, ...]
-    breaks: Challenge
+    breaks: PreparedSearch
     scenario: str = ""
     world: Mapping[str, Json] = field(default_factory=dict)
     script: Callable[[AnyStage], None] | None = None
@@ -282,7 +282,7 @@ TOURS: dict[str, Tour] = {
         ),
         scenario="a-consumer-joins",
         lesson=1,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "release without commit",
             "g_1 has started at the offsets that g_0 committed before the release. Let the "
             "members release without this commit.",
@@ -325,7 +325,7 @@ TOURS: dict[str, Tour] = {
         world={"members": 3, "spare": 1, "partitions": 7, "topics": ["u"], "flow": 0},
         script=_fourth,
         lesson=2,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "orders differ",
             "All members compute the same assignment, because they sort the threads in the same "
             "order. Let each member sort in another order.",
@@ -375,7 +375,7 @@ TOURS: dict[str, Tour] = {
         },
         script=_fourth,
         lesson=3,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "orders differ",
             "Each member must compute the hash codes as Java does. Let each member sort the "
             "threads in another order.",
@@ -417,7 +417,7 @@ TOURS: dict[str, Tour] = {
         script=_herd,
         table="herd-effect",
         lesson=4,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "trigger lost",
             "Each change of the group wakes all members, even those that rebalance already. Let "
             "them ignore a change that they learn of during a rebalance.",
@@ -479,7 +479,7 @@ TOURS: dict[str, Tour] = {
         script=_split_brain,
         table="split-brain",
         lesson=5,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "JVM rules",
             "The leader has ended the session of members that still deliver. Let the search "
             "find the shortest run in which two JVM members deliver one partition.",
@@ -524,7 +524,7 @@ TOURS: dict[str, Tour] = {
         ),
         scenario="a-zombie-wakes",
         lesson=6,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "no lease",
             "The lease has stopped the zombie. Let the members deliver without a lease.",
         ),
@@ -566,7 +566,7 @@ TOURS: dict[str, Tour] = {
         world={"protocol": "classic-eager", "members": 2, "spare": 0, "partitions": 4},
         script=_new_coordinator,
         lesson=7,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "unconditional commit",
             "The coordinator refuses the commit of a removed member. ZooKeeper does not: a "
             "member's compare-and-set must. Let the members of a ZooKeeper group commit without "
@@ -618,7 +618,7 @@ TOURS: dict[str, Tour] = {
         world={"protocol": "classic-eager", "members": 1, "spare": 1, "partitions": 4},
         script=_second,
         lesson=8,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "orders differ",
             "One leader computes the assignment, so the members cannot disagree. In a ZooKeeper "
             "group, each member computes the assignment. Let each of them sort in another "
@@ -668,7 +668,7 @@ TOURS: dict[str, Tour] = {
         world={"protocol": "classic-cooperative", "members": 2, "spare": 1, "partitions": 6},
         script=_third,
         lesson=9,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "release before stop",
             "A cooperative member stops a partition before it gives the partition up. Let the "
             "members of a ZooKeeper group release first, and stop later.",
@@ -718,7 +718,7 @@ TOURS: dict[str, Tour] = {
         world={"protocol": "consumer", "members": 2, "spare": 1, "partitions": 6},
         script=_third,
         lesson=10,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "no re-read after a reconnect",
             "The coordinator of KIP-848 tells each member its target at every heartbeat. In a "
             "ZooKeeper group, a member reads the group itself. Let it forget that after a "
@@ -750,7 +750,7 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="a-consumer-leaves",
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "commit of unfinished messages",
             "The leaving member has committed only messages that its user has finished. Let the "
             "automatic commit cover the unfinished message, too.",
@@ -793,7 +793,7 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="a-consumer-dies",
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "lost reply is a conflict",
             "The owner znodes of the dead member ended with its session. A member whose "
             "connection breaks must recognise its own znodes. Let it take them for another "
@@ -830,7 +830,7 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="a-consumer-freezes",
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "state, not session",
             "The frozen member has lost its session, and knows this from the new session's "
             "number. Let the members handle the end of a session as a mere reconnect.",
@@ -878,7 +878,7 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="an-assigned-partition-still-has-an-owner",
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "no roll-back",
             "The loser of the race has rolled its claims back. Let eager members keep the "
             "partitions of a failed attempt.",
@@ -934,7 +934,7 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="a-jvm-peer-has-given-up",
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "JVM rules",
             "A JVM member gives up after four attempts, and it has no lease. Let the search "
             "find the shortest run in which two JVM members deliver one partition.",
@@ -972,7 +972,7 @@ TOURS: dict[str, Tour] = {
             ),
         ),
         scenario="quorum-is-lost",
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "no lease",
             "Without a quorum, no leader confirms the sessions, so the members stop. Let the "
             "members deliver without a lease.",
@@ -1110,7 +1110,7 @@ TOURS: dict[str, Tour] = {
             "flow": 0,
         },
         script=_bridge,
-        breaks=Challenge(
+        breaks=PreparedSearch(
             "unconditional commit",
             "The bridge's consumer writes offsets by compare-and-set, so that no offset in "
             "ZooKeeper moves back. Let the members of a ZooKeeper group commit without it.",

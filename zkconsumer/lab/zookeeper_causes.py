@@ -23,9 +23,9 @@ from zkconsumer.lab.causality import (
     REPLY,
     REQUEST,
     WATCH,
+    CausalEvent,
     Causality,
-    Event,
-    Message,
+    CausalMessage,
     rule_of,
     rule_of_generator,
 )
@@ -140,7 +140,7 @@ class ZooKeeperCauses(Watcher):
             done = self._ask_leader(world, done, number, request)
         if is_answered and not world.links[who].dead:
             count = self._replies[who, ticket] = self._replies.get((who, ticket), 0) + 1
-            message = Message(REPLY, world.members[who].name, done.number, code)
+            message = CausalMessage(REPLY, world.members[who].name, done.number, code)
             self.record.in_transit[who, ticket, count] = message
 
     def notified(self, world: World, who: int, fired: WatchFired) -> None:
@@ -148,7 +148,9 @@ class ZooKeeperCauses(Watcher):
             return
         done = self._at_server(world, world.links[who].replica, "applies a transaction")
         self._notified.add(who)
-        message = Message(WATCH, world.members[who].name, done.number, item_text(fired), fired)
+        message = CausalMessage(
+            WATCH, world.members[who].name, done.number, item_text(fired), fired
+        )
         self.record.in_transit[who, id(fired)] = message
 
     def delivered(self, world: World, message: Delivered) -> None:
@@ -173,10 +175,10 @@ class ZooKeeperCauses(Watcher):
 
     # ---- lines -----------------------------------------------------------------------------------
 
-    def _at_member(self, world: World, who: int, text: str) -> Event:
+    def _at_member(self, world: World, who: int, text: str) -> CausalEvent:
         return self.record.event(world.members[who].name, text)
 
-    def _at_server(self, world: World, number: int, text: str) -> Event:
+    def _at_server(self, world: World, number: int, text: str) -> CausalEvent:
         """Return the server's event, which knows all transactions that the server has applied."""
         self._lead(world)
         told, zxid = self._told(number), world.zookeeper.applied(number)
@@ -186,12 +188,14 @@ class ZooKeeperCauses(Watcher):
         if last != told:
             if done.number < last:
                 done = self.record.next_event(_server(number), text)
-            done.received.append(Message(ENSEMBLE, done.line, last, f"zxid {zxid}"))
+            done.received.append(CausalMessage(ENSEMBLE, done.line, last, f"zxid {zxid}"))
         return done
 
     # ---- ZooKeeper -------------------------------------------------------------------------------
 
-    def _ask_leader(self, world: World, done: Event, number: int, request: rq.Request) -> Event:
+    def _ask_leader(
+        self, world: World, done: CausalEvent, number: int, request: rq.Request
+    ) -> CausalEvent:
         """Record that a server passes a write or a sync to the leader, and applies the result."""
         text = request_text(request)
         leader = self.record.next_event(LEADER, text)
@@ -210,7 +214,7 @@ class ZooKeeperCauses(Watcher):
             text = "ends a session" if is_end else f"another client writes {short(news[0].path)}"
             self._commit(world, self.record.next_event(LEADER, text))
 
-    def _commit(self, world: World, leader: Event) -> None:
+    def _commit(self, world: World, leader: CausalEvent) -> None:
         self._seen = len(world.zookeeper.history)
         if world.zookeeper.last_zxid > self._commits[-1]:
             self._commits.append(world.zookeeper.last_zxid)
@@ -230,7 +234,7 @@ class ZooKeeperCauses(Watcher):
         self.record.pass_on(REQUEST, asks, server, "connect")
         answers = [one for one in member.inbox if isinstance(one, SessionChanged) and one.session]
         if answers:
-            message = Message(REPLY, member.name, server.number, "connected", answers[-1])
+            message = CausalMessage(REPLY, member.name, server.number, "connected", answers[-1])
             self.record.in_transit[who, id(answers[-1])] = message
         else:
             after = self.record.next_event(member.name, "is connected")
@@ -266,7 +270,7 @@ class ZooKeeperCauses(Watcher):
                     done.follows(rule)
                 line = _server(world.links[who].replica)
                 kind = COMMIT if is_commit(request) else REQUEST
-                message = Message(kind, line, done.number, request_text(request), item)
+                message = CausalMessage(kind, line, done.number, request_text(request), item)
                 record.in_transit[who, id(item)] = message
         self._wires[who] = tuple(member.wire)
 
