@@ -276,8 +276,11 @@ class Run:
         self.settle()
 
     def freeze(self, who: int) -> None:
-        """Freeze a member until the others have committed every message. It has delivered messages
-        that it has not committed, unless it commits each one at once."""
+        """Freeze a member until the others have committed every message.
+
+        When it freezes, the member has delivered messages that it has not committed, unless it
+        commits each one at once.
+        """
         member = self._members[who]
         self._is_harmed = True
         for _ in range(FREEZE_TRIES):
