@@ -171,11 +171,7 @@ def bridge(seconds: float, seed: int, given: argparse.Namespace) -> int:
     """Run a group that a bridge divides, and print the verdict; return the exit code."""
     started = time.monotonic()
     verdict, done = _soak_bridge.run(seconds, seed, release=given.bridge, assignor=given.assignor)
-    wrong = [
-        *(f"lost: {tp} {offsets}" for tp, offsets in verdict.lost.items()),
-        *(f"redelivered: {first}, then {again}" for first, again in verdict.unexplained),
-        *verdict.moved_back,
-    ]
+    wrong = verdict.violations
     if given.record:
         _records.write(
             "bridge",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,13 +17,22 @@ HAND_OVERS = 4
 
 
 def run(seconds: float, seed: int, *, release: str, assignor: str) -> tuple[Verdict, BridgedRun]:
-    """Run the group, print each act, and return what happened to its messages and offsets."""
+    """Run the group, print each act, and return what happened to its messages and offsets.
+
+    The logs of all members, bridges and servers are kept if the run fails or breaks a promise.
+    """
+    place = Path(tempfile.mkdtemp(prefix="zkconsumer-soak-"))
+    _say(f"the logs are in {place}; they are removed if no promise is broken")
     with ExitStack() as stack:
-        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="zkconsumer-soak-"))
-        sandbox = stack.enter_context(Sandbox(release=release))
-        group = BridgedGroup(sandbox, Path(place), stack)
-        done = BridgedRun(
-            group, assignor=assignor, seed=seed, say=lambda line: print(line, flush=True)
-        )
+        sandbox = stack.enter_context(Sandbox(place / "servers", release=release))
+        group = BridgedGroup(sandbox, place, stack)
+        done = BridgedRun(group, assignor=assignor, seed=seed, say=_say)
         done.run(seconds, HAND_OVERS)
-        return group.finish(), done
+        verdict = group.finish()
+    if not verdict.violations:
+        shutil.rmtree(place)
+    return verdict, done
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -213,7 +214,7 @@ def _stop(process: object, stopped: threading.Event) -> None:
 
 
 class _Shown:
-    """Prints a line whenever the division of the partitions has changed."""
+    """Prints a line with the time whenever the division of the partitions has changed."""
 
     def __init__(self, group: str) -> None:
         self._group, self._last = group, ""
@@ -232,7 +233,7 @@ class _Shown:
         )
         if text != self._last:
             self._last = text
-            say(f"{self._group}: {text}")
+            say(f"{datetime.now():%H:%M:%S} {self._group}: {text}")
 
 
 @app.command("status")

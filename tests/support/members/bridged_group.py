@@ -15,7 +15,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,12 @@ class Bridge:
         self.gone_at = min(self.gone_at, boottime())
         return code
 
+    def wait_until(self, moment: float) -> None:
+        """Wait until a time of `boottime`; fail if the process ends earlier."""
+        with suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(max(0.0, moment - boottime()))
+            raise AssertionError(f"{self.name} has ended with {code}: {self.text()}")
+
     def kill(self) -> None:
         """Kill the process: it revokes nothing, and its sessions expire later."""
         self.process.kill()
@@ -122,6 +128,15 @@ class Verdict:
     explained: Mapping[str, int]
     unexplained: list[tuple[Delivery, Delivery]]
     moved_back: list[str]
+
+    @property
+    def violations(self) -> list[str]:
+        """The broken promises, each as a line."""
+        return [
+            *(f"lost: {tp} {offsets}" for tp, offsets in self.lost.items()),
+            *(f"redelivered: {first}, then {again}" for first, again in self.unexplained),
+            *self.moved_back,
+        ]
 
     def __str__(self) -> str:
         lost = sum(map(len, self.lost.values()))
@@ -259,6 +274,8 @@ class BridgedGroup:
             request["jars"] = [str(jar) for jar in jars.resolve("kafka-3.9.1")]
             request["libjvm"] = str(libjvm(jars.find_java().executable))
             request["log4j"] = str(log4j)
+        else:
+            settings["debug"] = "cgrp"  # its log then says what Java's says
         script = Path(__file__).with_name("later_program.py")
         member = self._add(Program(name, script, request, self.directory), "new")
         if kind == "java" and assignor == "cooperative-sticky":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 
-from support.members.bridged_group import NEW, OLD, BridgedGroup
+from support.members.bridged_group import NEW, OLD, Bridge, BridgedGroup
 from support.members.crew import Program
 from support.wait import wait_for
+from zkconsumer.consumer.stream_partitions import boottime
 
 KILL_EVERY_S = 20.0
 """How often, in seconds, one member of each side is killed and replaced."""
@@ -27,7 +28,6 @@ class BridgedRun:
     ) -> None:
         self._group, self._assignor, self._say = group, assignor, say
         self._random = random.Random(seed)
-        self._began = time.monotonic()
         self._kinds = {"old": itertools.cycle(OLD), "new": itertools.cycle(NEW)}
         self._live: dict[str, list[Program]] = {"old": [], "new": []}
         self._kill_at = 0.0
@@ -35,18 +35,16 @@ class BridgedRun:
 
     def run(self, seconds: float, hand_overs: int) -> None:
         """Move partitions to the new side and back, `hand_overs` times each."""
-        every = self._group.partitions
+        began, every = boottime(), self._group.partitions
         for _ in range(MANY):
             self._join("old")
         self._group.wait_for_share("old", lambda n: n == every, "the old members read everything")
         bridge = self._group.bridge()
         bridge.wait("runs")
-        self._kill_at = time.monotonic() + KILL_EVERY_S
+        self._kill_at = boottime() + KILL_EVERY_S
         for number in range(2 * hand_overs):
-            wanted = "old" if number % 2 else "new"
-            self._hand_over(wanted)
-            self._kill_until(self._began + seconds * (number + 1) / (2 * hand_overs))
-        assert bridge.process.poll() is None, bridge.text()
+            self._hand_over("old" if number % 2 else "new")
+            self._kill_until(began + seconds * (number + 1) / (2 * hand_overs), bridge)
 
     def _hand_over(self, side: str) -> None:
         """Let a side have more members than the other one, and wait for its share."""
@@ -61,24 +59,24 @@ class BridgedRun:
             self._join(other)
         more = self._group.partitions // 2
         self._group.wait_for_share(side, lambda n: n > more, f"{side} members read most")
-        self._say(f"{self._seconds():6.1f} {side} members read most partitions")
-        self.acts[f"hand-over to {side}"] += 1
+        self._note(f"hand-over to {side}")
 
-    def _kill_until(self, end: float) -> None:
-        while time.monotonic() < end:
-            if time.monotonic() > self._kill_at:
-                self._kill_at = time.monotonic() + KILL_EVERY_S
-                for side in self._live:
-                    self._replace(side)
-            time.sleep(0.2)
+    def _kill_until(self, end: float, bridge: Bridge) -> None:
+        """Kill and replace a member of each side whenever it is due; the bridge must live on."""
+        while self._kill_at < end:
+            bridge.wait_until(self._kill_at)
+            self._kill_at = boottime() + KILL_EVERY_S
+            for side in self._live:
+                self._replace(side)
+        bridge.wait_until(end)
 
     def _replace(self, side: str) -> None:
         """Kill a member that has joined, and start another one."""
         member = self._random.choice(self._live[side])
         wait_for(lambda: member.of("delivered"), f"{member.name} delivers")
         self._live[side].remove(member)
-        self._note(f"kill {side}", member)
         self._group.kill(member)
+        self._note(f"kill {side}", member)
         self._join(side)
 
     def _join(self, side: str) -> None:
@@ -88,9 +86,8 @@ class BridgedRun:
         self._live[side].append(member)
         self._note(f"join {side}", member, kind)
 
-    def _note(self, act: str, member: Program, kind: str = "") -> None:
+    def _note(self, act: str, member: Program | None = None, kind: str = "") -> None:
+        """Count an act, and say it with the times of members' logs and of their events."""
         self.acts[act] += 1
-        self._say(f"{self._seconds():6.1f} {act} {member.name} {kind}".rstrip())
-
-    def _seconds(self) -> float:
-        return time.monotonic() - self._began
+        who = "" if member is None else f" {member.name} {kind}".rstrip()
+        self._say(f"{datetime.now():%H:%M:%S.%f} {boottime():.3f} {act}{who}")
