@@ -62,6 +62,7 @@ class JvmConnector:
         self._budget = Budget(request["consume"])
         self._threads: list[threading.Thread] = []
         self._connector: Any = None
+        self.has_joined = False
 
     @property
     def records(self) -> bool:
@@ -102,6 +103,7 @@ class JvmConnector:
             thread = threading.Thread(target=self._consume, args=(stream,), daemon=True)
             self._threads.append(thread)
             thread.start()
+        self.has_joined = True
         self.emit("joined", consumer=str(self._request["consumer"]))
         self.tell_session()
 
@@ -139,6 +141,10 @@ class JvmConnector:
         password = bytes(found.getSessionPasswd()).hex()
         self.emit("session", id=int(found.getSessionId()), password=password)
 
+    def fail(self, error: jpype.JException) -> None:
+        """Emit an exception of the connector."""
+        self.emit("error", kind=type(error).__name__, text=str(error))
+
     def emit(self, event: str, **more: Any) -> None:
         t = time.clock_gettime(time.CLOCK_BOOTTIME)
         line = json.dumps({"event": event, "t": t, **more})
@@ -172,7 +178,7 @@ class JvmConnector:
                 run = [str(one.topic()), int(one.partition()), 0, [int(one.offset())]]
                 self.emit("delivered", runs=[run])
         except jpype.JException as error:
-            self.emit("error", kind=str(error.__javaclass__.getName()), text=str(error))
+            self.fail(error)
 
     def _listen(self) -> None:
         try:
@@ -245,8 +251,9 @@ def main() -> None:
         try:
             connector.obey(line.strip())
         except jpype.JException as error:
-            kind = str(error.__javaclass__.getName())
-            connector.emit("error", kind=kind, text=str(error))
+            connector.fail(error)
+            if not connector.has_joined:
+                break  # like a program whose main thread ends
     connector.leave()
     if connector.records:
         jpype.shutdownJVM()

@@ -43,6 +43,9 @@ COMMIT_S = 0.5
 SESSION_S = 15.0
 """The session timeout of each member, in seconds, so that a killed member is soon replaced."""
 
+BACKOFF_S = 2.0
+"""How long, in seconds, a JVM member of the old side waits between two attempts to claim."""
+
 MIRROR_S = 5.0
 """How often, in seconds, a bridge copies Kafka's offsets to ZooKeeper (`process.MIRROR_S`)."""
 
@@ -232,7 +235,7 @@ class BridgedGroup:
                 "auto.commit.interval.ms": int(COMMIT_S * 1000),
                 "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
                 "rebalance.max.retries": 4,
-                "rebalance.backoff.ms": 2000,
+                "rebalance.backoff.ms": int(BACKOFF_S * 1000),
             }
             member = JvmMember(
                 kind,

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 
-from support.members.bridged_group import NEW, OLD, Bridge, BridgedGroup
+from support.members.bridged_group import BACKOFF_S, NEW, OLD, SESSION_S, Bridge, BridgedGroup
 from support.members.crew import Program
 from support.wait import wait_for
 from zkconsumer.consumer.stream_partitions import boottime
 
 KILL_EVERY_S = 20.0
 """How often, in seconds, one member of each side is killed and replaced."""
+
+JVM_RETRIES = {"rebalance.max.retries": math.ceil(2 * SESSION_S / BACKOFF_S)}
+"""A JVM member that starts right after a kill waits until the brokers have removed the killed one.
+
+With the default, which is 4, the JVM member's start fails after 8 s.
+"""
 
 FEW, MANY = 1, 2
 """The members of the side that has fewer partitions, and of the other side."""
@@ -82,7 +89,10 @@ class BridgedRun:
     def _join(self, side: str) -> None:
         kind = next(self._kinds[side])
         group = self._group
-        member = group.old(kind) if side == "old" else group.new(kind, self._assignor)
+        if side == "new":
+            member = group.new(kind, self._assignor)
+        else:
+            member = group.old(kind, **({} if kind == "zkconsumer" else JVM_RETRIES))
         self._live[side].append(member)
         self._note(f"join {side}", member, kind)
 
