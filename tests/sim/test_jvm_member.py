@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
 from zkconsumer.member import commands as cmd
-from zkconsumer.member.events import Event
 from zkconsumer.member.phases import Phase
-from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import JsonObject, TopicPartition
@@ -23,7 +20,7 @@ from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Do, Plan
 from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import Stage
-from zkconsumer.sim.world import Watcher, Watchers, World
+from zkconsumer.sim.world import MemberTransition, Watcher, Watchers, World
 
 SEEDS = range(40)
 
@@ -91,12 +88,10 @@ class Nudges(Watcher):
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
 
-    def transition(
-        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
-    ) -> None:
-        for one in commands:
+    def transition(self, world: World, step: MemberTransition) -> None:
+        for one in step.commands:
             name = one.kind.name if isinstance(one, cmd.Notice) else type(one).__name__
-            self.seen[name] += who == 0
+            self.seen[name] += step.who == 0
 
 
 @pytest.mark.parametrize("foreign", [False, True])

@@ -25,7 +25,7 @@ from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.random_search import choose, draw_plan
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import MemberTransition, Watcher, World
 from zkconsumer.trace import TraceFile, Undecodable, decode, encode
 from zkconsumer.trace.replay import check
 
@@ -38,7 +38,8 @@ class Recorder(Watcher):
         self.files: dict[int, TraceFile] = {}
         self.steps: list[tuple[State, Event]] = []
 
-    def transition(self, world: World, who: int, before: Any, event: Any, commands: Any) -> None:
+    def transition(self, world: World, step: MemberTransition) -> None:
+        who, before, event, commands = step
         if who not in self.files:
             self.files[who] = TraceFile(self.directory / f"{who}.jsonl")
         self.steps.append((before, event))

@@ -28,8 +28,8 @@ from zkconsumer.sim.coordinated.search import REST_S, drawn_delay, end_faults, r
 from zkconsumer.sim.coordinated.world import (
     GROUP,
     TOPIC,
-    AnyState,
     Member,
+    MemberTransition,
     Plan,
     Watcher,
     Watchers,
@@ -80,15 +80,9 @@ class ClassicMonitor(Monitor):
         if message.who < self._programs:
             fenced_members_stop.check(_program_state(world, message.who), message.tp)
 
-    def transition(
-        self,
-        world: World,
-        who: int,
-        before: AnyState,
-        event: ev.Event,
-        commands: Iterable[ev.Command],
-    ) -> None:
-        super().transition(world, who, before, event, commands)
+    def transition(self, world: World, step: MemberTransition) -> None:
+        super().transition(world, step)
+        who, _, event, commands = step
         if who >= self._programs or not self._is_cooperative:
             return
         after = _program_state(world, who)

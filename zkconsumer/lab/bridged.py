@@ -60,7 +60,7 @@ from zkconsumer.sim.coordinated.recorder import Recorder as NewRecorder
 from zkconsumer.sim.coordinated.search import random_delay
 from zkconsumer.sim.coordinated.stories import ASSIGNORS
 from zkconsumer.sim.coordinated.view import describe_generation
-from zkconsumer.sim.coordinated.world import RECEIVE, SERVE, TIME, AnyState, no_delay
+from zkconsumer.sim.coordinated.world import RECEIVE, SERVE, TIME, no_delay
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import NEVER
 from zkconsumer.sim.plan import Action, Do
@@ -180,19 +180,12 @@ class _NewCamera(CoordinatedCamera):
             return super()._note(world, who)
         return describe_generation(bridge_state(world, who).classic)
 
-    def transition(
-        self,
-        world: new_world.World,
-        who: int,
-        before: AnyState,
-        event: ev.Event,
-        commands: Iterable[ev.Command],
-    ) -> None:
-        commands = list(commands)
-        super().transition(world, who, before, event, commands)
-        if who < self.bridges:
-            assert isinstance(before, bridge.State)
-            told = [*_moved(before, bridge_state(world, who)), *_ordered(commands)]
+    def transition(self, world: new_world.World, step: new_world.MemberTransition) -> None:
+        super().transition(world, step)
+        if step.who < self.bridges:
+            assert isinstance(step.before, bridge.State)
+            after = bridge_state(world, step.who)
+            told = [*_moved(step.before, after), *_ordered(step.commands)]
             self.deeds += [["bridge", *one] for one in told]
             self.has_seen |= bool(told)
 

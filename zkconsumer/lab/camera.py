@@ -18,7 +18,6 @@ its requests in transit and the text of the first ones, and `i`, the same for re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import isfinite
 
 from zkconsumer.consumer.executor import WatchFired
@@ -28,8 +27,6 @@ from zkconsumer.lab.stage import NOBODY, STRANGER, Camera
 from zkconsumer.lab.texts import item_text, request_text, short
 from zkconsumer.lab.zookeeper_causes import ZooKeeperCauses
 from zkconsumer.member import commands as cmd
-from zkconsumer.member.events import Event
-from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import assign
@@ -42,7 +39,7 @@ from zkconsumer.sim.jvm_member import JvmMember
 from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
 from zkconsumer.sim.lessons import RequestCounter
 from zkconsumer.sim.plan import Action
-from zkconsumer.sim.world import World
+from zkconsumer.sim.world import MemberTransition, World
 from zkconsumer.sim.znodes import End, ZnodeChange
 
 SHOWN_MESSAGES = 4
@@ -277,14 +274,12 @@ class ZooKeeperCamera(Camera[World], RequestCounter):
 
     # ---- called by the world ---------------------------------------------------------------------
 
-    def transition(
-        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
-    ) -> None:
-        self.causes.transition(world, who, before, event, commands)
-        after = world.members[who].state
-        if after.phase is not before.phase:
+    def transition(self, world: World, step: MemberTransition) -> None:
+        self.causes.transition(world, step)
+        who, after = step.who, world.members[step.who].state
+        if after.phase is not step.before.phase:
             self._events.append(["phase", who, after.phase.value])
-        for one in commands:
+        for one in step.commands:
             if isinstance(one, cmd.Notice):
                 text = escaped_and_cut(
                     f"{one.where}: {one.text}" if one.where else one.text, SHOWN_DATA

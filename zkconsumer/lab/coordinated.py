@@ -9,7 +9,6 @@ coordinator instead of ZooKeeper's tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Self, TypeAlias
 
 from zkconsumer.errors import RefusedError
@@ -35,7 +34,6 @@ from zkconsumer.lab.worlds import (
     WorldSpec,
 )
 from zkconsumer.later import group_events as ge
-from zkconsumer.later import member_events as ev
 from zkconsumer.later.group_coordinator import GroupCoordinator
 from zkconsumer.later.group_events import BrokerSettings
 from zkconsumer.protocol.later import messages as msg
@@ -54,9 +52,9 @@ from zkconsumer.sim.coordinated.world import (
     RECEIVE,
     SERVE,
     TIME,
-    AnyState,
     InTransit,
     Member,
+    MemberTransition,
     Move,
     Watcher,
     Watchers,
@@ -291,21 +289,14 @@ class CoordinatedCamera(Camera[World], Watcher):
 
     # ---- called by the world ---------------------------------------------------------------------
 
-    def transition(
-        self,
-        world: World,
-        who: int,
-        before: AnyState,
-        event: ev.Event,
-        commands: Iterable[ev.Command],
-    ) -> None:
-        commands = list(commands)
-        self.causes.transition(world, who, before, event, commands)
+    def transition(self, world: World, step: MemberTransition) -> None:
+        who, before, _, commands = step
+        self.causes.transition(world, step)
         self.has_seen |= bool(commands) or world.members[who].state.phase is not before.phase
         name = world.members[who].name
         self._numbers[name] = who
         self._sent += [f"{name} sends {text}" for text in describe_requests(commands)]
-        self._recorder.transition(world, who, before, event, commands)
+        self._recorder.transition(world, step)
 
     def asked(self, world: World, who: int, request: msg.Request) -> None:
         self.causes.asked(world, who, request)

@@ -7,7 +7,7 @@ fetches are not messages of the simulation: a member reads a log in one step.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 
 from zkconsumer.lab.causality import (
     COMMIT,
@@ -28,8 +28,8 @@ from zkconsumer.sim.coordinated.world import (
     RECEIVE,
     SERVE,
     TIME,
-    AnyState,
     LateRequest,
+    MemberTransition,
     Sender,
     Watcher,
     World,
@@ -68,14 +68,8 @@ class CoordinatedCauses(Watcher):
 
     # ---- called by the world ---------------------------------------------------------------------
 
-    def transition(
-        self,
-        world: World,
-        who: int,
-        before: AnyState,
-        event: ev.Event,
-        commands: Iterable[ev.Command],
-    ) -> None:
+    def transition(self, world: World, step: MemberTransition) -> None:
+        who, before, event, _ = step
         member = world.members[who]
         answer = event.response if isinstance(event, ev.Answered) else None
         text = type(event).__name__ if answer is None else message_text(answer)

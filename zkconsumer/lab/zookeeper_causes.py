@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from zkconsumer.consumer.executor import Resume, WatchFired
@@ -31,10 +31,8 @@ from zkconsumer.lab.causality import (
 )
 from zkconsumer.lab.texts import item_text, request_text, short
 from zkconsumer.lab.worlds import LabMove
-from zkconsumer.member import commands as cmd
-from zkconsumer.member import events, machine
+from zkconsumer.member import machine
 from zkconsumer.member.phases import Deadline
-from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.paths import ZnodeKind
@@ -45,7 +43,7 @@ from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.member import Replayed
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.stage import ORDINARY
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import MemberTransition, Watcher, World
 from zkconsumer.sim.znodes import End
 
 TAKES = frozenset({Do.RECEIVE, Do.OVERTAKE, Do.TIME, Do.THAW})
@@ -106,14 +104,8 @@ class ZooKeeperCauses(Watcher):
 
     # ---- called by the world ---------------------------------------------------------------------
 
-    def transition(
-        self,
-        world: World,
-        who: int,
-        before: State,
-        event: events.Event,
-        commands: Iterable[cmd.Command],
-    ) -> None:
+    def transition(self, world: World, step: MemberTransition) -> None:
+        who, before, event, _ = step
         causes = machine.causes(before, event)
         deadlines = [str(one.value) for one in causes if isinstance(one, Deadline)]
         names = deadlines or [one.__name__ for one in causes if isinstance(one, type)]

@@ -15,7 +15,6 @@ from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.commands import NoticeKind
-from zkconsumer.member.events import Event
 from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
@@ -30,7 +29,7 @@ from zkconsumer.sim import promises
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.plan import FAULTS, Action, Do
 from zkconsumer.sim.promises import Memory, ObservedWorld, assigned
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import MemberTransition, Watcher, World
 from zkconsumer.sim.znodes import ZnodeChange, parent_of
 
 COMMIT_SLACK_S = 2.0
@@ -119,14 +118,8 @@ class Monitor(Memory, Watcher):
 
     # ---- a member's steps ------------------------------------------------------------------------
 
-    def transition(
-        self,
-        world: ObservedWorld,
-        who: int,
-        before: State,
-        event: Event,
-        commands: Iterable[cmd.Command],
-    ) -> None:
+    def transition(self, world: ObservedWorld, step: MemberTransition) -> None:
+        who, before, event, commands = step
         member = world.members[who]
         state = member.state
         self.rebalances += state.phase is Phase.READING and before.phase is not Phase.READING

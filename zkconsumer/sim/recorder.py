@@ -7,13 +7,9 @@ narrator), `writes`, `refused`, `watch`, `delivered`, `phase` (of a JVM member),
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import groupby
 
 from zkconsumer.consumer.executor import WatchFired
-from zkconsumer.member import commands as cmd
-from zkconsumer.member.events import Event
-from zkconsumer.member.state import State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import Json, JsonObject
@@ -22,7 +18,7 @@ from zkconsumer.sim.kernel import stories as kernel
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.plan import Action
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import MemberTransition, Watcher, World
 from zkconsumer.sim.znodes import End, ZnodeChange
 from zkconsumer.trace import Digest, header, transition
 
@@ -54,9 +50,8 @@ class Recorder(kernel.Recorder[World], Watcher):
         self._written(world)
         super().scene(world, text)
 
-    def transition(
-        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
-    ) -> None:
+    def transition(self, world: World, step: MemberTransition) -> None:
+        who, before, event, commands = step
         self._written(world)
         has_started = before.session is None and not before.last_op
         if who not in self._digests or (has_started and who in self._gone):

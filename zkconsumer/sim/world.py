@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.member import commands as cmd
@@ -26,15 +26,13 @@ from zkconsumer.protocol.lost_data import RefusedHandshakes
 from zkconsumer.protocol.model import OffsetAndMetadata, Session, TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.protocol.requests import Code, Reply
-from zkconsumer.sim.kernel.world import NEVER, Delivered
+from zkconsumer.sim.kernel.world import NEVER, Delivered, Relay, Transition
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.plan import USER_ACTIONS, Action, ActiveFaults, Do, Link, Plan
 from zkconsumer.sim.zookeeper import NotConnected, ReplicaBehind, SimZooKeeper
 
 if TYPE_CHECKING:
     from zkconsumer.sim.tool import Tool
-
-P = ParamSpec("P")
 
 # ---- possible faults and their ends --------------------------------------------------------------
 
@@ -678,12 +676,14 @@ MORE_PARTITIONS = 2
 """Partitions of each topic except the first one."""
 
 
+MemberTransition: TypeAlias = Transition[State, Event, cmd.Command]
+"""A step of a member's state machine."""
+
+
 class Watcher:
     """Observes a run; each method is called after its event. A monitor overrides the methods."""
 
-    def transition(
-        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
-    ) -> None:
+    def transition(self, world: World, step: MemberTransition) -> None:
         """A member's state machine has made a step."""
 
     def delivered(self, world: World, message: Delivered) -> None:
@@ -710,51 +710,8 @@ class Watcher:
         """An action has ended."""
 
 
-class Watchers(Watcher):
+class Watchers(Relay[Watcher], Watcher):
     """Passes each call to several watchers, in their order."""
-
-    def __init__(self, *watchers: Watcher) -> None:
-        self._watchers = watchers
-
-    def tell(self, call: Callable[P, None], *given: P.args, **named: P.kwargs) -> None:
-        """Pass one call to one watcher."""
-        call(*given, **named)
-
-    def transition(
-        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
-    ) -> None:
-        for one in self._watchers:
-            self.tell(one.transition, world, who, before, event, commands)
-
-    def delivered(self, world: World, message: Delivered) -> None:
-        for one in self._watchers:
-            self.tell(one.delivered, world, message)
-
-    def finished(self, world: World, who: int, tp: TopicPartition, offset: int) -> None:
-        for one in self._watchers:
-            self.tell(one.finished, world, who, tp, offset)
-
-    def repositioned(
-        self, world: World, who: int, tp: TopicPartition, *, epoch: int, offset: int, is_seek: bool
-    ) -> None:
-        for one in self._watchers:
-            self.tell(one.repositioned, world, who, tp, epoch=epoch, offset=offset, is_seek=is_seek)
-
-    def served(self, world: World, who: int, request: rq.Request, reply: Reply | None) -> None:
-        for one in self._watchers:
-            self.tell(one.served, world, who, request, reply)
-
-    def notified(self, world: World, who: int, fired: WatchFired) -> None:
-        for one in self._watchers:
-            self.tell(one.notified, world, who, fired)
-
-    def entered(self, world: World, who: int, phase: str, text: str) -> None:
-        for one in self._watchers:
-            self.tell(one.entered, world, who, phase, text)
-
-    def acted(self, world: World, action: Action) -> None:
-        for one in self._watchers:
-            self.tell(one.acted, world, action)
 
 
 class World:
@@ -866,7 +823,7 @@ class World:
         self, member: SimMember, before: State, event: Event, commands: tuple[cmd.Command, ...]
     ) -> None:
         who = int(member.name.rpartition("_")[2])
-        self.watcher.transition(self, who, before, event, commands)
+        self.watcher.transition(self, Transition(who, before, event, commands))
 
     # ---- possible actions ------------------------------------------------------------------------
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from itertools import groupby
 
 from support.history.truth import MemberReports, Moment, Truth
 from support.zk import history_logs as logs
 from support.zk.history_logs import LogWriter
 from zkconsumer.history import transactions as tx
-from zkconsumer.member import commands as cmd
-from zkconsumer.member.events import Event
-from zkconsumer.member.state import State
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.kernel.search import Decisions, Result
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import run, world_of
-from zkconsumer.sim.world import Watcher, Watchers, World
+from zkconsumer.sim.world import MemberTransition, Watcher, Watchers, World
 from zkconsumer.sim.znodes import End, ZnodeChange
 
 BEGIN_MS = 1_700_000_000_000
@@ -75,12 +71,11 @@ class LogOfWorld(Watcher):
             zxid = self.log.add(tx.ERROR, logs.number(REFUSALS[reply.code]), session=session)
         self.moments.append(Moment(zxid, self.log.time_ms, session, is_refused=True))
 
-    def transition(
-        self, world: World, who: int, before: State, event: Event, commands: Iterable[cmd.Command]
-    ) -> None:
+    def transition(self, world: World, step: MemberTransition) -> None:
         """Record an event that a member receives."""
+        before = step.before
         session = before.session.id if before.session else 0
-        self.reports.add(before.settings.consumer, session, event)
+        self.reports.add(before.settings.consumer, session, step.event)
 
     def _written(self, world: World) -> None:
         self.world = world

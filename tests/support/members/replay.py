@@ -37,7 +37,7 @@ from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind
-from zkconsumer.sim.kernel.world import Delivered, InvariantViolation
+from zkconsumer.sim.kernel.world import Delivered, InvariantViolation, Transition
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Link
 from zkconsumer.trace import decode
@@ -339,7 +339,7 @@ class Replay:
                 self.monitor.harmed = True
             case events.Finished(op=op):
                 member.running.discard(op)
-        self.monitor.transition(self, who, one.before, event, one.commands)
+        self.monitor.transition(self, Transition(who, one.before, event, one.commands))
         for command in one.commands:
             member.do(command)
         self.links[who].dead |= member.closed

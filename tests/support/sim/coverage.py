@@ -7,16 +7,15 @@ pairs that can occur; `EXCLUDED` gives the reason for each pair that cannot.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from zkconsumer.member import commands as cmd
 from zkconsumer.member import events, machine
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import State
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import FAULTS, MEMBER_FAULTS, Action, Do
-from zkconsumer.sim.world import Watcher, World
+from zkconsumer.sim.world import MemberTransition, Watcher, World
 
 
 class Pair(NamedTuple):
@@ -36,14 +35,8 @@ class Coverage(Watcher):
         self.pairs: Counter[Pair] = Counter()
         self._left: dict[int, Phase] = {}  # member -> its phase before this action's first step
 
-    def transition(
-        self,
-        world: World,
-        who: int,
-        before: State,
-        event: events.Event,
-        commands: Iterable[cmd.Command],
-    ) -> None:
+    def transition(self, world: World, step: MemberTransition) -> None:
+        who, before, event, _ = step
         self._left.setdefault(who, before.phase)
         what = _named(before, event)
         if what:

@@ -39,6 +39,7 @@ from zkconsumer.sim import world as old_world
 from zkconsumer.sim.coordinated import world as new_world
 from zkconsumer.sim.coordinated.world import AnyState
 from zkconsumer.sim.jvm_member import MixedWorld
+from zkconsumer.sim.kernel.world import Transition
 from zkconsumer.sim.member import OnTransition, SimMember
 from zkconsumer.sim.plan import Action, Do
 
@@ -212,7 +213,8 @@ class OldSide(MixedWorld):
     def _transition(
         self, member: SimMember, before: State, event: Event, commands: tuple[cmd.Command, ...]
     ) -> None:
-        self.watcher.transition(self, self._numbers[member.name], before, event, commands)
+        who = self._numbers[member.name]
+        self.watcher.transition(self, Transition(who, before, event, commands))
 
     def next_look_at_sessions(self) -> float:
         """Return when the next session expires. A time relative to now would never come, because
@@ -315,16 +317,9 @@ class _Orders(new_world.Watcher):
     def __init__(self, world: BridgedWorld) -> None:
         self._world = world
 
-    def transition(
-        self,
-        world: new_world.World,
-        who: int,
-        before: AnyState,
-        event: ev.Event,
-        commands: Iterable[ev.Command],
-    ) -> None:
-        if who < self._world.plan.bridges:
-            self._world.orders += [(who, one) for one in commands]
+    def transition(self, world: new_world.World, step: new_world.MemberTransition) -> None:
+        if step.who < self._world.plan.bridges:
+            self._world.orders += [(step.who, one) for one in step.commands]
 
 
 # ---- both sides ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim.coordinated.world import AnyState, Watcher, World
+from zkconsumer.sim.coordinated.world import MemberTransition, Watcher, World
 from zkconsumer.sim.kernel.promises import Promise, Reason, promise
 from zkconsumer.sim.kernel.world import Delivered
 
@@ -155,15 +155,8 @@ class Monitor(Watcher):
         twin.assigned = self.assigned.copy()
         return twin
 
-    def transition(
-        self,
-        world: World,
-        who: int,
-        before: AnyState,
-        event: ev.Event,
-        commands: Iterable[ev.Command],
-    ) -> None:
-        for command in commands:
+    def transition(self, world: World, step: MemberTransition) -> None:
+        for command in step.commands:
             match command:
                 case ev.StartFetching(positions):
                     for tp, offset in positions.items():

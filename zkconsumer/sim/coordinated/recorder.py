@@ -16,7 +16,7 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.sim.coordinated.world import GROUP, AnyState, Watcher, World
+from zkconsumer.sim.coordinated.world import GROUP, AnyState, MemberTransition, Watcher, World
 from zkconsumer.sim.kernel import stories as kernel
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import Delivered
@@ -44,14 +44,8 @@ class Recorder(kernel.Recorder[World], Watcher):
         twin._committed = self._committed.copy()
         return twin
 
-    def transition(
-        self,
-        world: World,
-        who: int,
-        before: AnyState,
-        event: ev.Event,
-        commands: Iterable[ev.Command],
-    ) -> None:
+    def transition(self, world: World, step: MemberTransition) -> None:
+        who, before, event, commands = step
         member = world.members[who]
         self._gone.discard(who)
         after = member.state

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import NamedTuple, Self, TypeAlias, TypeGuard
@@ -30,10 +30,13 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import OFFSETS_PARTITIONS, TopicPartition, coordinator_partition
-from zkconsumer.sim.kernel.world import NEVER, Delivered
+from zkconsumer.sim.kernel.world import NEVER, Delivered, Relay, Transition
 
 AnyState: TypeAlias = ClassicState | ConsumerState
 """The state of a member; its class depends on the group protocol."""
+
+MemberTransition: TypeAlias = Transition[AnyState, ev.Event, ev.Command]
+"""A step of a member's state machine."""
 
 LATENCY_S = 0.001
 """Seconds that a message takes from one host to another, if the script names no other delay."""
@@ -93,14 +96,7 @@ class Plan:
 class Watcher:
     """Observes a run; each method is called after its event."""
 
-    def transition(
-        self,
-        world: World,
-        who: int,
-        before: AnyState,
-        event: ev.Event,
-        commands: Iterable[ev.Command],
-    ) -> None:
+    def transition(self, world: World, step: MemberTransition) -> None:
         """A member's state machine has made a step."""
 
     def asked(self, world: World, who: int, request: msg.Request) -> None:
@@ -127,50 +123,8 @@ class Watcher:
         """Something has happened; called after each change."""
 
 
-class Watchers(Watcher):
+class Watchers(Relay[Watcher], Watcher):
     """Passes each call to several watchers, in their order."""
-
-    def __init__(self, *watchers: Watcher) -> None:
-        self._watchers = watchers
-
-    def transition(
-        self,
-        world: World,
-        who: int,
-        before: AnyState,
-        event: ev.Event,
-        commands: Iterable[ev.Command],
-    ) -> None:
-        for one in self._watchers:
-            one.transition(world, who, before, event, commands)
-
-    def asked(self, world: World, who: int, request: msg.Request) -> None:
-        for one in self._watchers:
-            one.asked(world, who, request)
-
-    def answered(
-        self, world: World, who: int, request: msg.Request, response: msg.Response
-    ) -> None:
-        for one in self._watchers:
-            one.answered(world, who, request, response)
-
-    def coordinated(
-        self, world: World, broker: int, before: group_coordinator.GroupCoordinator, event: ge.Event
-    ) -> None:
-        for one in self._watchers:
-            one.coordinated(world, broker, before, event)
-
-    def delivered(self, world: World, message: Delivered) -> None:
-        for one in self._watchers:
-            one.delivered(world, message)
-
-    def moved(self, world: World, broker: int | None) -> None:
-        for one in self._watchers:
-            one.moved(world, broker)
-
-    def acted(self, world: World) -> None:
-        for one in self._watchers:
-            one.acted(world)
 
 
 @dataclass
@@ -822,7 +776,7 @@ class World:
         member.state, commands = member.machine.step(before, event)
         for command in commands:
             self._run(who, command)
-        self.watcher.transition(self, who, before, event, commands)
+        self.watcher.transition(self, Transition(who, before, event, commands))
         if member.machine.is_over(member.state):
             member.dead = True
             member.fetching = {}

@@ -9,14 +9,20 @@ methods return nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from zkconsumer.protocol.model import TopicPartition
 
 NEVER = float("inf")
 
 Move = TypeVar("Move")
+State = TypeVar("State")
+Event = TypeVar("Event")
+Command = TypeVar("Command")
+Watcher = TypeVar("Watcher")
+P = ParamSpec("P")
 
 
 class World(Protocol[Move]):
@@ -54,6 +60,44 @@ class Delivered:
     tp: TopicPartition
     offset: int
     epoch: int = 0
+
+
+class Transition(NamedTuple, Generic[State, Event, Command]):
+    """A step of a member's state machine, for a watcher; the member has the state after it."""
+
+    who: int
+    before: State
+    event: Event
+    commands: Sequence[Command]
+
+
+class Relay(Generic[Watcher]):
+    """Passes each call of a watcher's class to several watchers, in their order.
+
+    A subclass inherits from `Relay` first, then from the class of its watchers.
+    """
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self._watchers = watchers
+
+    def __init_subclass__(cls) -> None:
+        """Replace the methods of the watchers' class, so that none can be forgotten."""
+        if Relay in cls.__bases__:
+            for name in vars(cls.__bases__[1]):
+                if not name.startswith("_"):
+                    setattr(cls, name, _relayed(name))
+
+    def tell(self, call: Callable[P, None], *given: P.args, **named: P.kwargs) -> None:
+        """Pass one call to one watcher."""
+        call(*given, **named)
+
+
+def _relayed(name: str) -> Callable[..., None]:
+    def call(relay: Relay[object], *given: object, **named: object) -> None:
+        for one in relay._watchers:
+            relay.tell(getattr(one, name), *given, **named)
+
+    return call
 
 
 class InvariantViolation(AssertionError):
