@@ -158,7 +158,7 @@ def _kafka_section() -> tuple[str, ...]:
         "| callbacks such as `error_cb`, except `oauth_cb` | zkconsumer needs librdkafka's"
         " callbacks itself | remove it |",
         "",
-        "zkconsumer sets these properties of librdkafka, because a promise rests on them:",
+        "zkconsumer sets these properties of librdkafka, because a promise depends on them:",
         "",
         "| Setting | Promise | Releases of brokers that obey it |",
         "|---|---|---|",

@@ -493,11 +493,11 @@ def scale_text(counts: Mapping[str, Any]) -> str:
     of_many = [(n, *(costs[query][at] for query in laws)) for at, n in enumerate(MANY)]
     return (
         f"{_table(('Logs', *taken), sizes)}\n\n"
-        f"The times are those of {executors} executors with one core each. The line through them "
-        f"(least squares) gives the time: {'; '.join(texts)}. For the transactions of 1 GB, "
+        f"The times are those of {executors} executors with one core each. A line through them "
+        f"(least squares) gives these formulas: {'; '.join(texts)}. For the transactions of 1 GB, "
         f"the time with one executor is {counts['efficiency'] * executors:.2f} times the time with "
         f"{executors}, an efficiency of {counts['efficiency']:.2f}.\n\n"
-        f"If the law holds for more executors, {A_DAY_GB:,} GB take:\n\n"
+        f"If these formulas hold for more executors, {A_DAY_GB:,} GB take:\n\n"
         f"{_table(('Executors', *taken), of_many)}"
     )
 

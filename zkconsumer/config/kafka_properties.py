@@ -136,11 +136,11 @@ ALWAYS_REFUSED: Final[Mapping[str, Refusal]] = {
     **_each(
         "enable.partition.eof",
         "zkconsumer sets it itself, so that positions move over transaction markers",
-        "remove it; connector.lag() says how far the end is",
+        "remove it; connector.lag() says how far away the end of the log is",
     ),
     **_each(
         "isolation.level",
-        "it also decides where the tools see the ends of logs",
+        "it also decides at which offset the tools see the end of a log",
         "set isolation.level without the prefix",
     ),
     **_each("check.crcs", "a damaged message would be delivered", "remove it"),
@@ -196,7 +196,7 @@ ALWAYS_REFUSED: Final[Mapping[str, Refusal]] = {
         "default_topic_conf enabled_events interceptors internal.termination.signal msg_order_cmp "
         "opaque ssl_ca ssl_certificate ssl_engine_callback_data ssl_key",
         "only a C program can set it",
-        "remove it; ssl.ca.pem, ssl.certificate.pem and ssl.key.pem take texts",
+        "remove it; ssl.ca.pem, ssl.certificate.pem and ssl.key.pem take the text of a PEM file",
     ),
     "client.id": _set_instead("client.id"),
     "socket.timeout.ms": _set_instead("socket.timeout.ms"),
