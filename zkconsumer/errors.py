@@ -8,6 +8,7 @@ znode, the partition, the file and line, or the property. `remedy` says what the
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
@@ -55,6 +56,23 @@ def quoted(text: str) -> str:
     """Return the first 80 characters of text from another client, in quotes and in ASCII."""
     literal = ascii(text[:80])
     return literal if len(literal) <= 80 and len(text) <= 80 else literal[:80] + "..."
+
+
+def shell_word(text: str) -> str:
+    """Return text from another client as one word of a command line.
+
+    The word can be pasted into bash and zsh. Characters that cannot be printed are written as
+    escapes of `$'...'`.
+    """
+    if text.isprintable():
+        return shlex.quote(text)
+    return f"$'{''.join(map(_in_shell_quotes, text))}'"
+
+
+def _in_shell_quotes(one: str) -> str:
+    if one in "\\'":
+        return f"\\{one}"
+    return one if one.isprintable() else f"\\U{ord(one):08x}"
 
 
 class RemedyOperation(Enum):

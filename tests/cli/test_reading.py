@@ -177,6 +177,10 @@ def test_lag(world: World) -> None:
     assert sum(row["log_end"] for row in rows) == 15
     assert all(row["lag"] == row["log_end"] - 1 for row in rows)
     assert {row["source"] for row in rows} == {"zookeeper"}
+    partial = world.run("lag", "--group", "idle").stderr
+    assert "messages behind; lag of 2 partitions unknown" in partial
+    nothing = world.run("lag", "--group", "idle", "--topic", "TOPIC:1").stderr
+    assert "group idle: lag of 1 partition unknown" in nothing
 
 
 def test_fail_above(world: World) -> None:
@@ -197,6 +201,14 @@ def test_groups_show(world: World) -> None:
     assert [one["idle"] for one in shown["members"]] == [0, 1]
     assert len(shown["partitions"]) == 3
     assert "4 threads, 3 partitions: 1 idle by design" in result.stderr
+
+
+def test_a_registration_that_cannot_be_read(world: World) -> None:
+    """The number of threads is unknown, and not 0."""
+    world.scene.put(paths.member("idle", "idle_a"), b"[]")
+    (row,) = world.rows("members", "--group", "idle")
+    assert (row["threads"], row["idle"], row["subscription"], row["owned"]) == (None, None, None, 0)
+    assert row["unknown"]["threads"] == "a registration is not a JSON object"
 
 
 def test_offsets_get(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,32 @@ def test_every_error_is_exported() -> None:
     exported = classes & set(zkconsumer.__all__)
     assert exported == classes - of_other_packages
     assert all(getattr(zkconsumer, name) is getattr(errors, name) for name in exported)
+
+
+def test_a_word_of_a_command_line() -> None:
+    """A shell reads each name of another client as one word, and executes no part of the name."""
+    names = [
+        "billing",
+        "b c",
+        "$(id)",
+        "a'b",
+        "-rf",
+        "*",
+        "a\u00a0b",
+        "it's \\ \u202e",
+        "`id`",
+        "é",
+    ]
+    for name in names:
+        word = errors.shell_word(name)
+        assert word.isprintable()
+        script = f"set -- {word}; printf '%s %s' $# \"$1\""
+        words = ["bash", "-c", script]
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8"}
+        )
+        assert done.stdout == f"1 {name}"
+    assert errors.shell_word("billing") == "billing"
 
 
 def test_how_to_react_to_an_error() -> None:

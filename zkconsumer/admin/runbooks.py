@@ -6,12 +6,12 @@ and how it is told to keep its offsets in Kafka. `docs/migrating.md` explains th
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.admin.inventory import InventoryEntry, Verdict
+from zkconsumer.errors import shell_word
 from zkconsumer.protocol.programs import Program
 
 
@@ -181,7 +181,7 @@ WAYS: Final[Mapping[Program, Way]] = {
         "Start the console consumer with `--bootstrap-server` in place of `--zookeeper`.",
         "Start the console consumer with `--zookeeper`.",
         "A console consumer without `--group` has a group of its own, which nobody uses again:"
-        " delete it with `zkconsumer groups delete {name} --execute`.",
+        " delete it with `zkconsumer groups delete -g {name} --execute`.",
     ),
     Program.WRITER: Way(
         "Stop the client that commits without a registration.",
@@ -197,7 +197,7 @@ WAYS: Final[Mapping[Program, Way]] = {
 def runbook(one: InventoryEntry, zookeeper: str) -> str:
     """Return a runbook for a user of ZooKeeper, in Markdown; `zookeeper` is its connect string."""
     way = WAYS[one.program]
-    return "\n".join(_lines(one, way, f"-z {zookeeper}", shlex.quote(one.name)))
+    return "\n".join(_lines(one, way, f"-z {shell_word(zookeeper)}", shell_word(one.name)))
 
 
 def _lines(one: InventoryEntry, way: Way, where: str, name: str) -> Iterator[str]:
@@ -208,7 +208,7 @@ def _lines(one: InventoryEntry, way: Way, where: str, name: str) -> Iterator[str
             "",
             f"{one.why[:1].upper()}{one.why[1:]}. If its owner agrees, no migration is needed:",
             "",
-            *_shell(f"zkconsumer groups delete {name} {where} --execute"),
+            *_shell(f"zkconsumer groups delete -g {name} {where} --execute"),
             "`zkconsumer undo --last --execute` restores it.",
             "",
         )
@@ -265,14 +265,14 @@ def _way_there(way: Way, where: str, name: str) -> Iterator[str]:
         "",
         *_shell(
             f"kafka-consumer-groups.sh --bootstrap-server BROKER:9092 --describe --group {name}",
-            f"zkconsumer inventory {name} {where}",
+            f"zkconsumer inventory -g {name} {where}",
             indent="   ",
         ),
         "   Check: the verdict is `already moved`.",
         "",
         "6. When you do not need the way back any more, delete the group's znodes.",
         "",
-        *_shell(f"zkconsumer groups delete {name} {where} --execute", indent="   "),
+        *_shell(f"zkconsumer groups delete -g {name} {where} --execute", indent="   "),
     )
 
 

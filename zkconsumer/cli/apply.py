@@ -30,7 +30,7 @@ import typer
 from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, made_directory
 from zkconsumer.cli.options import Common, OnlyOption, operator
 from zkconsumer.cli.output import Align, Column, Progress, command_of, say, say_all
-from zkconsumer.errors import Advice, ConfigError, RemedyOperation
+from zkconsumer.errors import Advice, ConfigError, RemedyOperation, shell_word
 
 if TYPE_CHECKING:
     from zkconsumer.admin.health import GroupWatch
@@ -208,7 +208,8 @@ def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: Group
         from zkconsumer.admin.plan import save
 
         save(plan, how.plan_out)
-        say(f"saved plan {plan.hash}; apply it with `zkconsumer apply {how.plan_out} --execute`")
+        command = f"zkconsumer apply {shell_word(str(how.plan_out))} --execute"
+        say(f"saved plan {plan.hash}; apply it with `{command}`")
     if how.execute:
         _apply(connection, plan, how, watch)
     else:

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from zkconsumer.cli.lag import STORES, unknown
 from zkconsumer.cli.options import Common, OneGroup, operator
 from zkconsumer.cli.output import Align, Column, Unknown, say
-from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError
+from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError, shell_word
 
 if TYPE_CHECKING:
     from zkconsumer.bridge.state import Goal, State
@@ -287,7 +287,7 @@ def _change(common: Common, group: str | None, goal: Goal, text: str) -> None:
             raise RefusedError(
                 "no bridge is active",
                 where=name,
-                remedy=f"start it with `zkconsumer bridge {name}`",
+                remedy=f"start it with `zkconsumer bridge run --group {shell_word(name)}`",
             )
         control.set_wish(Wish(goal, control.wish().share))
     say(f"{holder}: {text}")

@@ -17,7 +17,7 @@ import typer
 from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Format, operator
 from zkconsumer.cli.output import SECTIONS, Align, Column, Output, Progress, safe, say, write
-from zkconsumer.errors import ConfigError, quoted
+from zkconsumer.errors import ConfigError, quoted, shell_word
 
 if TYPE_CHECKING:
     from zkconsumer.judge.assignors import AssignorScore
@@ -431,7 +431,8 @@ def _print(verdict: AnyVerdict, summary: str, words: Sequence[str]) -> None:
         print(f"The promise: {sentence}")
     print(textwrap.fill(f"The lesson: {challenge.lesson}", _WIDTH))
     kind = "--assignor " if challenge.name in _ladder(_ASSIGNOR).challenges else ""
-    again = f"zkconsumer judge {kind}{' '.join(words)} --challenge {challenge.name}"
+    command = " ".join(map(shell_word, words))
+    again = f"zkconsumer judge {kind}{command} --challenge {challenge.name}"
     again += (
         f" --schedule {failure.schedule}" if failure.seed is None else f" --seed {failure.seed}"
     )

@@ -36,7 +36,7 @@ from zkconsumer.cli.output import (
     say_all,
 )
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, shell_word
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.paths import consumer_of, offset, owners
 
@@ -207,7 +207,8 @@ def offset_notes(group: GroupLag) -> Iterator[str]:
         if group.image.refusal(offset(group.name, one.tp)):
             continue  # `_refusals` names the znode
         if one.remark:
-            yield f"{at}: {one.remark} (`zkconsumer doctor -g {group.name} --fix` repairs it)"
+            repair = f"zkconsumer doctor -g {shell_word(group.name)} --fix"
+            yield f"{at}: {one.remark} (`{repair}` repairs it)"
         elif isinstance(one.in_zookeeper, str):
             yield f"{at}: the offset in ZooKeeper cannot be read: {one.in_zookeeper}"
 
@@ -550,10 +551,11 @@ def _title(groups: Sequence[GroupLag]) -> str:
     lags = [one.messages for group in groups for one in group.partitions]
     known = [lag for lag in lags if isinstance(lag, int) and lag >= 0]
     names = f"group {groups[0].name}" if len(groups) == 1 else f"{len(groups)} groups"
-    missing = (
-        f"; lag of {len(lags) - len(known)} partitions unknown" if len(known) < len(lags) else ""
-    )
-    return f"{names}: {sum(known)} messages behind{missing}"
+    unknown = len(lags) - len(known)
+    partitions = "1 partition" if unknown == 1 else f"{unknown} partitions"
+    parts = [f"{sum(known)} messages behind"] if known or not unknown else []
+    parts += [f"lag of {partitions} unknown"] if unknown else []
+    return f"{names}: {'; '.join(parts)}"
 
 
 def _is_beyond(group: GroupLag) -> bool:

@@ -10,7 +10,7 @@ import typer
 
 from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Addressed, AllGroups, Groups, client_cell, operator
-from zkconsumer.cli.output import Align, Color, Column, Row, Table, say_all
+from zkconsumer.cli.output import Align, Color, Column, Row, Table, Unknown, say_all
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.protocol.model import session_text
 
@@ -53,15 +53,17 @@ COLUMNS = (
 
 def member_row(member: MemberReport, addresses: ClientAddresses | None = None) -> Row:
     """Return a row of `COLUMNS`. `owned` is the number of partitions; `idle` is the number of
-    threads without one. With `addresses`, `client` is the address of the member."""
+    threads without one. Without a readable registration, the number of threads is unknown.
+    With `addresses`, `client` is the address of the member."""
+    unknown = Unknown(member.fault) if member.fault else None
     return {
         "group": member.group,
         "member": member.consumer,
-        "subscription": dict(member.subscription) or None,
-        "pattern": member.pattern.value if member.pattern else None,
-        "threads": len(member.threads),
+        "subscription": dict(member.subscription) or unknown,
+        "pattern": member.pattern.value if member.pattern else unknown,
+        "threads": unknown or len(member.threads),
         "owned": sum(member.owned.values()),
-        "idle": len(member.idle),
+        "idle": unknown or len(member.idle),
         "session": session_text(member.session) if member.session else None,
         "client": client_cell(member.session, addresses),
         "since": of_time(member.since_ms),

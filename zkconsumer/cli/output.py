@@ -26,7 +26,14 @@ from enum import Enum
 from itertools import zip_longest
 from typing import Final, Protocol
 
-from zkconsumer.errors import Advice, ConfigError, RemedyOperation, ZkConsumerError, escaped
+from zkconsumer.errors import (
+    Advice,
+    ConfigError,
+    RemedyOperation,
+    ZkConsumerError,
+    escaped,
+    shell_word,
+)
 from zkconsumer.protocol.model import Json, JsonObject
 
 Row = Mapping[str, Json]
@@ -284,7 +291,7 @@ _COMMANDS: Mapping[RemedyOperation, str] = {
     RemedyOperation.SELECT_PARTITIONS: "--topic TOPIC:P,P...",
     RemedyOperation.EXAMINE: "zkconsumer doctor --group {group}",
     RemedyOperation.FIX: "zkconsumer doctor --group {group} --fix --execute",
-    RemedyOperation.EXPLAIN: "zkconsumer explain {group}",
+    RemedyOperation.EXPLAIN: "zkconsumer explain --group {group}",
     RemedyOperation.RESET_TO_CURRENT: (
         "zkconsumer offsets reset --group {group} --topic {value} --to-current --execute"
     ),
@@ -298,12 +305,17 @@ _COMMANDS: Mapping[RemedyOperation, str] = {
         "zkconsumer apply {value} --execute` or `zkconsumer undo {value} --execute"
     ),
 }
-"""The command or option that performs each step that an error or a finding of `admin` advises."""
+"""The command or option that performs each step that an error or a finding of `admin` advises.
+
+A group is always an option, since its name can begin with a hyphen or be that of a subcommand.
+"""
 
 
 def command_of(advice: Advice) -> str:
     """Return the command or option for a piece of advice."""
-    return _COMMANDS[advice.step].format(group=advice.group, value=advice.value)
+    return _COMMANDS[advice.step].format(
+        group=shell_word(advice.group), value=shell_word(advice.value)
+    )
 
 
 def remedy_of(one: Remediable) -> str:

@@ -346,13 +346,15 @@ class Top(App[ZkConsumerError]):
             known = f"{len(self._detail.health.live)} members" if self._detail else "reading ..."
             return f"zkconsumer top  group {self._open}: {known}  [{self._view}]"
         rows = list(self._groups.values())
-        read = [row.lag for row in rows if row.lag is not None]
+        read = sum(row.partitions is not None for row in rows)
+        known = [row.lag for row in rows if row.lag is not None]
+        behind = f"{sum(known)} messages behind" if known or not rows else "lag unknown"
         order = f"{self._sort}{' (inverted)' if self._reverse else ''}"
         filtered = f"  filter {self._filter!r}" if self._filter else ""
         live = sum(row.state == "live" for row in rows)
         return (
-            f"zkconsumer top  {len(rows)} groups, {live} live, {sum(read)} messages behind"
-            f" ({len(read)} groups read)  sort {order}{filtered}"
+            f"zkconsumer top  {len(rows)} groups, {live} live, {behind}"
+            f" ({read} groups read)  sort {order}{filtered}"
         )
 
     def _notes(self) -> list[str]:

@@ -51,7 +51,7 @@ class GroupRow:
 
     Attributes:
         members: members with a session; None if ZooKeeper denies access.
-        lag: messages behind in all partitions whose lag is known; None before the first reading.
+        lag: messages behind in all partitions whose lag is known; None if no lag is known.
         unknown: number of partitions whose lag is unknown, or whose offset is beyond the log.
         beyond: number of partitions whose offset is beyond the end of the log.
         rate: committed messages per second between the last two readings, if there are two.
@@ -113,7 +113,7 @@ def row_of(group: GroupLag, history: LagHistory) -> GroupRow:
         len(health.live),
         empty=replace(health, live={}).state.value,
         partitions=len(lags),
-        lag=sum(known),
+        lag=sum(known) if known or not lags else None,
         unknown=len(lags) - len(known),
         beyond=sum(isinstance(lag, int) and lag < 0 for lag in lags),
         rate=sum(rates) if rates else None,

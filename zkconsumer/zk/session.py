@@ -133,7 +133,7 @@ class ZooKeeperSession:
     def _new_client(self) -> KazooClient:
         config = self._config
         client = KazooClient(
-            hosts=config.zookeeper_connect,
+            hosts=self._hosts + self._chroot,
             timeout=config.zookeeper_session_timeout_s,
             client_id=self._identity,
             handler=BulkHandler(),
