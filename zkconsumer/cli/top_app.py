@@ -347,8 +347,8 @@ class Top(App[ZkConsumerError]):
             return f"zkconsumer top  group {self._open}: {known}  [{self._view}]"
         rows = list(self._groups.values())
         read = sum(row.partitions is not None for row in rows)
-        known = [row.lag for row in rows if row.lag is not None]
-        behind = f"{sum(known)} messages behind" if known or not rows else "lag unknown"
+        lags = [row.lag for row in rows if row.lag is not None]
+        behind = f"{sum(lags)} messages behind" if lags or not rows else "lag unknown"
         order = f"{self._sort}{' (inverted)' if self._reverse else ''}"
         filtered = f"  filter {self._filter!r}" if self._filter else ""
         live = sum(row.state == "live" for row in rows)
