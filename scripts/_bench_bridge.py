@@ -62,7 +62,7 @@ def bridge(group: BridgedGroup) -> None:
     running.wait("runs")
     for member in list(group.members.values()):
         group.new("librdkafka", "range")
-        group.wait_for_share("new", lambda n: n > 0, "the new members read")
+        group.wait_for_share("new", *range(1, group.partitions + 1))
         member.leave()
     group.order("finish")
     running.wait_for_end()
@@ -93,10 +93,10 @@ def bench(way: str, sandbox: Sandbox, place: Path, partitions: int) -> list[Resu
         )
         for _ in range(2):
             group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == partitions, "the old members read")
+        group.wait_for_all("old")
         since = boottime()
         WAYS[way](group)
-        group.wait_for_share("new", lambda n: n == partitions, "the new members read everything")
+        group.wait_for_all("new")
         took = boottime() - since
         verdict = group.finish()
         seconds = unread(group, since)

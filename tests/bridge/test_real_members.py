@@ -14,7 +14,6 @@ from later.kraft import NEW, KraftBroker
 from support.kafka.offsets import foreign
 from support.members.bridged_group import COMMIT_S, MIRROR_S, SLACK_S, BridgedGroup
 from support.members.bridged_run import BridgedRun
-from support.members.crew import Program
 from support.wait import wait_for
 
 from zkconsumer.sandbox import Sandbox
@@ -29,19 +28,17 @@ def newest() -> Iterator[Sandbox]:
 
 
 @contextmanager
-def _group(sandbox: Sandbox, directory: Path, name: str) -> Iterator[BridgedGroup]:
+def _group(sandbox: Sandbox, directory: Path, name: str, *old: str) -> Iterator[BridgedGroup]:
+    """A group whose old members, of these kinds, read everything. At the end it is judged."""
     with ExitStack() as stack:
-        yield BridgedGroup(sandbox, directory, stack, name=name)
-
-
-def _judge(group: BridgedGroup) -> None:
-    verdict = group.finish()
-    assert (verdict.lost, verdict.unexplained, verdict.moved_back) == ({}, [], []), str(verdict)
-
-
-def _leave(*members: Program) -> None:
-    for member in members:
-        member.leave()
+        group = BridgedGroup(sandbox, directory, stack, name=name)
+        for kind in old:
+            group.old(kind)
+        if old:
+            group.wait_for_all("old")
+        yield group
+        verdict = group.finish()
+        assert not verdict.violations, (verdict, verdict.violations)
 
 
 MEMBERS = [
@@ -59,105 +56,87 @@ def test_members_move_to_the_brokers_and_back(
     release: str, old: str, new: str, assignor: str, tmp_path: Path
 ) -> None:
     """Members of each kind move there and back; no message is lost, or read by both sides."""
-    with Sandbox(release=release) as sandbox, _group(sandbox, tmp_path, "billing") as group:
-        every = group.partitions
-        before = [group.old(old), group.old(old)]
-        group.wait_for_share("old", lambda n: n == every, "the old members read everything")
+    with (
+        Sandbox(release=release) as sandbox,
+        _group(sandbox, tmp_path, "billing", old, old) as group,
+    ):
+        before, some = list(group.members.values()), range(1, group.partitions)
         bridge = group.bridge()
         bridge.wait("runs")
         assert ("no static members" in bridge.text()) == (release == "0.11.0.3")
         after = [group.new(new, assignor), group.new(new, assignor)]
-        group.wait_for_share("new", lambda n: 0 < n < every, "both sides share")
-        _leave(*before)
-        group.wait_for_share("new", lambda n: n == every, "the new members read everything")
+        group.wait_for_share("new", *some)
+        for member in before:
+            member.leave()
+        group.wait_for_all("new")
         group.old(old)
-        group.wait_for_share("new", lambda n: 0 < n < every, "both sides share again")
+        group.wait_for_share("new", *some)
         group.order("rollback")
-        group.wait_for_share("old", lambda n: n == every, "the old member reads everything")
-        _leave(*after)
+        group.wait_for_all("old")
+        for member in after:
+            member.leave()
         assert bridge.wait_for_end() == 0
-        _judge(group)
 
 
 def test_a_group_finishes_its_move(newest: Sandbox, tmp_path: Path) -> None:
     """After `finish` the bridge ends with the last old member, and the new ones read everything."""
-    with _group(newest, tmp_path, "finishes") as group:
-        old = group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
-        bridge = group.bridge()
-        bridge.wait("runs")
-        group.new("librdkafka", "range")
-        group.wait_for_share("new", lambda n: 0 < n < group.partitions, "both sides share")
+    with _group(newest, tmp_path, "finishes", "1.1.1") as group:
+        (old,) = group.members.values()
+        bridge, _ = group.divide()
         group.order("finish")
         assert bridge.process.poll() is None
         old.leave()
         assert bridge.wait_for_end() == 0
-        group.wait_for_share("new", lambda n: n == group.partitions, "the new member reads")
+        group.wait_for_all("new")
         assert {one["side"] for one in group.status()} == {"new"}
-        _judge(group)
 
 
 def test_the_share_of_the_new_side_can_be_fixed(newest: Sandbox, tmp_path: Path) -> None:
     """With `--share 33%` the new side has a third, whoever joins it."""
-    with _group(newest, tmp_path, "shares") as group:
-        group.old("1.1.1")
-        group.old("zkconsumer")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old members read")
+    with _group(newest, tmp_path, "shares", "1.1.1", "zkconsumer") as group:
         group.bridge("--share", "33%").wait("runs")
         group.new("librdkafka", "range")
-        group.wait_for_share("new", lambda n: n == 2, "the new member has a third")
+        group.wait_for_share("new", 2)
         group.new("librdkafka", "range").wait("owned")
-        group.wait_for_share("new", lambda n: n == 2, "both new members have a third")
-        _judge(group)
+        group.wait_for_share("new", 2)
 
 
 def test_a_paused_bridge_keeps_its_share(newest: Sandbox, tmp_path: Path) -> None:
     """While the bridge is paused, the share stays; `resume` lets it follow the members again."""
-    with _group(newest, tmp_path, "pauses") as group:
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
-        bridge = group.bridge()
-        bridge.wait("runs")
-        group.new("librdkafka", "range")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+    with _group(newest, tmp_path, "pauses", "1.1.1") as group:
+        bridge, _ = group.divide()
         group.order("pause")
         group.new("librdkafka", "range")
         bridge.wait("2 new members with 3 partitions")
         group.order("resume")
         bridge.wait("2 new members with 4 partitions")
-        assert "2 new members with 3 partitions" in bridge.text()
-        _judge(group)
 
 
 def test_new_members_that_came_first_lose_the_lead_once(newest: Sandbox, tmp_path: Path) -> None:
     """With `--take-lead` the bridge removes the new members; then both sides share."""
-    with _group(newest, tmp_path, "leads") as group:
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+    with _group(newest, tmp_path, "leads", "1.1.1") as group:
         # Kafka has no offset yet, so the new member also reads what the old one has read before.
         with group.excusing("new members read without a bridge", before_s=math.inf):
             group.new("librdkafka", "range")
-            group.wait_for_share("new", lambda n: n > 0, "the new member reads, too")
+            group.wait_for_share("new", *range(1, group.partitions + 1))
             refused = group.bridge()
             assert refused.wait_for_end() == 4, refused.text()
             assert "--take-lead" in refused.text()
             bridge = group.bridge("--take-lead")
-            bridge.wait("1 new members with 3 partitions")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
-        _judge(group)
+            bridge.wait("1 new member with 3 partitions")
+        group.wait_for_share("new", 3)
 
 
 def test_a_group_of_kip_848s_protocol(newest: Sandbox, tmp_path: Path) -> None:
     """The bridge refuses to start: the broker computes the assignment."""
-    with ExitStack() as stack:
-        broker = stack.enter_context(KraftBroker(tmp_path / "broker", NEW))
+    with (
+        KraftBroker(tmp_path / "broker", NEW) as broker,
+        _group(newest, tmp_path, "kip-848", "1.1.1") as group,
+    ):
         broker.create_topic("kip-848", partitions=6)
-        group = BridgedGroup(newest, tmp_path, stack, name="kip-848")
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
         settings = {"bootstrap.servers": broker.bootstrap, "group.protocol": "consumer"}
         consumer = Consumer({**settings, "group.id": "kip-848"})
-        stack.callback(consumer.close)
+        group.stack.callback(consumer.close)
         consumer.subscribe(["kip-848"])
         wait_for(lambda: consumer.poll(0.1) or consumer.assignment(), "the new member joins")
         refused = group.bridge("--bootstrap", broker.bootstrap)
@@ -171,10 +150,11 @@ def test_an_old_member_that_stores_offsets_in_kafka(
     dual: str, newest: Sandbox, tmp_path: Path
 ) -> None:
     """The bridge refuses to start, and says how to move the offsets to ZooKeeper first."""
-    with _group(newest, tmp_path, f"stores-in-kafka-{dual}") as group:
+    with ExitStack() as stack:
+        group = BridgedGroup(newest, tmp_path, stack, name=f"stores-in-kafka-{dual}")
         group.old("1.1.1", **{"offsets.storage": "kafka", "dual.commit.enabled": dual})
         group.old("0.8.2.2")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old members read")
+        group.wait_for_all("old")
         with foreign(newest.zookeeper_connect, group.name, group.name) as another:
             wait_for(lambda: another.offsets(*range(group.partitions)), "a commit to Kafka")
         refused = group.bridge()
@@ -185,51 +165,34 @@ def test_an_old_member_that_stores_offsets_in_kafka(
 
 def test_ctrl_c_gives_everything_back(newest: Sandbox, tmp_path: Path) -> None:
     """After Ctrl-C the old members read everything, and the command can be started again."""
-    with _group(newest, tmp_path, "interrupted") as group:
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
-        bridge = group.bridge()
-        bridge.wait("runs")
-        new = group.new("librdkafka", "range")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+    with _group(newest, tmp_path, "interrupted", "1.1.1") as group:
+        bridge, new = group.divide()
         bridge.interrupt()
         assert bridge.wait_for_end() == 0, bridge.text()
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        group.wait_for_all("old")
         again = group.bridge()
-        again.wait("1 new members with 3 partitions")
+        again.wait("1 new member with 3 partitions")
         new.leave()
         again.wait("0 new members with 0 partitions")
-        _judge(group)
 
 
 def test_a_standby_takes_over(newest: Sandbox, tmp_path: Path) -> None:
     """If the active bridge is killed, the standby leads; what was not copied is redelivered."""
-    with _group(newest, tmp_path, "standby") as group:
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
-        bridge = group.bridge()
-        bridge.wait("runs")
+    with _group(newest, tmp_path, "standby", "1.1.1") as group:
+        bridge, _ = group.divide()
         standby = group.bridge()
         standby.wait("standby:")
-        group.new("librdkafka", "range")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
         with group.without(bridge):
-            standby.wait("1 new members with 3 partitions")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+            standby.wait("1 new member with 3 partitions")
+        group.wait_for_share("new", 3)
         group.order("rollback")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
-        _judge(group)
+        group.wait_for_all("old")
 
 
 def test_nothing_is_lost_without_a_bridge(newest: Sandbox, tmp_path: Path) -> None:
     """Without a bridge both sides continue with the last copied offsets, and read everything."""
-    with _group(newest, tmp_path, "orphaned") as group:
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
-        bridge = group.bridge()
-        bridge.wait("runs")
-        new = group.new("librdkafka", "range")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+    with _group(newest, tmp_path, "orphaned", "1.1.1") as group:
+        bridge, new = group.divide()
         wait_for(
             lambda: all(one["kafka"] is not None for one in group.status()),
             "the bridge copies the offsets of the old side",
@@ -240,69 +203,51 @@ def test_nothing_is_lost_without_a_bridge(newest: Sandbox, tmp_path: Path) -> No
                 "the new members read everything",
             )
             again = group.bridge("--take-lead")
-            again.wait("1 new members with 3 partitions")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
-        _judge(group)
+            again.wait("1 new member with 3 partitions")
+        group.wait_for_share("new", 3)
 
 
 def test_the_topic_grows(newest: Sandbox, tmp_path: Path) -> None:
     """New partitions are shared, too."""
-    with _group(newest, tmp_path, "grows") as group:
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
-        group.bridge().wait("runs")
-        group.new("librdkafka", "cooperative-sticky")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+    with _group(newest, tmp_path, "grows", "1.1.1") as group:
+        group.divide(assignor="cooperative-sticky")
         group.grow(10)
-        group.wait_for_share("new", lambda n: n == 5, "both sides share the new partitions")
-        _judge(group)
+        group.wait_for_share("new", 5)
 
 
 def test_zookeeper_is_away_from_the_bridge(newest: Sandbox, tmp_path: Path) -> None:
     """Without ZooKeeper the new members revoke before old ones take over; later both share."""
-    with _group(newest, tmp_path, "severed") as group:
-        proxy = group.stack.enter_context(Proxy(newest.zookeeper_connect))
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
-        bridge = group.bridge("-z", proxy.address)
-        bridge.wait("runs")
-        new = group.new("librdkafka", "range")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+    with (
+        Proxy(newest.zookeeper_connect) as proxy,
+        _group(newest, tmp_path, "severed", "1.1.1") as group,
+    ):
+        bridge, new = group.divide("-z", proxy.address)
         with group.excusing("not yet in ZooKeeper", before_s=MIRROR_S + SLACK_S):
             proxy.wire = Wire.SILENT
             wait_for(lambda: new.last("owned")["partitions"] == [], "the new member revokes")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member takes over")
+        group.wait_for_all("old")
         proxy.wire = Wire.PASS
         proxy.cut()
-        group.wait_for_share("new", lambda n: n == 3, "both sides share again")
+        group.wait_for_share("new", 3)
         assert bridge.process.poll() is None
-        _judge(group)
 
 
 def test_the_coordinator_is_away(tmp_path: Path) -> None:
     """After a restart of the only broker both sides go on, and nothing is lost."""
-    with Sandbox() as sandbox, _group(sandbox, tmp_path, "restarted") as group:
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
-        bridge = group.bridge()
-        bridge.wait("runs")
-        group.new("java", "range")
-        group.wait_for_share("new", lambda n: n == 3, "both sides share")
+    with Sandbox() as sandbox, _group(sandbox, tmp_path, "restarted", "1.1.1") as group:
+        bridge, _ = group.divide(new="java")
         with group.excusing("the coordinator is away", before_s=COMMIT_S + SLACK_S):
             sandbox.broker.kill()
             sandbox.broker.start()
-            group.wait_for_share("new", lambda n: n == 3, "both sides go on")
+            group.wait_for_share("new", 3)
         group.order("rollback")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+        group.wait_for_all("old")
         assert bridge.process.poll() is None
-        _judge(group)
 
 
 def test_members_join_during_a_hand_over(newest: Sandbox, tmp_path: Path) -> None:
     """A rebalance that begins during a hand-over loses and repeats nothing."""
-    with _group(newest, tmp_path, "hurried") as group:
-        group.old("1.1.1")
-        group.wait_for_share("old", lambda n: n == group.partitions, "the old member reads")
+    with _group(newest, tmp_path, "hurried", "1.1.1") as group:
         bridge = group.bridge()
         bridge.wait("runs")
         for _ in range(2):
@@ -314,7 +259,6 @@ def test_members_join_during_a_hand_over(newest: Sandbox, tmp_path: Path) -> Non
             lambda: Counter(one["side"] for one in group.status()) == {"new": 3, "old": 3},
             group.describe,
         )
-        _judge(group)
 
 
 @pytest.mark.parametrize(
@@ -326,6 +270,5 @@ def test_kills_on_both_sides(release: str, assignor: str, tmp_path: Path) -> Non
     with Sandbox(release=release) as sandbox, _group(sandbox, tmp_path, "killed") as group:
         run = BridgedRun(group, assignor=assignor, seed=1, say=print)
         run.run(90.0, hand_overs=1)
-        _judge(group)
         assert run.acts["kill old"] > 1
         assert run.acts["kill new"] > 1

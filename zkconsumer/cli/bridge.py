@@ -221,14 +221,15 @@ class _Shown:
 
     def look(self, state: State) -> None:
         """Print the state, if it differs from the last one."""
+        from zkconsumer.admin.apply import count
         from zkconsumer.bridge.state import Stage
 
-        lent = sum(one.stage is Stage.LENT for one in state.held.values())
-        moving = len(state.held) - lent
+        lent = [tp for tp, one in state.held.items() if one.stage is Stage.LENT]
+        moving = state.held.keys() - set(lent)
         text = (
-            f"{len(state.members)} new members with {lent} partitions,"
-            f" {len(state.old)} old members"
-            + (f", {moving} partitions on their way" if moving else "")
+            f"{count(state.members, 'new member')} with {count(lent, 'partition')},"
+            f" {count(state.old, 'old member')}"
+            + (f", {count(moving, 'partition')} on their way" if moving else "")
             + ("" if state.leads or not state.has_led else ", the brokers' group rebalances")
         )
         if text != self._last:

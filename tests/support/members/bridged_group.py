@@ -14,7 +14,7 @@ import subprocess
 import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,6 +214,16 @@ class BridgedGroup:
         self.stack.callback(one.end)
         return one
 
+    def divide(
+        self, *options: str, new: str = "librdkafka", assignor: str = "range"
+    ) -> tuple[Bridge, Program]:
+        """Start a bridge and a new member, beside one old member; each side then reads half."""
+        bridge = self.bridge(*options)
+        bridge.wait("runs")
+        member = self.new(new, assignor)
+        self.wait_for_share("new", self.partitions // 2)
+        return bridge, member
+
     def old(self, kind: str, **properties: object) -> Program:
         """Start an old member: a release of Kafka, or `zkconsumer`."""
         name = f"{self.name}-old-{next(self._numbers)}"
@@ -349,8 +359,8 @@ class BridgedGroup:
                 found[one.partition.partition].add(one.member)
         return found
 
-    def wait_for_share(self, side: str, share: Callable[[int], bool], what: str) -> None:
-        """Wait until every partition is read, and the side's number of partitions is right."""
+    def wait_for_share(self, side: str, *counts: int) -> None:
+        """Wait until every partition is read, and the side reads one of these numbers of them."""
         since = boottime()
 
         def is_right() -> bool:
@@ -360,12 +370,20 @@ class BridgedGroup:
                 last[one.partition.partition] = self.sides[one.member]
             if len(last) < self.partitions:
                 return False
-            if share(sum(one == side for one in last.values())):
+            if sum(one == side for one in last.values()) in counts:
                 return True
             since = boottime()
             return False
 
-        wait_for(is_right, lambda: f"{what}: {self.describe()}", look_s=0.5)
+        wait_for(
+            is_right,
+            lambda: f"the {side} side reads {counts} partitions: {self.describe()}",
+            look_s=0.5,
+        )
+
+    def wait_for_all(self, side: str) -> None:
+        """Wait until the members of one side read every partition."""
+        self.wait_for_share(side, self.partitions)
 
     def describe(self) -> str:
         """Return the state of the group, for the error of a failed wait."""

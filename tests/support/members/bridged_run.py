@@ -42,10 +42,10 @@ class BridgedRun:
 
     def run(self, seconds: float, hand_overs: int) -> None:
         """Move partitions to the new side and back, `hand_overs` times each."""
-        began, every = boottime(), self._group.partitions
+        began = boottime()
         for _ in range(MANY):
             self._join("old")
-        self._group.wait_for_share("old", lambda n: n == every, "the old members read everything")
+        self._group.wait_for_all("old")
         bridge = self._group.bridge()
         bridge.wait("runs")
         self._kill_at = boottime() + KILL_EVERY_S
@@ -64,8 +64,8 @@ class BridgedRun:
             member.leave()
         while len(self._live[other]) < FEW:
             self._join(other)
-        more = self._group.partitions // 2
-        self._group.wait_for_share(side, lambda n: n > more, f"{side} members read most")
+        every = self._group.partitions
+        self._group.wait_for_share(side, *range(every // 2 + 1, every + 1))
         self._note(f"hand-over to {side}")
 
     def _kill_until(self, end: float, bridge: Bridge) -> None:
