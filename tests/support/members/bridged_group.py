@@ -9,14 +9,17 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,9 @@ MIRROR_S = 5.0
 SLACK_S = 5.0
 """How late, in seconds, a commit or a report may be on a busy machine."""
 
+LOG_S = 0.01
+"""How far, in seconds, a log's time may be from the time of an event: it is cut to milliseconds."""
+
 JAVA = "org.apache.kafka.clients.consumer"
 ASSIGNORS = {
     ("java", "range"): f"{JAVA}.RangeAssignor",
@@ -59,6 +65,26 @@ ASSIGNORS = {
     ("java", "sticky"): f"{JAVA}.StickyAssignor",
     ("java", "cooperative-sticky"): f"{JAVA}.CooperativeStickyAssignor",
 }
+
+COOPERATIVE = {
+    "java": (
+        re.compile(
+            r"^(?P<at>\S+ \S+) INFO .*\] (?:(?P<joins>\(Re-\)joining group)"
+            r"|(?P<revokes>Revoke previously assigned)|(?P<ends>Adding newly assigned))",
+            re.MULTILINE,
+        ),
+        "a Java member revokes",
+    ),
+    "librdkafka": (
+        re.compile(
+            r"^%7\|(?P<at>[\d.]+)\|(?:(?P<joins>REJOIN)|(?P<revokes>CLOSE)\|.*Closing consumer"
+            r"|(?P<ends>CGRPJOINSTATE)\|.*changed join state wait-join ->)",
+            re.MULTILINE,
+        ),
+        "a librdkafka member leaves during a rebalance",
+    ),
+}
+"""What the log of a cooperative member shows of a rebalance, and why it then redelivers."""
 
 OLD = ("0.8.2.2", "1.1.1", "zkconsumer")
 NEW = ("java", "librdkafka")
@@ -137,7 +163,7 @@ class Verdict:
         """The broken promises, each as a line."""
         return [
             *(f"lost: {tp} {offsets}" for tp, offsets in self.lost.items()),
-            *(f"redelivered: {first}, then {again}" for first, again in self.unexplained),
+            *_ranges(self.unexplained),
             *self.moved_back,
         ]
 
@@ -186,7 +212,7 @@ class BridgedGroup:
         self._numbers = itertools.count(1)
         self._read: Counter[str] = Counter()
         self._known: dict[str, list[Delivery]] = defaultdict(list)
-        self._cooperative: list[Program] = []
+        self._cooperative: dict[str, tuple[re.Pattern[str], str]] = {}
         self.sandbox.create_topic(self.name, partitions=self.partitions)
         cluster = client_settings(self.sandbox.zookeeper_connect)
         self.traffic = Traffic(cluster, pace_s=self.pace_s)
@@ -291,8 +317,8 @@ class BridgedGroup:
             settings["debug"] = "cgrp"  # its log then says what Java's says
         script = Path(__file__).with_name("later_program.py")
         member = self._add(Program(name, script, request, self.directory), "new")
-        if kind == "java" and assignor == "cooperative-sticky":
-            self._cooperative.append(member)
+        if assignor == "cooperative-sticky":
+            self._cooperative[name] = COOPERATIVE[kind]
         return member
 
     def _add(self, member: Program, side: str) -> Program:
@@ -451,16 +477,25 @@ class BridgedGroup:
                 yield Excuse("a member is removed", (since, one["t"]), member.name)
 
     def _revocations(self) -> Iterator[Excuse]:
-        """Yield an excuse for each revocation by a cooperative Java member.
+        """Yield an excuse for what a cooperative member delivers in a rebalance and never commits.
 
-        `ConsumerCoordinator` commits before it joins the group again, delivers further messages
-        until the answer, and commits no revoked partition after that.
+        Both clients go on delivering until the brokers answer their JoinGroup, which may last until
+        a killed member is removed. Java commits no partition that it revokes after the answer. If
+        librdkafka closes, its last commit waits for the answer, too, and is then refused, because
+        its generation is over.
         """
-        for member in self._cooperative:
-            for before, after in itertools.pairwise(member.of("owned")):
-                if set(before["partitions"]) - set(after["partitions"]):
-                    since = after["t"] - COMMIT_S - SLACK_S
-                    yield Excuse("a Java member revokes", (since, after["t"]), member.name)
+        ahead_s = time.time() - boottime()
+        for member, (pattern, reason) in self._cooperative.items():
+            joined_at: float | None = None  # None: the member waits for no answer
+            for found in pattern.finditer(self.members[member].errors()):
+                at = _log_time(found["at"]) - ahead_s
+                if found["joins"]:
+                    joined_at = at if joined_at is None else joined_at
+                elif found["revokes"] and joined_at is not None:
+                    first = joined_at - COMMIT_S - SLACK_S, at + LOG_S
+                    yield Excuse(reason, first, member)
+                elif found["ends"]:
+                    joined_at = None
 
     def _moved_in_zookeeper(self) -> Iterator[str]:
         log = self.sandbox.zookeeper.directory / "data" / "version-2"
@@ -485,6 +520,26 @@ class BridgedGroup:
             if offset < last.get(about.tp, 0):
                 yield f"Kafka: {about.tp} from {last[about.tp]} to {offset}"
             last[about.tp] = offset
+
+
+def _ranges(unexplained: Iterable[tuple[Delivery, Delivery]]) -> Iterator[str]:
+    """Yield a line for each partition and pair of members, with the range of the redelivered."""
+    found = defaultdict(list)
+    for first, again in unexplained:
+        found[first.partition, first.member, again.member].append((first, again))
+    for (tp, one, other), pairs in found.items():
+        (first, again), (last, _) = min(pairs), max(pairs)
+        yield (
+            f"redelivered: {len(pairs)} messages of {tp}, offsets {first.offset} to {last.offset},"
+            f" by {one} from {first.t:.3f} to {last.t:.3f}, then by {other} from {again.t:.3f}"
+        )
+
+
+def _log_time(text: str) -> float:
+    """Return the time of a line of log4j or of librdkafka, in seconds since 1970."""
+    if " " not in text:
+        return float(text)
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").timestamp()
 
 
 def _reason(first: Delivery, excuses: Sequence[Excuse]) -> str:
