@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 import pytest
 from support.sim.bridge_mutants import MUTANTS, BridgeMutant
 
 from zkconsumer.bridge import machine
-from zkconsumer.bridge.state import Goal, GoalChanged, RemoveMembers, Settings, begin
+from zkconsumer.bridge.state import Goal, GoalChanged, RemoveMembers, Settings, Stage, begin
 from zkconsumer.later.classic_member_state import Phase
 from zkconsumer.later.client_state import ClientSettings
+from zkconsumer.protocol import paths, payloads
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.requests import Get
 from zkconsumer.sim.bridged.monitor import BridgeMonitor
 from zkconsumer.sim.bridged.search import Weather, run
 from zkconsumer.sim.bridged.world import BridgedWorld, Plan
@@ -39,10 +43,18 @@ def _settle(world: BridgedWorld, seconds: float = 60.0) -> None:
     world.run(1.0, _first)
 
 
-def _shared(plan: Plan) -> BridgedWorld:
-    """Return a world in which both sides have partitions."""
+def _until(world: BridgedWorld, condition: Callable[[], bool]) -> None:
+    for _ in range(5_000):
+        if condition():
+            return
+        world.step(_first)
+    pytest.fail("it has not happened")
+
+
+def _shared(plan: Plan, *, late: Container[int] = ()) -> BridgedWorld:
+    """Return a world in which both sides have partitions; the old members in `late` join later."""
     world = _world(plan)
-    for who in range(plan.old):
+    for who in (one for one in range(plan.old) if one not in late):
         world.act(Action(Do.JOIN, who))
     world.run(10.0, _first)
     world.start(0)
@@ -95,6 +107,41 @@ def test_a_rollback_gives_everything_back() -> None:
         world.order("leave", who)
     world.run(30.0, _first)
     assert machine.is_over(world.bridge_state(0))
+
+
+def _reads_offset(world: BridgedWorld, who: int) -> bool:
+    """Return whether a JVM member's next request reads the offset of a partition that the bridge
+    owns."""
+    held = {paths.offset(world.old.GROUP, tp) for tp in world.bridge_state(0).held}
+    return any(
+        isinstance(one, Get) and one.path in held for _, one in world.old.jvm_member(who).wire
+    )
+
+
+def _stored(world: BridgedWorld, tp: TopicPartition) -> int:
+    """Return the offset in ZooKeeper."""
+    reply = world.old.foreign(Get(paths.offset(world.old.GROUP, tp)))
+    return payloads.decode_offset(reply.value.data, where="")
+
+
+def test_a_member_that_has_read_an_early_offset_cannot_claim() -> None:
+    """A JVM member joins unplanned, reads an offset, and pauses before its claim. The bridge stores
+    a higher offset meanwhile, but releases later, so the claim fails, and no message is
+    redelivered."""
+    world = _shared(Plan(old=2, jvm=frozenset({1}), new=1, partitions=4), late=(1,))
+    world.produce(3)
+    world.run(1.0, _first)
+    world.act(Action(Do.JOIN, 1))
+    _until(world, lambda: _reads_offset(world, 1))
+    world.act(Action(Do.SERVE, 1))
+    world.act(Action(Do.FREEZE, 1))
+    (tp,) = (tp for tp, one in world.bridge_state(0).held.items() if one.stage is not Stage.LENT)
+    _until(world, lambda: _stored(world, tp) == world.log_end[tp])
+    world.run(0.9, _first)  # less than `Settings.claim_s`
+    world.act(Action(Do.THAW, 1))
+    _settle(world)
+    assert tp in world.old.members[1].feeds
+    assert world.reading() == world.old.log_end
 
 
 def test_a_removal_without_a_rebalance_is_repeated() -> None:

@@ -64,6 +64,19 @@ class Control:
             reply = self._zookeeper.write([rq.SetData(self._path, data, -1)])
         self._check(reply)
 
+    def begin(self, share: float | None) -> Wish:
+        """Store the share for a bridge that starts, and return what it must do.
+
+        It pursues the goal that an earlier process had not reached. Raises ZkConsumerError.
+        """
+        wish = Wish(self.wish().goal, share)
+        self.set_wish(wish)
+        return wish
+
+    def reached(self) -> None:
+        """Forget the goal, because a bridge has reached it. Raises ZkConsumerError."""
+        self.set_wish(Wish())
+
     def holder(self) -> str:
         """Return the name of the active process; empty if none is active."""
         node = self._zookeeper.read([self._active]).get(self._active)

@@ -8,10 +8,13 @@ partitions these are. After each event it brings the state closer to what should
   not below ZooKeeper's (`_store`), and the brokers' group then rebalances (`_rejoin`).
 - A partition that the old side will get, or whose consumer's lease is about to end, is not assigned
   any more. When no new member owns it, its offset is read in Kafka; only then may the consumer
-  commit this offset to ZooKeeper and release the partition (`_return`).
+  commit this offset to ZooKeeper and release the partition (`return_partitions`).
 - The consumers of the bridge change only when all partitions that the change takes away from them
   have returned, and their offsets are in ZooKeeper (`change_consumers`). A JVM member reads the
   offset before it claims a partition, and gives up after four attempts.
+- An old member that joins unplanned may have read an offset before it was final. So the bridge
+  stores the last offset in ZooKeeper, and releases the partition `Settings.claim_s` later: until
+  then the member's claims fail, and it reads the offset again.
 
 The coordinator does not say who owns a partition. The leader knows two things: to whom it has just
 assigned each partition and, in cooperative mode, which partitions each member lists as owned when
@@ -71,6 +74,10 @@ FOLLOWS = "another member leads the brokers' group"
 """Why a bridge ends if it was started after the new members and may not remove them."""
 
 
+LEFT = "it has left the brokers' group"
+"""Why a bridge ends that has reached the goal FINISH or ROLLBACK."""
+
+
 def step(state: State, event: ev.Event) -> Step:
     """Return the state after an event, and the commands to run."""
     if is_over(state):
@@ -112,6 +119,7 @@ def next_deadline(state: State, now: float) -> float:
     due = [classic_member.next_deadline(state.classic, now), state.mirror_at]
     due += [state.retry_at, state.remove_at]
     due += [lease_end(state, one.consumer) for one in state.held.values()]
+    due += [one.release_at for one in state.held.values()]
     due.append(state.wanted[1] + state.setup.calm_s)
     return min((at for at in due if at > now), default=NEVER)
 
@@ -331,8 +339,9 @@ def _committed(state: State, event: Event) -> State:
     member that has read the offset before this second commit redelivers messages.
     """
     assert isinstance(event, CommitEnded)
+    release_at = event.now + state.setup.claim_s
     held = {
-        tp: replace(one, stored=Stored.YES)
+        tp: replace(one, stored=Stored.YES, release_at=release_at)
         if one.stored is Stored.SENT and one.consumer == event.consumer
         else one
         for tp, one in state.held.items()
@@ -379,7 +388,7 @@ def _advance(state: State, now: float) -> Step:
     result: Step = take_lead(state, now)
     result = then(result, lambda s: _store(s, now))
     result = then(result, lambda s: _read(s, now))
-    result = then(result, _return)
+    result = then(result, lambda s: return_partitions(s, now))
     result = then(result, change_consumers)
     result = then(result, lambda s: _end(s, now))
     return then(result, lambda s: (_rejoin(s, now), ()))
@@ -427,8 +436,9 @@ def _stages(state: State) -> State:
 
 def staged_partition(one: Held, *, is_leaving: bool) -> Held:
     if one.asked or is_leaving:
-        is_back = one.stage is Stage.RETURNED
-        return one if is_back else replace(one, stage=Stage.RETURNING, stored=Stored.NO)
+        if has_returned(one):
+            return one
+        return replace(one, stage=Stage.RETURNING, stored=Stored.NO, release_at=NEVER)
     if one.stage in (Stage.RETURNING, Stage.RETURNED):
         # The partition stays with the new side. No old member has owned it since.
         return replace(one, stage=Stage.SEEDING, is_read=False)
@@ -513,34 +523,56 @@ def _read(state: State, now: float) -> Step:
     return replace(state, reading=number), commands
 
 
-def _return(state: State) -> Step:
-    """Let the consumers release the partitions that have returned."""
+def return_partitions(state: State, now: float) -> Step:
+    """Let the consumers release the partitions that have returned, some time after ZooKeeper has
+    stored their offsets.
+
+    Without this time: 1. A JVM member reads the offset in ZooKeeper. 2. The consumer stores the new
+    side's last offset, and releases the partition. 3. The JVM member claims it, and redelivers.
+    """
+    asked = {tp: one for tp, one in state.held.items() if one.asked and has_returned(one)}
+    state, commits = _store_in_zookeeper(state, asked)
     ready: dict[int, set[TopicPartition]] = {}
-    for tp, one in sorted(state.held.items()):
-        if one.asked and one.stage is Stage.RETURNED:
-            ready.setdefault(one.consumer, set()).add(tp)
-    return state, tuple(Return(number, frozenset(tps)) for number, tps in ready.items())
+    for tp in sorted(asked):
+        if now >= state.held[tp].release_at:
+            ready.setdefault(state.held[tp].consumer, set()).add(tp)
+    returns = tuple(Return(number, frozenset(tps)) for number, tps in ready.items())
+    return state, (*commits, *returns)
+
+
+def has_returned(one: Held) -> bool:
+    """Return whether no new member reads a partition, and its last offset is known."""
+    return one.stage is Stage.RETURNED
 
 
 def change_consumers(state: State) -> Step:
-    """Start and close consumers, if every partition that they will lose has returned."""
-    if state.change is None:
+    """Start and close consumers, if every partition that they will lose has returned.
+
+    Old members learn of the change after ZooKeeper has the offsets, so the partitions that only the
+    change takes away can be released at once.
+    """
+    change = state.change
+    if change is None:
         return state, ()
     leaving = {tp: state.held[tp] for tp in sorted(shares.leaving(state))}
-    if any(one.stage is not Stage.RETURNED for one in leaving.values()):
+    if not all(map(has_returned, leaving.values())):
         return state, ()
     if any(one.stored is not Stored.YES for one in leaving.values()):
         return _store_in_zookeeper(state, leaving)
-    return replace(state, running=state.change, change=None), (RunConsumers(state.change),)
+    claimed = shares.leaving(shares.with_plan(state, state.running))
+    free = {tp: replace(one, release_at=0.0) for tp, one in leaving.items() if tp not in claimed}
+    state = replace(state, held={**state.held, **free}, running=change, change=None)
+    return state, (RunConsumers(change),)
 
 
-def _store_in_zookeeper(state: State, leaving: Mapping[TopicPartition, Held]) -> Step:
-    """Let the consumers commit the offsets that the new side has reached."""
+def _store_in_zookeeper(state: State, returned: Mapping[TopicPartition, Held]) -> Step:
+    """Let the consumers commit the offsets that the new side has reached, one commit at a time."""
     held, offsets = dict(state.held), dict[int, dict[TopicPartition, int]]()
-    for tp, one in leaving.items():
+    busy = {one.consumer for one in held.values() if one.stored is Stored.SENT}
+    for tp, one in sorted(returned.items()):
         if one.offset is None:
-            held[tp] = replace(one, stored=Stored.YES)
-        elif one.stored is Stored.NO:
+            held[tp] = replace(one, stored=Stored.YES, release_at=0.0)
+        elif one.stored is Stored.NO and one.consumer not in busy:
             held[tp] = replace(one, stored=Stored.SENT)
             offsets.setdefault(one.consumer, {})[tp] = one.offset
     commits = tuple(CommitToZooKeeper(number, found) for number, found in offsets.items())
@@ -557,7 +589,7 @@ def _end(state: State, now: float) -> Step:
     )
     if not is_done or not state.leads or state.leaving is not None:
         return state, ()
-    return _leave(state, now, "it has left the brokers' group")
+    return _leave(state, now, LEFT)
 
 
 def _rejoin(state: State, now: float) -> State:

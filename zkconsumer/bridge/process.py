@@ -289,6 +289,8 @@ class BridgeProcess:
                 logger.info("bridge of %s ends: %s", self.state.settings.group, reason)
 
     def _commit(self, number: int, offsets: Mapping[TopicPartition, int]) -> None:
+        if number not in self._consumers:
+            return  # it has been closed, and has lost its partitions
         thread = self._consumers[number].member.thread
         assert thread is not None  # it holds the partitions
         answer = thread.commit(CommitRequested(0, offsets))

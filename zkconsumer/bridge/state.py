@@ -67,6 +67,8 @@ class Held:
         kafka: in SEEDING, Kafka's offset; None: none is stored, or it is not known yet.
         is_read: in SEEDING, whether Kafka's offset is known.
         stored: in RETURNED, whether ZooKeeper has `offset`.
+        release_at: in RETURNED, when the consumer may release the partition; infinity: ZooKeeper
+            does not have `offset` yet.
     """
 
     consumer: int
@@ -77,6 +79,7 @@ class Held:
     kafka: int | None = None
     is_read: bool = False
     stored: Stored = Stored.NO
+    release_at: float = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,10 @@ class Settings:
             its partitions.
         calm_s: for how long the wanted number of consumers must stay the same before the bridge
             changes it, so that members that start together cause one change.
+        claim_s: how long the bridge owns a partition after ZooKeeper has its last offset, if an old
+            member may be about to claim the partition. A JVM member reads the offset before it
+            claims. If it has read an earlier offset, its claim fails within this time, and it reads
+            the offset again. It needs some milliseconds for each of its partitions.
     """
 
     client: ClientSettings
@@ -122,6 +129,7 @@ class Settings:
     mirror_s: float = 5.0
     lease_margin_s: float = 5.0
     calm_s: float = 3.0
+    claim_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

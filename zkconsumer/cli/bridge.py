@@ -154,15 +154,17 @@ def _run(
     *,
     takes_lead: bool,
 ) -> None:
-    from zkconsumer.bridge.control import Control, Wish
-    from zkconsumer.bridge.machine import FOLLOWS
+    from zkconsumer.bridge.control import Control
+    from zkconsumer.bridge.machine import FOLLOWS, LEFT
     from zkconsumer.bridge.process import new_process
     from zkconsumer.bridge.state import Goal
 
     group = config.group_id
     control = Control(connection, group, f"{socket.gethostname()} {os.getpid()}")
     if not control.holder():
-        control.set_wish(Wish(Goal.RUN, share))
+        goal = control.begin(share).goal
+        if goal is not Goal.RUN:
+            say(f"continues with {goal.value}; `zkconsumer bridge resume {group}` ends it")
     is_waiting = False
     while not control.take():
         if not is_waiting:
@@ -189,6 +191,8 @@ def _run(
     say(f"the bridge of {group} runs; end it with `zkconsumer bridge finish` or `rollback`")
     reason = process.run(shown.look, control)
     say(f"the bridge of {group} has ended: {reason}")
+    if reason == LEFT:
+        control.reached()
     if reason == FOLLOWS:
         raise RefusedError(
             reason,

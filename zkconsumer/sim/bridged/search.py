@@ -69,7 +69,7 @@ def run(
     is_eager = "cooperative-sticky" not in plan.settings(ClientSettings("g", "c", ())).assignors
     monitor = BridgeMonitor(
         is_strict=chosen is Weather.CUT_OFF,
-        is_calm=chosen is Weather.CALM and is_eager and not plan.jvm,
+        is_calm=chosen is Weather.CALM and is_eager,
     )
     world = BridgedWorld(plan, monitor.old, monitor.new)
     monitor.watch(world)
