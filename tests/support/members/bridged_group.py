@@ -66,25 +66,46 @@ ASSIGNORS = {
     ("java", "cooperative-sticky"): f"{JAVA}.CooperativeStickyAssignor",
 }
 
-COOPERATIVE = {
+UNCOMMITTED = {
     "java": (
         re.compile(
-            r"^(?P<at>\S+ \S+) INFO .*\] (?:(?P<joins>\(Re-\)joining group)"
-            r"|(?P<revokes>Revoke previously assigned)|(?P<ends>Adding newly assigned))",
+            r"^(?P<at>\S+ \S+) INFO .*\] (?:(?P<begins>\(Re-\)joining group)"
+            r"|(?P<misses>Revoke previously assigned)|(?P<ends>Adding newly assigned))",
             re.MULTILINE,
         ),
+        COMMIT_S + SLACK_S,
         "a Java member revokes",
     ),
     "librdkafka": (
         re.compile(
-            r"^%7\|(?P<at>[\d.]+)\|(?:(?P<joins>REJOIN)|(?P<revokes>CLOSE)\|.*Closing consumer"
+            r"^%7\|(?P<at>[\d.]+)\|(?:(?P<begins>REJOIN)|(?P<misses>CLOSE)\|.*Closing consumer"
             r"|(?P<ends>CGRPJOINSTATE)\|.*changed join state wait-join ->)",
             re.MULTILINE,
         ),
+        COMMIT_S + SLACK_S,
         "a librdkafka member leaves during a rebalance",
     ),
+    "old": (
+        re.compile(
+            r"^(?P<at>\S+ \S+) INFO .*\], (?:(?P<begins>Committing all offsets after clearing)"
+            r"|(?P<misses>(?P<ends>end rebalancing)))",
+            re.MULTILINE,
+        ),
+        0.0,
+        "a JVM member rebalances",
+    ),
 }
-"""What the log of a cooperative member shows of a rebalance, and why it then redelivers."""
+"""What the log of a client shows of messages that it delivers and never commits.
+
+Cooperative members go on delivering until the brokers answer their JoinGroup, which may last until
+a killed member is removed. Java commits no partition that it revokes after the answer. If
+librdkafka closes, its last commit waits for the answer, too, and is then refused, because its
+generation is over. The iterator of Kafka's old consumer may have taken one message before the
+consumer commits for a rebalance, and hands it out afterwards.
+
+Each client has the lines of its log, how long before the first one it may have committed last, in
+seconds, and the reason.
+"""
 
 OLD = ("0.8.2.2", "1.1.1", "zkconsumer")
 NEW = ("java", "librdkafka")
@@ -212,7 +233,7 @@ class BridgedGroup:
         self._numbers = itertools.count(1)
         self._read: Counter[str] = Counter()
         self._known: dict[str, list[Delivery]] = defaultdict(list)
-        self._cooperative: dict[str, tuple[re.Pattern[str], str]] = {}
+        self._logs: dict[str, str] = {}  # member -> its client in `UNCOMMITTED`
         self.sandbox.create_topic(self.name, partitions=self.partitions)
         cluster = client_settings(self.sandbox.zookeeper_connect)
         self.traffic = Traffic(cluster, pace_s=self.pace_s)
@@ -282,6 +303,7 @@ class BridgedGroup:
                 topics=[self.name],
                 properties={**milliseconds, **properties},
             )
+            self._logs[name] = "old"
         return self._add(member, "old")
 
     def new(self, kind: str, assignor: str, **properties: object) -> Program:
@@ -318,7 +340,7 @@ class BridgedGroup:
         script = Path(__file__).with_name("later_program.py")
         member = self._add(Program(name, script, request, self.directory), "new")
         if assignor == "cooperative-sticky":
-            self._cooperative[name] = COOPERATIVE[kind]
+            self._logs[name] = kind
         return member
 
     def _add(self, member: Program, side: str) -> Program:
@@ -455,7 +477,7 @@ class BridgedGroup:
             given[one.partition, one.offset].append(one)
         explained: Counter[str] = Counter()
         unexplained = []
-        excuses = [*self.excuses, *self._revocations(), *self._removals()]
+        excuses = [*self.excuses, *self._uncommitted(), *self._removals()]
         for ones in given.values():
             for first, again in itertools.pairwise(sorted(ones)):
                 reason = _reason(first, excuses)
@@ -476,26 +498,20 @@ class BridgedGroup:
                 since = one["t"] - SESSION_S - SLACK_S
                 yield Excuse("a member is removed", (since, one["t"]), member.name)
 
-    def _revocations(self) -> Iterator[Excuse]:
-        """Yield an excuse for what a cooperative member delivers in a rebalance and never commits.
-
-        Both clients go on delivering until the brokers answer their JoinGroup, which may last until
-        a killed member is removed. Java commits no partition that it revokes after the answer. If
-        librdkafka closes, its last commit waits for the answer, too, and is then refused, because
-        its generation is over.
-        """
+    def _uncommitted(self) -> Iterator[Excuse]:
+        """Yield an excuse for what a member delivers and never commits, by its log."""
         ahead_s = time.time() - boottime()
-        for member, (pattern, reason) in self._cooperative.items():
-            joined_at: float | None = None  # None: the member waits for no answer
-            for found in pattern.finditer(self.members[member].errors()):
+        for name, client in self._logs.items():
+            pattern, before_s, reason = UNCOMMITTED[client]
+            began: float | None = None
+            for found in pattern.finditer(self.members[name].errors()):
                 at = _log_time(found["at"]) - ahead_s
-                if found["joins"]:
-                    joined_at = at if joined_at is None else joined_at
-                elif found["revokes"] and joined_at is not None:
-                    first = joined_at - COMMIT_S - SLACK_S, at + LOG_S
-                    yield Excuse(reason, first, member)
-                elif found["ends"]:
-                    joined_at = None
+                if found["begins"]:
+                    began = at if began is None else began
+                elif found["misses"] and began is not None:
+                    yield Excuse(reason, (began - before_s - LOG_S, at + LOG_S), name)
+                if found["ends"]:
+                    began = None
 
     def _moved_in_zookeeper(self) -> Iterator[str]:
         log = self.sandbox.zookeeper.directory / "data" / "version-2"
