@@ -191,13 +191,24 @@ def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) 
 
 
 def test_a_bridge_does_not_follow() -> None:
-    """If new members came first, the bridge refuses to start, and says how to take the lead."""
+    """If new members came first, the bridge refuses to start, and says how to take the lead.
+
+    The status then shows each partition on both sides, because both sides read it.
+    """
     with _scene("fake", "range") as scene, ExitStack() as stack:
         stack.enter_context(_running(scene.produce))
         stack.enter_context(_running(scene.old))
         stack.enter_context(_running(scene.new))
-        wait_for(lambda: len(scene.readings.read_by("new")) > 0, "the new member reads")
+        every = set(range(PARTITIONS))
+        wait_for(
+            lambda: all(scene.readings.read_by(side) == every for side in ("old", "new")),
+            "both sides read everything",
+        )
         connection = stack.enter_context(ZooKeeperClient(scene.config))
-        with pytest.raises(RefusedError, match="already has 1 members") as found:
+        with pytest.raises(RefusedError, match="already has 1 member, ") as found:
             scene.process(connection)
         assert "--take-lead" in (found.value.remedy or "")
+        brokers = settings_of_brokers(scene.config, connection, None)
+        shown = sides(connection, GROUP, brokers, limit_s=LIMIT_S)
+        assert Counter(one.side for one in shown) == {Side.BOTH: PARTITIONS}
+        assert all(" and " in (one.member or "") for one in shown), shown

@@ -202,6 +202,7 @@ def test_nothing_is_lost_without_a_bridge(newest: Sandbox, tmp_path: Path) -> No
                 lambda: new.last("owned")["partitions"] == list(range(group.partitions)),
                 "the new members read everything",
             )
+            assert {one["side"] for one in group.status()} == {"both"}
             again = group.bridge("--take-lead")
             again.wait("1 new member with 3 partitions")
         group.wait_for_share("new", 3)

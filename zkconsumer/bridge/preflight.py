@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from zkconsumer.admin.groups import existing_group, registered_brokers
+from zkconsumer.admin.apply import count
+from zkconsumer.admin.groups import (
+    existing_group,
+    read_topic_names,
+    registered_brokers,
+    unknown_topic_remedy,
+)
+from zkconsumer.admin.lag import NO_SUCH_TOPIC
 from zkconsumer.bridge.brokers import GroupAdmin
 from zkconsumer.bridge.state import ASSIGNORS
 from zkconsumer.bridge.wire import GroupDescription
-from zkconsumer.errors import FetchError, RefusedError
+from zkconsumer.errors import Advice, ConfigError, FetchError, RefusedError, RemedyOperation
 from zkconsumer.history.offset_records import (
     CommitValue,
     GroupKey,
@@ -77,6 +85,19 @@ def check_group(
     return check_offsets(connection, group, brokers, has_members=has_members, limit_s=limit_s)
 
 
+def check_topics(connection: ZooKeeperClient, topics: Iterable[str]) -> None:
+    """Check that topics exist which an operator has named. Raises ConfigError."""
+    known = read_topic_names(connection)
+    for topic in topics:
+        if topic not in known:
+            raise ConfigError(
+                NO_SUCH_TOPIC,
+                where=f"--topic {topic}",
+                remedy=unknown_topic_remedy(topic, connection),
+                advice=Advice(RemedyOperation.LIST_TOPICS),
+            )
+
+
 def check_brokers_group(
     found: GroupDescription, group: str, *, instance: str, takes_lead: bool
 ) -> None:
@@ -109,7 +130,7 @@ def check_brokers_group(
     if not takes_lead and not is_expected:
         shown = ", ".join(sorted(found.members.values())[:5])
         raise RefusedError(
-            f"the brokers' group already has {len(found.members)} members, and one of them leads"
+            f"the brokers' group already has {count(found.members, 'member')}, one of which leads"
             f" it: {shown}",
             where=group,
             remedy="start the bridge before the new members, or give --take-lead: the bridge then"

@@ -402,9 +402,11 @@ def new_process(
         session_s: the session timeout in the brokers' group, in seconds.
         consumers: the maximum number of consumers in ZooKeeper.
 
-    Raises RefusedError if the group cannot be shared (see `preflight`), and ZkConsumerError.
+    Raises RefusedError if the group cannot be shared (see `preflight`), ConfigError if a topic does
+    not exist, and ZkConsumerError.
     """
     group = config.group_id
+    preflight.check_topics(connection, topics)
     brokers = settings_of_brokers(config, connection, bootstrap)
     admin, instance = GroupAdmin(brokers, group), f"{group}-zkconsumer-bridge"
     notices = preflight.check_group(

@@ -25,6 +25,7 @@ class Side(Enum):
 
     OLD = "old"  # an old member owns it
     NEW = "new"  # the bridge owns it for the new members, or a new member has it without a bridge
+    BOTH = "both"  # an old member owns it, and a new member has it: no bridge divides the group
     NONE = "none"  # nobody owns it
 
 
@@ -33,12 +34,12 @@ class PartitionSide:
     """A partition of a shared group.
 
     Attributes:
-        member: the thread id of the old member, or the client id and the host of the new one; None:
-            no member reads the partition now.
+        member: the thread id of the old member, or the client id and the host of the new one, or
+            both; None: no member reads the partition now.
         member_fault: why the member is unknown; empty if it is known.
         zookeeper, kafka: the stored offsets; None: none is stored. A text says why the offset is
             unknown.
-        offset: the offset of the side that reads the partition, as above.
+        offset: the offset of the side that reads the partition, as above; of both, the lower one.
         lag: the messages from `offset` to the end of the log; a text says why it is unknown.
     """
 
@@ -86,12 +87,22 @@ def _side(
         side, member, offset = Side.NONE, None, one.committed
     elif one.owner.startswith(f"{group}_{CONSUMER_PREFIX}"):
         side, member, offset = Side.NEW, members.get(one.tp), kafka
+    elif one.tp in members:
+        both = f"{one.owner} and {members[one.tp]}"
+        side, member, offset = Side.BOTH, both, _lower(one.in_zookeeper, kafka)
     else:
         side, member, offset = Side.OLD, one.owner, one.in_zookeeper
     why = one.fault or (fault if side is Side.NEW else "")
     return PartitionSide(
         one.tp, side, member, why, one.in_zookeeper, kafka, offset, _lag(one, offset)
     )
+
+
+def _lower(one: int | str | None, other: int | str | None) -> int | str | None:
+    """Return the lower of two offsets; if one is none or unknown, return that."""
+    if isinstance(one, int) and isinstance(other, int):
+        return min(one, other)
+    return other if isinstance(one, int) else one
 
 
 def _lag(one: PartitionLag, offset: int | str | None) -> int | str:

@@ -154,12 +154,15 @@ def _run(
     *,
     takes_lead: bool,
 ) -> None:
+    from zkconsumer.admin.apply import count
+    from zkconsumer.admin.groups import existing_group
     from zkconsumer.bridge.control import Control
     from zkconsumer.bridge.machine import FOLLOWS, LEFT
     from zkconsumer.bridge.process import new_process
     from zkconsumer.bridge.state import Goal
 
     group = config.group_id
+    existing_group(connection, group)
     control = Control(connection, group, f"{socket.gethostname()} {os.getpid()}")
     if not control.holder():
         goal = control.begin(share).goal
@@ -193,6 +196,12 @@ def _run(
     say(f"the bridge of {group} has ended: {reason}")
     if reason == LEFT:
         control.reached()
+    if process.state.members and process.state.goal is Goal.STOP:
+        say(
+            f"{count(process.state.members, 'new member')} may still run, and will read every"
+            f" partition, too, in about {BROKER_SESSION_S:g} s: stop the new members, or start the"
+            " bridge again before"
+        )
     if reason == FOLLOWS:
         raise RefusedError(
             reason,
@@ -226,7 +235,7 @@ class _Shown:
     def look(self, state: State) -> None:
         """Print the state, if it differs from the last one."""
         from zkconsumer.admin.apply import count
-        from zkconsumer.bridge.state import Stage
+        from zkconsumer.bridge.state import Goal, Stage
 
         lent = [tp for tp, one in state.held.items() if one.stage is Stage.LENT]
         moving = state.held.keys() - set(lent)
@@ -235,6 +244,7 @@ class _Shown:
             f" {count(state.old, 'old member')}"
             + (f", {count(moving, 'partition')} on their way" if moving else "")
             + ("" if state.leads or not state.has_led else ", the brokers' group rebalances")
+            + ("" if state.goal is Goal.RUN else f", goal {state.goal.value}")
         )
         if text != self._last:
             self._last = text
