@@ -191,10 +191,7 @@ def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) 
 
 
 def test_a_bridge_does_not_follow() -> None:
-    """If new members came first, the bridge refuses to start, and says how to take the lead.
-
-    The status then shows each partition on both sides, because both sides read it.
-    """
+    """If new members came first, the bridge refuses to start, and both sides read everything."""
     with _scene("fake", "range") as scene, ExitStack() as stack:
         stack.enter_context(_running(scene.produce))
         stack.enter_context(_running(scene.old))

@@ -11,7 +11,6 @@ from kazoo.client import KazooClient
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import ZooKeeperServer
 
-
 MISTAKES = [
     (["run", "nobody"], 1, "group nobody does not exist"),
     (["status", "nobody"], 1, "group nobody does not exist"),

@@ -402,8 +402,7 @@ def new_process(
         session_s: the session timeout in the brokers' group, in seconds.
         consumers: the maximum number of consumers in ZooKeeper.
 
-    Raises RefusedError if the group cannot be shared (see `preflight`), ConfigError if a topic does
-    not exist, and ZkConsumerError.
+    Raises ConfigError or RefusedError if `preflight` finds a reason, and ZkConsumerError.
     """
     group = config.group_id
     preflight.check_topics(connection, topics)

@@ -154,10 +154,9 @@ def _run(
     *,
     takes_lead: bool,
 ) -> None:
-    from zkconsumer.admin.apply import count
     from zkconsumer.admin.groups import existing_group
     from zkconsumer.bridge.control import Control
-    from zkconsumer.bridge.machine import FOLLOWS, LEFT
+    from zkconsumer.bridge.machine import LEFT
     from zkconsumer.bridge.process import new_process
     from zkconsumer.bridge.state import Goal
 
@@ -192,15 +191,24 @@ def _run(
         signal.signal(number, lambda *_: _stop(process, stopped))
     shown = _Shown(group)
     say(f"the bridge of {group} runs; end it with `zkconsumer bridge finish` or `rollback`")
-    reason = process.run(shown.look, control)
-    say(f"the bridge of {group} has ended: {reason}")
-    if reason == LEFT:
+    if process.run(shown.look, control) == LEFT:
         control.reached()
-    if process.state.members and process.state.goal is Goal.STOP:
+    _report_end(process.state, group)
+
+
+def _report_end(state: State, group: str) -> None:
+    """Say why the bridge has ended. Raises ZkConsumerError if the brokers have refused it."""
+    from zkconsumer.admin.apply import count
+    from zkconsumer.bridge.machine import FOLLOWS
+    from zkconsumer.bridge.state import Goal
+
+    reason = state.ended
+    say(f"the bridge of {group} has ended: {reason}")
+    if state.members and state.goal is Goal.STOP:
         say(
-            f"{count(process.state.members, 'new member')} may still run, and will read every"
-            f" partition, too, in about {BROKER_SESSION_S:g} s: stop the new members, or start the"
-            " bridge again before"
+            f"{count(state.members, 'new member')} may still run, and will read every partition,"
+            f" too, in about {BROKER_SESSION_S:g} s: stop the new members, or start the bridge"
+            " again before"
         )
     if reason == FOLLOWS:
         raise RefusedError(
