@@ -66,46 +66,28 @@ ASSIGNORS = {
     ("java", "cooperative-sticky"): f"{JAVA}.CooperativeStickyAssignor",
 }
 
-UNCOMMITTED = {
+COOPERATIVE = {
     "java": (
         re.compile(
-            r"^(?P<at>\S+ \S+) INFO .*\] (?:(?P<begins>\(Re-\)joining group)"
-            r"|(?P<misses>Revoke previously assigned)|(?P<ends>Adding newly assigned))",
+            r"^(?P<at>\S+ \S+) INFO .*\] (?:(?P<joins>\(Re-\)joining group)"
+            r"|(?P<revokes>Revoke previously assigned)|(?P<ends>Adding newly assigned))",
             re.MULTILINE,
         ),
-        COMMIT_S + SLACK_S,
         "a Java member revokes",
     ),
     "librdkafka": (
         re.compile(
-            r"^%7\|(?P<at>[\d.]+)\|(?:(?P<begins>REJOIN)|(?P<misses>CLOSE)\|.*Closing consumer"
+            r"^%7\|(?P<at>[\d.]+)\|(?:(?P<joins>REJOIN)|(?P<revokes>CLOSE)\|.*Closing consumer"
             r"|(?P<ends>CGRPJOINSTATE)\|.*changed join state wait-join ->)",
             re.MULTILINE,
         ),
-        COMMIT_S + SLACK_S,
         "a librdkafka member leaves during a rebalance",
     ),
-    "old": (
-        re.compile(
-            r"^(?P<at>\S+ \S+) INFO .*\], (?:(?P<begins>Committing all offsets after clearing)"
-            r"|(?P<misses>(?P<ends>end rebalancing)))",
-            re.MULTILINE,
-        ),
-        0.0,
-        "a JVM member rebalances",
-    ),
 }
-"""What the log of a client shows of messages that it delivers and never commits.
+"""What the log of a cooperative member shows of a rebalance, and why the member then redelivers."""
 
-Cooperative members go on delivering until the brokers answer their JoinGroup, which may last until
-a killed member is removed. Java commits no partition that it revokes after the answer. If
-librdkafka closes, its last commit waits for the answer, too, and is then refused, because its
-generation is over. The iterator of Kafka's old consumer may have taken one message before the
-consumer commits for a rebalance, and hands it out afterwards.
-
-Each client has the lines of its log, how long before the first one it may have committed last, in
-seconds, and the reason.
-"""
+COMMITS = re.compile(r"^(?P<at>\S+ \S+) INFO .*\], Committing all offsets after", re.MULTILINE)
+"""What the log of Kafka's old consumer says when it commits for a rebalance."""
 
 OLD = ("0.8.2.2", "1.1.1", "zkconsumer")
 NEW = ("java", "librdkafka")
@@ -233,7 +215,7 @@ class BridgedGroup:
         self._numbers = itertools.count(1)
         self._read: Counter[str] = Counter()
         self._known: dict[str, list[Delivery]] = defaultdict(list)
-        self._logs: dict[str, str] = {}  # member -> its client in `UNCOMMITTED`
+        self._cooperative: dict[str, tuple[re.Pattern[str], str]] = {}
         self.sandbox.create_topic(self.name, partitions=self.partitions)
         cluster = client_settings(self.sandbox.zookeeper_connect)
         self.traffic = Traffic(cluster, pace_s=self.pace_s)
@@ -303,7 +285,6 @@ class BridgedGroup:
                 topics=[self.name],
                 properties={**milliseconds, **properties},
             )
-            self._logs[name] = "old"
         return self._add(member, "old")
 
     def new(self, kind: str, assignor: str, **properties: object) -> Program:
@@ -340,7 +321,7 @@ class BridgedGroup:
         script = Path(__file__).with_name("later_program.py")
         member = self._add(Program(name, script, request, self.directory), "new")
         if assignor == "cooperative-sticky":
-            self._logs[name] = kind
+            self._cooperative[name] = COOPERATIVE[kind]
         return member
 
     def _add(self, member: Program, side: str) -> Program:
@@ -477,7 +458,7 @@ class BridgedGroup:
             given[one.partition, one.offset].append(one)
         explained: Counter[str] = Counter()
         unexplained = []
-        excuses = [*self.excuses, *self._uncommitted(), *self._removals()]
+        excuses = [*self.excuses, *self._revocations(), *self._taken_messages(), *self._removals()]
         for ones in given.values():
             for first, again in itertools.pairwise(sorted(ones)):
                 reason = _reason(first, excuses)
@@ -498,20 +479,40 @@ class BridgedGroup:
                 since = one["t"] - SESSION_S - SLACK_S
                 yield Excuse("a member is removed", (since, one["t"]), member.name)
 
-    def _uncommitted(self) -> Iterator[Excuse]:
-        """Yield an excuse for what a member delivers and never commits, by its log."""
-        ahead_s = time.time() - boottime()
-        for name, client in self._logs.items():
-            pattern, before_s, reason = UNCOMMITTED[client]
-            began: float | None = None
+    def _revocations(self) -> Iterator[Excuse]:
+        """Yield an excuse for what a cooperative member delivers in a rebalance and never commits.
+
+        Both clients go on delivering until the brokers answer their JoinGroup, which may last until
+        a killed member is removed. Java commits no partition that it revokes after the answer. If
+        librdkafka closes, its last commit waits for the answer, too, and is then refused, because
+        its generation is over.
+        """
+        for name, (pattern, reason) in self._cooperative.items():
+            joined_at: float | None = None  # None: the member waits for no answer
             for found in pattern.finditer(self.members[name].errors()):
-                at = _log_time(found["at"]) - ahead_s
-                if found["begins"]:
-                    began = at if began is None else began
-                elif found["misses"] and began is not None:
-                    yield Excuse(reason, (began - before_s - LOG_S, at + LOG_S), name)
-                if found["ends"]:
-                    began = None
+                at = _log_time(found["at"])
+                if found["joins"]:
+                    joined_at = at if joined_at is None else joined_at
+                elif found["revokes"] and joined_at is not None:
+                    first = joined_at - COMMIT_S - SLACK_S, at + LOG_S
+                    yield Excuse(reason, first, name)
+                elif found["ends"]:
+                    joined_at = None
+
+    def _taken_messages(self) -> Iterator[Excuse]:
+        """Yield an excuse for the first message that a JVM member delivers after a rebalance began.
+
+        Its iterator may have taken this message before the member has committed and released its
+        partitions.
+        """
+        for name, member in self.members.items():
+            if isinstance(member, JvmMember):
+                times = [one.t for one in self._known[name]]
+                for found in COMMITS.finditer(member.errors()):
+                    at = _log_time(found["at"])
+                    next_ = bisect_left(times, at + LOG_S)
+                    if next_ < len(times):
+                        yield Excuse("a JVM member rebalances", (at, times[next_]), name)
 
     def _moved_in_zookeeper(self) -> Iterator[str]:
         log = self.sandbox.zookeeper.directory / "data" / "version-2"
@@ -552,10 +553,11 @@ def _ranges(unexplained: Iterable[tuple[Delivery, Delivery]]) -> Iterator[str]:
 
 
 def _log_time(text: str) -> float:
-    """Return the time of a line of log4j or of librdkafka, in seconds since 1970."""
+    """Return the time of a line of log4j or of librdkafka, as a time of `boottime`."""
+    ahead_s = time.time() - boottime()
     if " " not in text:
-        return float(text)
-    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").timestamp()
+        return float(text) - ahead_s
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").timestamp() - ahead_s
 
 
 def _reason(first: Delivery, excuses: Sequence[Excuse]) -> str:
