@@ -69,10 +69,14 @@ class BridgedRun:
         self._note(f"hand-over to {side}")
 
     def _kill_until(self, end: float, bridge: Bridge) -> None:
-        """Kill and replace a member of each side whenever it is due; the bridge must live on."""
-        while self._kill_at < end:
+        """Kill and replace a member of each side when it is due, at least once.
+
+        The bridge must live on.
+        """
+        is_killed = False
+        while self._kill_at < end or not is_killed:
             bridge.wait_until(self._kill_at)
-            self._kill_at = boottime() + KILL_EVERY_S
+            self._kill_at, is_killed = boottime() + KILL_EVERY_S, True
             for side in self._live:
                 self._replace(side)
         bridge.wait_until(end)
