@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from _pipeline_judge import Place, Row, Window
 from _pipeline_query import Query
-from confluent_kafka import Consumer, TopicPartition
 
 from zkconsumer.errors import SandboxError
+from zkconsumer.sandbox.topics import messages
 
 FromSpark: TypeAlias = Any
 """A message or a row of Spark's output, from libraries without types."""
-
-# Time limit for reading the whole topic, in seconds: a hundred times what it needs.
-_READ_LIMIT_S = 60.0
 
 
 class Ledger:
@@ -109,21 +105,9 @@ def _parquet(path: Path) -> FromSpark:
     return table
 
 
-def whole_log(bootstrap: str, topic: str, counts: list[int]) -> list[Row]:
+def whole_log(connect: str, topic: str, counts: list[int]) -> list[Row]:
     """Return all messages of the topic, which has `counts` messages in its partitions."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
-    )
-    rows: list[Row] = []
-    limit_s = time.monotonic() + _READ_LIMIT_S
-    try:
-        consumer.assign([TopicPartition(topic, one, 0) for one in range(len(counts))])
-        while len(rows) < sum(counts) and time.monotonic() < limit_s:
-            for one in consumer.consume(1000, 0.2):
-                if one.error() is None:
-                    rows.append(_row(one))
-    finally:
-        consumer.close()
+    rows = [_row(one) for one in messages(connect, topic)]
     if len(rows) != sum(counts):
         raise SandboxError(
             "the topic does not contain all produced messages",

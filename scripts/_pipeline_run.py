@@ -300,7 +300,7 @@ class DemoRun:
         self._ledger.read_new()
         self._view.note("comparing what was written with the topic")
         return judge(
-            whole_log(self._sandbox.bootstrap, TOPIC, counts),
+            whole_log(self._sandbox.zookeeper_connect, TOPIC, counts),
             batches={number: self._ledger.batch(number) for number in set(self._ledger.ended)},
             windows=self._ledger.windows(),
             jvm=self._ledger.jvm,

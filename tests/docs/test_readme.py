@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import typer
-from confluent_kafka import Producer
 from support.wait import LIMIT_S
 from support.zk.client import peer_of
 
@@ -152,11 +151,8 @@ def test_the_session(
     group, topic = f"billing{suffix}", f"orders{suffix}"
     rows = [line.split() for line in table.splitlines() if line.startswith("orders ")]
     sandbox.create_topic(topic, partitions=len(rows))
-    producer = Producer({"bootstrap.servers": sandbox.bootstrap})
     for row in rows:
-        for _ in range(int(row[5])):
-            producer.produce(topic, b"m", partition=int(row[1]))
-    assert producer.flush(LIMIT_S) == 0
+        sandbox.produce(topic, int(row[5]), partition=int(row[1]))
     with peer_of(sandbox.zookeeper_connect) as client:
         for row in rows:
             path = f"/consumers/{group}/offsets/{topic}/{row[1]}"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from zkconsumer.sandbox import guard, jars, topics
+from zkconsumer.sandbox import guard, jars
 from zkconsumer.sandbox.broker import BrokerServer
 from zkconsumer.sandbox.process import Startable
-from zkconsumer.sandbox.topics import PartitionPlacement, Placed
+from zkconsumer.sandbox.topics import ServerTopics
 from zkconsumer.sandbox.zookeeper import DEFAULT_ZOOKEEPER, ZooKeeperServer
 
 
-class Sandbox(Startable):
+class Sandbox(Startable, ServerTopics):
     """One ZooKeeper server and one or more brokers; `with` starts and stops them.
 
     Attributes:
@@ -136,49 +136,3 @@ class Sandbox(Startable):
         """Let the servers outlive this Python process."""
         for server in (self.zookeeper, *self.brokers):
             server.detach()
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        replicas: int = 1,
-        config: Mapping[str, object] | None = None,
-        on_progress: topics.OnProgress = lambda ready, total: None,
-    ) -> tuple[PartitionPlacement, ...]:
-        """Create a topic and wait for its leaders, as `topics.create_topic`."""
-        return topics.create_topic(
-            self.zookeeper_connect,
-            name,
-            partitions=partitions,
-            replicas=replicas,
-            config=config,
-            on_progress=on_progress,
-        )
-
-    def add_partitions(
-        self,
-        name: str,
-        *,
-        partitions: int,
-        on_progress: topics.OnProgress = lambda ready, total: None,
-    ) -> tuple[PartitionPlacement, ...]:
-        """Raise a topic's partition count, as `topics.add_partitions`."""
-        return topics.add_partitions(
-            self.zookeeper_connect, name, partitions=partitions, on_progress=on_progress
-        )
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic, as `topics.delete_topic`."""
-        topics.delete_topic(self.zookeeper_connect, name)
-
-    def produce(
-        self,
-        name: str,
-        messages: int | Iterable[str | bytes | None],
-        *,
-        key: str | bytes | None = None,
-        partition: int | None = None,
-    ) -> list[Placed]:
-        """Produce messages and wait until all are in the log, as `topics.produce`."""
-        return topics.produce(self.zookeeper_connect, name, messages, key=key, partition=partition)

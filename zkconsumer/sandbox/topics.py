@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkconsumer.errors import SandboxError, ZkConsumerError
@@ -28,7 +28,7 @@ from zkconsumer.protocol.requests import Code, Create, SetData, Write
 from zkconsumer.sandbox.process import until
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import Consumer, KafkaError, Message, Producer
 
     from zkconsumer.kafka.client_settings import Settings
     from zkconsumer.zk.client import ZooKeeperClient
@@ -45,6 +45,8 @@ OnProgress = Callable[[int, int], object]
 # Seconds within which a message must be in the log; librdkafka's default of 300 s would hide that a
 # broker is down.
 DELIVERY_LIMIT_S = 30.0
+# Seconds that a broker may take to answer a reader.
+READ_LIMIT_S = 30.0
 
 
 _PRODUCER: Settings = {
@@ -441,3 +443,156 @@ def _send(producer: Producer, name: str, **message: Json) -> None:
         else:
             producer.poll(0)
             return
+
+
+def messages(zookeeper_connect: str, name: str, *, partition: int | None = None) -> list[Message]:
+    """Return the messages of a topic now, each partition's in their order.
+
+    Messages of open and of aborted transactions are among them.
+
+    Args:
+        zookeeper_connect: where the brokers are registered.
+        name: the topic.
+        partition: the only partition to read; None: all.
+
+    Raises:
+        SandboxError: there is no such topic, or a broker does not answer within 30 s.
+    """
+    from confluent_kafka import Consumer, KafkaException
+
+    from zkconsumer.kafka.client_settings import Brokers, broker_settings
+
+    with session(zookeeper_connect) as zk:
+        numbers = [one.partition for one in _placements(zk, name)]
+        cluster = broker_settings(Brokers(_brokers(zk).values()))
+    settings = {
+        **cluster,
+        "group.id": "zkconsumer.sandbox",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_uncommitted",
+        "log_level": 0,
+    }
+    with closing(Consumer(settings)) as consumer:
+        try:
+            return [
+                one
+                for number in numbers
+                if partition in (None, number)
+                for one in _read(consumer, name, number)
+            ]
+        except KafkaException as error:
+            raise SandboxError(
+                f"the messages of {name} cannot be read: {error.args[0].str()}",
+                remedy="see the brokers' logs",
+            ) from error
+
+
+def _read(consumer: Consumer, name: str, number: int) -> Iterator[Message]:
+    """Yield the messages of a partition up to its end now. Raises KafkaException."""
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    first, end = _log_range(consumer, name, number)
+    if first == end:
+        return
+    consumer.assign([TopicPartition(name, number, first)])
+    while (one := consumer.poll(READ_LIMIT_S)) is not None:
+        error = one.error()
+        if error is None:
+            yield one
+        elif error.code() == KafkaError._PARTITION_EOF:
+            return
+        else:
+            raise KafkaException(error)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def _log_range(consumer: Consumer, name: str, number: int) -> tuple[int, int]:
+    """Return the first offset of a log, and the offset of the next message. Raises KafkaException.
+
+    Brokers before 0.10.1 copy the list of segments without a lock (KafkaApis.fetchOffsetsBefore).
+    If the log cleaner removes a segment meanwhile, the copy ends with null, and the broker answers
+    with the code UNKNOWN. The next request succeeds.
+    """
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    attempts = 10
+    while True:
+        try:
+            first, end = consumer.get_watermark_offsets(TopicPartition(name, number), READ_LIMIT_S)
+        except KafkaException as error:
+            attempts -= 1
+            if error.args[0].code() != KafkaError.UNKNOWN or not attempts:
+                raise
+        else:
+            return int(first), int(end)
+
+
+class ServerTopics:
+    """The topics of the brokers that are registered in one ZooKeeper."""
+
+    def __init__(self, zookeeper_connect: str) -> None:
+        self._connect = zookeeper_connect
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """The value of `zookeeper.connect`."""
+        return self._connect
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replicas: int = 1,
+        config: Mapping[str, object] | None = None,
+        on_progress: OnProgress = lambda ready, total: None,
+    ) -> tuple[PartitionPlacement, ...]:
+        """Create a topic and wait for its leaders, as `topics.create_topic`."""
+        return create_topic(
+            self.zookeeper_connect,
+            name,
+            partitions=partitions,
+            replicas=replicas,
+            config=config,
+            on_progress=on_progress,
+        )
+
+    def add_partitions(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        on_progress: OnProgress = lambda ready, total: None,
+    ) -> tuple[PartitionPlacement, ...]:
+        """Raise a topic's partition count, as `topics.add_partitions`."""
+        return add_partitions(
+            self.zookeeper_connect, name, partitions=partitions, on_progress=on_progress
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, as `topics.delete_topic`."""
+        delete_topic(self.zookeeper_connect, name)
+
+    def produce(
+        self,
+        name: str,
+        messages: int | Iterable[str | bytes | None],
+        *,
+        key: str | bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> list[Placed]:
+        """Produce messages and wait until all are in the log, as `topics.produce`."""
+        return produce(
+            self.zookeeper_connect,
+            name,
+            messages,
+            key=key,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+        )
+
+    def messages(self, topic: str) -> list[Message]:
+        """Return the messages of a topic now, as `topics.messages`."""
+        return messages(self.zookeeper_connect, topic)

@@ -7,13 +7,12 @@ calls it. A `LegacyKafka` has the same methods on each backend.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
-from confluent_kafka import TopicPartition as RawPartition
+from confluent_kafka import Message
 
 from zkconsumer.errors import ConfigError, FakeServerError, SandboxError
 from zkconsumer.protocol import paths
@@ -22,13 +21,11 @@ from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.requests import Code
 from zkconsumer.sandbox import topics
 from zkconsumer.sandbox.sandbox import Sandbox
+from zkconsumer.sandbox.topics import ServerTopics
 from zkconsumer.testing import groups
 from zkconsumer.testing.cluster import DEFAULT_BROKER, Content, FakeCluster
 from zkconsumer.testing.cluster_metadata import INTERNAL_TOPICS
 from zkconsumer.testing.groups import SETTLE_LIMIT_S, Deliveries, Rebalances
-
-# How long a request to real brokers may take, in seconds.
-_LIMIT_S: Final = 30.0
 
 
 class Backend(Enum):
@@ -58,7 +55,7 @@ class Topics(Protocol):
         key: Content,
         partition: int | None,
         timestamp_ms: int | None,
-    ) -> list[tuple[int, int]]: ...
+    ) -> Sequence[tuple[int, int]]: ...
 
     def messages(self, topic: str) -> list[Message]: ...
 
@@ -140,12 +137,15 @@ class LegacyKafka:
         Raises:
             FakeServerError, SandboxError: there is no such topic or partition.
         """
-        return self._topics.produce(
+        placed = self._topics.produce(
             name, messages, key=key, partition=partition, timestamp_ms=timestamp_ms
         )
+        return list(placed)
 
     def messages(self, topic: str) -> list[Message]:
         """Return the messages of all partitions of a topic now, each partition's in their order.
+
+        Messages of open and of aborted transactions are among them.
 
         Raises:
             FakeServerError, SandboxError: there is no such topic.
@@ -217,72 +217,7 @@ class LegacyKafka:
 # ---- real servers --------------------------------------------------------------------------------
 
 
-class _ServerTopics:
-    """Topics of real brokers that are registered in a ZooKeeper."""
-
-    def __init__(self, zookeeper_connect: str) -> None:
-        self._connect = zookeeper_connect
-
-    def create_topic(
-        self, name: str, *, partitions: int, replicas: int, config: Mapping[str, object] | None
-    ) -> None:
-        topics.create_topic(
-            self._connect, name, partitions=partitions, replicas=replicas, config=config
-        )
-
-    def add_partitions(self, name: str, *, partitions: int) -> None:
-        topics.add_partitions(self._connect, name, partitions=partitions)
-
-    def delete_topic(self, name: str) -> None:
-        topics.delete_topic(self._connect, name)
-
-    def produce(
-        self,
-        name: str,
-        messages: int | Iterable[Content],
-        *,
-        key: Content,
-        partition: int | None,
-        timestamp_ms: int | None,
-    ) -> list[tuple[int, int]]:
-        placed = topics.produce(
-            self._connect, name, messages, key=key, partition=partition, timestamp_ms=timestamp_ms
-        )
-        return [(one.partition, one.offset) for one in placed]
-
-    def messages(self, topic: str) -> list[Message]:
-        numbers = [one.partition for one in topics.describe_topic(self._connect, topic)]
-        settings = {
-            **topics.client_settings(self._connect),
-            "group.id": "zkconsumer.testing",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-        with closing(Consumer(settings)) as consumer:
-            try:
-                return [one for number in numbers for one in _read(consumer, topic, number)]
-            except KafkaException as error:
-                raise SandboxError(
-                    f"the messages of {topic} cannot be read: {error.args[0].str()}",
-                    remedy="see the brokers' logs",
-                ) from error
-
-
-def _read(consumer: Consumer, topic: str, number: int) -> Iterator[Message]:
-    """Yield the messages of a partition up to its end now. Raises KafkaException."""
-    consumer.assign([RawPartition(topic, number, OFFSET_BEGINNING)])
-    while (one := consumer.poll(_LIMIT_S)) is not None:
-        error = one.error()
-        if error is None:
-            yield one
-        elif error.code() == KafkaError._PARTITION_EOF:
-            return
-        else:
-            raise KafkaException(error)
-    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-
-class _Shared(_ServerTopics):
+class _Shared(ServerTopics):
     """Topics of servers that several tests share."""
 
     def __init__(self, zookeeper_connect: str) -> None:
@@ -297,16 +232,16 @@ class _Shared(_ServerTopics):
         Raises:
             SandboxError: a topic or a group could not be deleted.
         """
-        for name in set(topics.list_topics(self._connect)) - self._kept - INTERNAL_TOPICS:
-            topics.delete_topic(self._connect, name)
-        with topics.session(self._connect) as zookeeper:
+        for name in set(topics.list_topics(self.zookeeper_connect)) - self._kept - INTERNAL_TOPICS:
+            topics.delete_topic(self.zookeeper_connect, name)
+        with topics.session(self.zookeeper_connect) as zookeeper:
             names = set(zookeeper.children([paths.CONSUMERS]).get(paths.CONSUMERS, ()))
             znodes = zookeeper.tree(*(paths.group(name) for name in names - self._groups))
             reply = zookeeper.write([rq.Delete(path) for path in reversed(znodes)])
         if reply.code is not Code.OK:
             raise SandboxError(
                 f"the groups of a test could not be deleted: {reply.code.name}",
-                where=self._connect,
+                where=self.zookeeper_connect,
                 remedy="stop the test's consumers before the test ends",
             )
 

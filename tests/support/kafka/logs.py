@@ -8,19 +8,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Message, Producer
 
 from zkconsumer.protocol.model import TopicPartition as Place
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.jars import find_java
-from zkconsumer.sandbox.topics import client_settings
+from zkconsumer.sandbox.topics import client_settings, messages
 from zkconsumer.testing import FakeCluster
 
 CODECS = ("none", "gzip", "snappy", "lz4")
@@ -110,51 +103,8 @@ def write(
 
 
 def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
-    """Return all messages in a partition's log, even aborted ones, as librdkafka reads them.
-
-    Raises KafkaException for every error of the broker except the one that `_log_start` describes.
-    """
-    consumer = Consumer(
-        {
-            **client_settings(sandbox.zookeeper_connect),
-            "group.id": "contents",
-            "isolation.level": "read_uncommitted",
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    try:
-        first = _log_start(consumer, TopicPartition(topic, partition))
-        consumer.assign([TopicPartition(topic, partition, first)])
-        found: list[Message] = []
-        while True:
-            message = consumer.poll(REQUEST_S)
-            assert message is not None, f"nothing more after {len(found)} messages"
-            error = message.error()
-            if error is None:
-                found.append(message)
-            elif error.name() == "_PARTITION_EOF":
-                return found
-            else:
-                raise KafkaException(error)
-    finally:
-        consumer.close()
-
-
-def _log_start(consumer: Consumer, partition: TopicPartition) -> int:
-    """Return the first offset of a log.
-
-    Brokers before 0.10.1 copy the list of segments without a lock (KafkaApis.fetchOffsetsBefore).
-    If the log cleaner removes a segment meanwhile, the copy ends with null, and the broker answers
-    with the code UNKNOWN. The next request succeeds.
-    """
-    for _ in range(10):
-        try:
-            return int(consumer.get_watermark_offsets(partition, REQUEST_S)[0])
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN:
-                raise
-    raise AssertionError(f"the broker does not report where the log of {partition} begins")
+    """Return all messages in a partition's log, even aborted ones, as librdkafka reads them."""
+    return messages(sandbox.zookeeper_connect, topic, partition=partition)
 
 
 class StoredFormat(NamedTuple):

@@ -23,9 +23,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as RawPartition
-
 from support.jvm.member import JvmMember, libjvm
 from support.kafka.traffic import Traffic
 from support.members.crew import MemberProcess, Program, environment
@@ -38,7 +35,7 @@ from zkconsumer.history.offset_records import CommitKey, decode_commit, decode_k
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox, guard, jars
-from zkconsumer.sandbox.topics import client_settings
+from zkconsumer.sandbox.topics import client_settings, messages
 
 COMMIT_S = 0.5
 """How often, in seconds, each member commits."""
@@ -529,8 +526,8 @@ class BridgedGroup:
 
     def _moved_in_kafka(self) -> Iterator[str]:
         last: dict[TopicPartition, int] = {}
-        for key, value in _records(self.sandbox.bootstrap, "__consumer_offsets"):
-            about = decode_key(key)
+        for one in messages(self.sandbox.zookeeper_connect, "__consumer_offsets"):
+            about, value = decode_key(one.key() or b""), one.value()
             if not isinstance(about, CommitKey) or about.group != self.name or value is None:
                 continue
             offset = decode_commit(value).offset
@@ -575,22 +572,3 @@ log4j.appender.err.target=System.err
 log4j.appender.err.layout=org.apache.log4j.PatternLayout
 log4j.appender.err.layout.ConversionPattern=%d{ISO8601} %p %c - %m%n
 """
-
-
-def _records(bootstrap: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield the key and the value of each record of a topic, partition by partition."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reads-offsets"})
-    try:
-        known = consumer.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions
-        for number in known:
-            end = consumer.get_watermark_offsets(RawPartition(topic, number), timeout=LIMIT_S)[1]
-            consumer.assign([RawPartition(topic, number, 0)])
-            at = 0
-            while at < end:
-                message = consumer.poll(LIMIT_S)
-                assert message is not None, f"no record {at} of {topic} {number}"
-                assert message.error() is None, message.error()
-                at = (message.offset() or 0) + 1
-                yield message.key() or b"", message.value()
-    finally:
-        consumer.close()
