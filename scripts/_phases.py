@@ -95,9 +95,9 @@ def generated_group() -> str:
     return "\n".join(("```mermaid", "stateDiagram-v2", *ends, *_GROUP_EXPLANATION, *table, ""))
 
 
-def _values(phases: frozenset[group_phases.Phase]) -> str:
+def _values(phases: frozenset[group_phases.GroupPhase]) -> str:
     """Return Kafka's names of the phases in a row; each row has one phase before and after."""
-    return ", ".join(phase.value for phase in group_phases.Phase if phase in phases)
+    return ", ".join(phase.value for phase in group_phases.GroupPhase if phase in phases)
 
 
 def _picture() -> Iterator[str]:

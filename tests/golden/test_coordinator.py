@@ -16,8 +16,8 @@ from support.jvm.coordinator_scripts import Machine, replayed
 from support.jvm.live_coordinator import scripts
 
 from zkconsumer.later import group_phases
-from zkconsumer.later.consumer_group import ConsumerPhase
-from zkconsumer.later.group_phases import Cause, Phase
+from zkconsumer.later.consumer_group import ConsumerGroupPhase
+from zkconsumer.later.group_phases import Cause, GroupPhase
 from zkconsumer.protocol.later.messages import Error
 
 CAPTURED = Path(__file__).with_name("later") / "coordinator.jsonl.gz"
@@ -41,10 +41,10 @@ def answers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 def test_captured_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine answers as Kafka's coordinator did, and makes each usual change of phase."""
-    made: set[tuple[Phase, Cause, Phase]] = set()
+    made: set[tuple[GroupPhase, Cause, GroupPhase]] = set()
     check = group_phases.check_change
 
-    def note(before: Phase, causes: Collection[Cause], after: Phase) -> None:
+    def note(before: GroupPhase, causes: Collection[Cause], after: GroupPhase) -> None:
         made.update((before, cause, after) for cause in causes)
         check(before, causes, after)
 
@@ -80,7 +80,7 @@ def test_the_captured_scripts_are_various() -> None:
         for _, _, state in script["steps"]
         if state != "=" and "state" in state
     )
-    assert {phase.value for phase in (*Phase, *ConsumerPhase)} <= set(states)
+    assert {phase.value for phase in (*GroupPhase, *ConsumerGroupPhase)} <= set(states)
 
 
 def test_fresh_scripts() -> None:

@@ -9,7 +9,7 @@ from later.conftest import DrivenMember
 
 from zkconsumer.later import classic_member as machine
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import Phase, State
+from zkconsumer.later.classic_member_state import ClassicPhase, ClassicState
 from zkconsumer.later.client_state import ClientSettings, Mode
 from zkconsumer.later.member_events import Callback
 from zkconsumer.protocol.later import consumer_protocol as wire
@@ -28,7 +28,7 @@ class Member(DrivenMember):
 
     def __init__(self, **properties: object) -> None:
         settings = replace(ClientSettings("g", "c", ("t",), ("range",)), **properties)
-        super().__init__(machine, State(settings))
+        super().__init__(machine, ClassicState(settings))
 
     def calls(self) -> list[Callback]:
         """Return the calls of the listener among the last commands."""
@@ -75,11 +75,11 @@ def test_requests_before_the_first_message() -> None:
     member = Member().searching()
     assert [one.broker for one in member.commands if isinstance(one, ev.Send)] == [0]
     member.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
-    assert member.sent(msg.JoinGroup) and member.state.phase is Phase.PREPARING
+    assert member.sent(msg.JoinGroup) and member.state.phase is ClassicPhase.PREPARING
     member.completing()
-    assert member.sent(msg.SyncGroup) and member.state.phase is Phase.COMPLETING
+    assert member.sent(msg.SyncGroup) and member.state.phase is ClassicPhase.COMPLETING
     member.assigned(T0, T1)
-    assert member.state.phase is Phase.STABLE
+    assert member.state.phase is ClassicPhase.STABLE
     assert member.calls() == [Callback.ASSIGNED] and member.sent(msg.OffsetFetch)
     stored = {T0: OffsetAndMetadata(7)}
     member.answer(msg.OffsetsFetched(offsets=stored), msg.OffsetFetch)
@@ -145,7 +145,7 @@ def test_a_join_is_repeated(error: Error, again: bool) -> None:
 def test_poll_raises_a_permanent_error_of_a_join(error: Error) -> None:
     """If no retry can succeed, `poll` raises the error of the join."""
     member = Member().joining().answer(msg.Joined(error), msg.JoinGroup)
-    assert member.state.phase is Phase.FAILED
+    assert member.state.phase is ClassicPhase.FAILED
     assert member.commands == (ev.Fail(error),)
     assert member.give(ev.Tick, after_s=60.0).commands == ()
 
@@ -220,7 +220,7 @@ def test_an_old_heartbeat_s_answer_is_ignored() -> None:
     member = Member().stable().give(ev.Tick, after_s=3.0)
     member.state = replace(member.state, generation=2)
     member.answer(msg.HeartbeatAnswer(Error.UNKNOWN_MEMBER_ID), msg.Heartbeat)
-    assert member.state.phase is Phase.STABLE
+    assert member.state.phase is ClassicPhase.STABLE
 
 
 def test_a_user_that_does_not_poll_delays_the_join() -> None:
@@ -234,7 +234,7 @@ def test_a_user_that_does_not_poll_delays_the_join() -> None:
 def test_a_user_that_never_polls_is_no_member_any_more() -> None:
     """After `max.poll.interval.ms` the member leaves, and loses all partitions at the next poll."""
     member = Member(poll_s=10.0).stable().give(ev.PollReturned).give(ev.Tick, after_s=10.0)
-    assert member.sent(msg.LeaveGroup) and member.state.phase is Phase.UNJOINED
+    assert member.sent(msg.LeaveGroup) and member.state.phase is ClassicPhase.UNJOINED
     assert member.give(ev.PollStarted).calls() == [Callback.LOST]
 
 
@@ -254,7 +254,7 @@ def test_a_lost_connection_ends_no_membership() -> None:
     member = Member().stable().give(ev.Disconnected, 1)
     assert member.sent(msg.FindCoordinator) and member.state.owned == BOTH
     member.answer(msg.FoundCoordinator(broker=1), msg.FindCoordinator)
-    assert member.state.phase is Phase.STABLE and not member.sent(msg.JoinGroup)
+    assert member.state.phase is ClassicPhase.STABLE and not member.sent(msg.JoinGroup)
 
 
 def test_a_coordinator_without_answers_is_looked_up_again() -> None:
@@ -308,20 +308,20 @@ def test_closing() -> None:
     assert member.sent(msg.OffsetCommit) and not member.sent(msg.LeaveGroup)
     member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
     assert member.calls() == [Callback.REVOKED] and member.sent(msg.LeaveGroup)
-    assert member.state.phase is Phase.CLOSED
+    assert member.state.phase is ClassicPhase.CLOSED
 
 
 def test_a_static_member_does_not_leave() -> None:
     """A static member that is closed sends no LeaveGroup, so its session continues."""
     member = Member(instance="i", auto_commit_s=None).stable().give(ev.CloseRequested)
-    assert not member.sent(msg.LeaveGroup) and member.state.phase is Phase.CLOSED
+    assert not member.sent(msg.LeaveGroup) and member.state.phase is ClassicPhase.CLOSED
 
 
 def test_closing_without_a_coordinator() -> None:
     """A member that closes tries its last commit for 30 s, and then closes without it."""
     member = Member().stable().give(ev.Disconnected, 1).give(ev.CloseRequested)
-    assert member.state.phase is Phase.STABLE
-    assert member.give(ev.Tick, after_s=30.0).state.phase is Phase.CLOSED
+    assert member.state.phase is ClassicPhase.STABLE
+    assert member.give(ev.Tick, after_s=30.0).state.phase is ClassicPhase.CLOSED
 
 
 def test_an_unknown_event() -> None:

@@ -10,7 +10,7 @@ from later.conftest import DrivenMember
 from zkconsumer.later import consumer_member as machine
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import ClientSettings
-from zkconsumer.later.consumer_member import CLOSE_S, Phase, State
+from zkconsumer.later.consumer_member import CLOSE_S, ConsumerPhase, ConsumerState
 from zkconsumer.later.member_events import Callback
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
@@ -26,7 +26,7 @@ class Member(DrivenMember):
 
     def __init__(self, **properties: object) -> None:
         settings = replace(ClientSettings("g", "c", ("t",), auto_commit_s=None), **properties)
-        super().__init__(machine, State(settings))
+        super().__init__(machine, ConsumerState(settings))
 
     def hear(
         self,
@@ -75,7 +75,7 @@ class Member(DrivenMember):
         """A member that owns both partitions, and has reported this to the coordinator."""
         self.joining().hear(T0, T1).load(p0=7)
         self.hear(same=True)
-        assert self.state.phase is Phase.STABLE
+        assert self.state.phase is ConsumerPhase.STABLE
         return self
 
     def consumed(self) -> Member:
@@ -160,7 +160,7 @@ def test_nothing_is_revoked_while_the_user_does_not_poll() -> None:
     """The listener is called only in `poll`; before that the member keeps its partitions."""
     member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=6.0).hear(T0)
     assert member.calls() == [] and member.state.owned == BOTH
-    assert member.state.phase is Phase.RECONCILING
+    assert member.state.phase is ConsumerPhase.RECONCILING
     member.give(ev.PollStarted)
     assert (Callback.REVOKED, frozenset({T1})) in member.calls()
 
@@ -180,7 +180,7 @@ def test_an_unchanged_target_is_acknowledged_without_a_move() -> None:
     """If the target is unchanged the epoch increases, but nothing moves and nothing is called."""
     member = Member().stable().give(ev.Tick, after_s=6.0).hear(T0, T1, epoch=2)
     assert member.calls() == []
-    assert (member.state.phase, member.state.epoch) == (Phase.STABLE, 2)
+    assert (member.state.phase, member.state.epoch) == (ConsumerPhase.STABLE, 2)
 
 
 # ---- refusals ------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_fenced_member_waits_for_the_user() -> None:
     """While the user does not poll, a fenced member neither calls its listener nor joins."""
     member = Member().stable().give(ev.PollReturned).give(ev.Tick, after_s=6.0)
     member.hear(error=Error.FENCED_MEMBER_EPOCH)
-    assert member.state.phase is Phase.FENCED and member.commands == ()
+    assert member.state.phase is ConsumerPhase.FENCED and member.commands == ()
     member.give(ev.PollStarted)
     assert member.calls() == [(Callback.LOST, BOTH)] and member.heartbeat().epoch == 0
 
@@ -282,7 +282,7 @@ def test_a_user_that_never_polls_is_no_member_any_more() -> None:
     """After `max.poll.interval.ms` the member leaves, and loses all partitions at the next poll."""
     member = Member(poll_s=10.0).stable().give(ev.PollReturned).give(ev.Tick, after_s=10.0)
     assert member.heartbeat().epoch == msg.LEAVE_EPOCH
-    assert member.state.phase is Phase.STALE and member.calls() == []
+    assert member.state.phase is ConsumerPhase.STALE and member.calls() == []
     member.hear(epoch=msg.LEAVE_EPOCH, same=True).give(ev.PollStarted, after_s=60.0)
     assert member.calls() == [(Callback.LOST, BOTH)] and member.heartbeat().epoch == 0
 
@@ -309,7 +309,7 @@ def test_closing(instance: str | None, epoch: int) -> None:
     member.answer(msg.OffsetsCommitted(), msg.OffsetCommit)
     assert member.calls() == [(Callback.REVOKED, BOTH)]
     assert member.heartbeat().epoch == epoch
-    assert member.state.phase is Phase.CLOSED
+    assert member.state.phase is ConsumerPhase.CLOSED
 
 
 def test_closing_without_an_answer() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.later.classic_state import ClassicGroup
-from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
+from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerGroupPhase
 from zkconsumer.later.group_coordinator import (
     GroupCoordinator,
     group_of,
@@ -24,7 +24,7 @@ from zkconsumer.later.group_events import (
     Tick,
     TopicsChanged,
 )
-from zkconsumer.later.group_phases import Phase
+from zkconsumer.later.group_phases import GroupPhase
 from zkconsumer.protocol.later.consumer_protocol import (
     decode_assignment,
     decode_sticky_user_data,
@@ -127,7 +127,7 @@ class Broker:
         assigned = {leader: b"first", follower: b"second"}
         assert self.ask(SyncGroup(GROUP, leader, 1, assigned)).assignment == b"first"
         assert self.ask(SyncGroup(GROUP, follower, 1)).assignment == b"second"
-        assert self.group.phase is Phase.STABLE
+        assert self.group.phase is GroupPhase.STABLE
         return leader, follower
 
 
@@ -283,7 +283,7 @@ def test_offsets_expire_a_week_after_the_group_is_empty(broker: Broker) -> None:
     broker.ask(OffsetCommit(GROUP, offsets, leader, 1))
     broker.until(1000.0)
     broker.ask(LeaveGroup(GROUP, (Leaver(leader), Leaver(follower))))
-    assert broker.group.phase is Phase.EMPTY
+    assert broker.group.phase is GroupPhase.EMPTY
     broker.until(1000.0 + 7 * DAY_S - 1.0)
     assert broker.ask(OffsetFetch(GROUP)).offsets == offsets
     broker.until(1000.0 + 7 * DAY_S + 600.0)
@@ -310,7 +310,7 @@ def consumers(broker: Broker) -> Broker:
     """A KIP-848 group: its first member `a` owns four partitions, and `b` has just joined."""
     broker.handle(TopicsChanged({"t": Topic(4, id=(1, 0))}))
     assert beat(broker, "a", JOIN_EPOCH).assignment == frozenset(T)
-    assert broker.consumers.phase is ConsumerPhase.STABLE
+    assert broker.consumers.phase is ConsumerGroupPhase.STABLE
     # `a` still has all partitions.
     assert beat(broker, "b", JOIN_EPOCH).assignment == frozenset()
     return broker
@@ -325,7 +325,7 @@ def test_a_partition_is_given_after_it_was_revoked(consumers: Broker) -> None:
     assert beat(consumers, "a", 1, owned=frozenset(T)).epoch == 1
     assert beat(consumers, "a", 1, owned=kept).epoch == 2
     assert beat(consumers, "b", 2).assignment == frozenset(T) - kept
-    assert consumers.consumers.phase is ConsumerPhase.STABLE
+    assert consumers.consumers.phase is ConsumerGroupPhase.STABLE
 
 
 def test_a_member_that_does_not_revoke_is_fenced(consumers: Broker) -> None:
@@ -358,7 +358,7 @@ def test_a_static_member_that_returns_keeps_its_partitions(broker: Broker) -> No
     assert beat(broker, "new", JOIN_EPOCH, instance="i1").assignment == frozenset(T)
     assert broker.consumers.epoch == epoch
     beat(broker, "new", LEAVE_EPOCH, instance="i1")
-    assert broker.consumers.phase is ConsumerPhase.EMPTY
+    assert broker.consumers.phase is ConsumerGroupPhase.EMPTY
 
 
 # ---- bytes ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from support.jvm.member import libjvm
 from support.members.crew import Program
 from support.wait import eventually
 
-from zkconsumer.later.classic_member_state import Phase
+from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.consumer_group import ConsumerGroup
 from zkconsumer.later.group_coordinator import group_of
@@ -237,7 +237,7 @@ def predicted(scenario: Scenario) -> tuple[list[Owned], object]:
             {
                 n: sorted(tp.partition for tp in member.state.owned)
                 for n, member in enumerate(world.members)
-                if member.acts and member.state.phase.value != Phase.FAILED.value
+                if member.acts and member.state.phase.value != ClassicPhase.FAILED.value
             }
         )
     return found, states.seen

@@ -11,7 +11,7 @@ from support.sim.bridge_mutants import MUTANTS, BridgeMutant
 
 from zkconsumer.bridge import machine
 from zkconsumer.bridge.state import Goal, GoalChanged, RemoveMembers, Settings, Stage, begin
-from zkconsumer.later.classic_member_state import Phase
+from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol.model import TopicPartition
@@ -147,7 +147,7 @@ def test_a_member_that_has_read_an_early_offset_cannot_claim() -> None:
 def test_a_removal_without_a_rebalance_is_repeated() -> None:
     """A bridge that still follows after ten seconds removes the other members again."""
     state = begin(Settings(ClientSettings("g", "c", ("t",)), (), takes_lead=True))
-    follower = replace(state.classic, phase=Phase.STABLE, rejoin=False)
+    follower = replace(state.classic, phase=ClassicPhase.STABLE, rejoin=False)
     state, first = machine.take_lead(replace(state, classic=follower, asked_lead=True), 1.0)
     assert first == (RemoveMembers(),)
     assert machine.take_lead(state, 10.0) == (state, ())

@@ -11,8 +11,8 @@ import pytest
 from support.sim.later_mutants import MUTANTS, Mutant, run_seed
 from support.sim.mutants import function
 
-from zkconsumer.later.classic_member_state import Phase as ClassicPhase
-from zkconsumer.later.consumer_member import Phase as ConsumerPhase
+from zkconsumer.later.classic_member_state import ClassicPhase
+from zkconsumer.later.consumer_member import ConsumerPhase
 from zkconsumer.later.group_events import Loaded
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.coordinated.recorder import Recorder

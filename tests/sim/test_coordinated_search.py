@@ -256,11 +256,13 @@ def test_what_a_frozen_member_has_not_handled_is_in_the_key() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [classic_member_state.State, consumer_member.State], ids=["classic", "consumer"]
+    "kind",
+    [classic_member_state.ClassicState, consumer_member.ConsumerState],
+    ids=["classic", "consumer"],
 )
 def test_every_field_of_a_members_state_is_in_the_key(kind: type) -> None:
     """Each field of a member's state changes the key, except those that are left out."""
-    protocol = "consumer" if kind is consumer_member.State else "classic-sticky"
+    protocol = "consumer" if kind is consumer_member.ConsumerState else "classic-sticky"
     node = first_node(Scope(protocol))
     before, member = node.key(), node.world.members[0]
     genuine = member.state

@@ -53,7 +53,7 @@ from zkconsumer.bridge.state import (
 )
 from zkconsumer.later import classic_member, client_state
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import OVER, Phase
+from zkconsumer.later.classic_member_state import OVER, ClassicPhase
 from zkconsumer.later.client_state import BACKOFF_S, NEVER
 from zkconsumer.later.member_events import Commands, then
 from zkconsumer.protocol.later import consumer_protocol as wire
@@ -172,7 +172,7 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
         state = greet_coordinator(state)
     if isinstance(event, ev.Answered) and isinstance(event.response, msg.Joined):
         state = learn_members(state, event.response, commands, event.now)
-    if before.phase is Phase.COMPLETING and classic.phase is Phase.STABLE:
+    if before.phase is ClassicPhase.COMPLETING and classic.phase is ClassicPhase.STABLE:
         state = replace(state, occupied=state.joined)
     if classic.phase in OVER:
         state = replace(state, ended=f"the brokers refuse the bridge: {classic.error.name}")
@@ -458,7 +458,7 @@ def take_lead(state: State, now: float) -> Step:
     The bridge leaves a group that another member leads, if it may not remove the others. As a
     follower it would be assigned partitions that nobody reads.
     """
-    if state.phase is not Phase.STABLE or state.leads or state.classic.rejoin:
+    if state.phase is not ClassicPhase.STABLE or state.leads or state.classic.rejoin:
         return state, ()
     if not state.asked_lead:
         return replace(state, asked_lead=True, classic=replace(state.classic, rejoin=True)), ()

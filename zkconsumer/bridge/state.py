@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import Phase
-from zkconsumer.later.classic_member_state import State as ClassicState
+from zkconsumer.later.classic_member_state import ClassicPhase, ClassicState
 from zkconsumer.later.client_state import NEVER, ClientSettings, ClientState
 from zkconsumer.protocol.group_assignment import GroupInput
 from zkconsumer.protocol.model import ConsumerId, TopicPartition
@@ -222,14 +221,14 @@ class State:
         return self.classic.generation
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> ClassicPhase:
         """The phase of the membership."""
         return self.classic.phase
 
     @property
     def leads(self) -> bool:
         """Whether the bridge computed the assignment of the current generation."""
-        return self.classic.phase is Phase.STABLE and self.given is not None
+        return self.classic.phase is ClassicPhase.STABLE and self.given is not None
 
 
 def begin(setup: Settings) -> State:

@@ -125,7 +125,7 @@ class ClassicWorld(World):
         return Member(settings.client, ProgramState(settings), machine)
 
 
-class Scorer(Watcher):
+class ClassicScorer(Watcher):
     """Measures the score of one schedule."""
 
     def __init__(self, programs: int) -> None:
@@ -251,7 +251,7 @@ class ClassicCourt(Court[ClassicChallenge, GroupScore]):
         )
         is_cooperative = challenge.assignor == "cooperative-sticky"
         monitor = ClassicMonitor(count, is_cooperative=is_cooperative)
-        scorer, recorder = Scorer(count), Recorder(emit or silent)
+        scorer, recorder = ClassicScorer(count), Recorder(emit or silent)
         watchers = Watchers(recorder, monitor, scorer) if emit else Watchers(monitor, scorer)
         world = ClassicWorld(plan, watchers, programs=self.programs[:count])
         actions = 0

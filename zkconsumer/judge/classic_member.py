@@ -18,7 +18,7 @@ from zkconsumer.judge.program import Exchange, Program
 from zkconsumer.later import client_state
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member import JOIN_LAPSE_S
-from zkconsumer.later.classic_member_state import OVER, Phase, State
+from zkconsumer.later.classic_member_state import OVER, ClassicPhase, ClassicState
 from zkconsumer.later.client_state import COORDINATOR_MOVED, NEVER, REQUEST_S
 from zkconsumer.later.member_events import Commands
 from zkconsumer.protocol.later import messages as msg
@@ -30,7 +30,7 @@ FENCED: Final = frozenset({Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION})
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramState(State):
+class ProgramState(ClassicState):
     """What the judge knows of a program.
 
     Attributes:
@@ -86,7 +86,7 @@ class ProgramMachine:
         """Return whether the program is stable, and waits for no response except to heartbeats."""
         routine = (msg.Heartbeat, msg.OffsetCommit)
         waits = any(not isinstance(it.request, routine) for it in state.client.sent.values())
-        return state.phase is Phase.STABLE and not waits and not state.waiting
+        return state.phase is ClassicPhase.STABLE and not waits and not state.waiting
 
     # ---- events ----------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class ProgramMachine:
             rebalance_s=settings.poll_s,
         )
         if isinstance(request, msg.JoinGroup):
-            state = replace(state, phase=Phase.PREPARING)
+            state = replace(state, phase=ClassicPhase.PREPARING)
         return replace(state, waiting=(*state.waiting, (id_, request))), ()
 
     def _send_waiting(self, state: ProgramState, now: float) -> Step:
@@ -223,16 +223,16 @@ def _learned(state: ProgramState, request: msg.Request, response: msg.Response) 
         case msg.Joined(error=Error.NONE):
             return replace(
                 state,
-                phase=Phase.COMPLETING,
+                phase=ClassicPhase.COMPLETING,
                 member=response.member,
                 generation=response.generation,
             )
         case msg.Synced(error=Error.NONE):
-            return replace(state, phase=Phase.STABLE)
+            return replace(state, phase=ClassicPhase.STABLE)
     named = getattr(request, "member", None), getattr(request, "generation", state.generation)
     is_present = named == (state.member, state.generation)
     if response.error in FENCED and is_present and state.generation != NO_GENERATION:
-        return replace(state, phase=Phase.UNJOINED, generation=NO_GENERATION)
+        return replace(state, phase=ClassicPhase.UNJOINED, generation=NO_GENERATION)
     return state
 
 
@@ -248,5 +248,5 @@ def _done(state: ProgramState, message: JsonObject, now: float) -> Step:
     state = replace(state, due=due_after(message, now, state.due))
     if message.get("closed"):
         stop: Commands = (ev.StopFetching(state.delivers),) if state.delivers else ()
-        return replace(state, phase=Phase.CLOSED, delivers=frozenset()), stop
+        return replace(state, phase=ClassicPhase.CLOSED, delivers=frozenset()), stop
     return state, ()

@@ -8,7 +8,7 @@ from zkconsumer.judge import exhaustive
 from zkconsumer.judge.challenges import Drawn, MemberChallenge, draw
 from zkconsumer.judge.judging import Court, GroupScore, silent
 from zkconsumer.judge.program import Program
-from zkconsumer.judge.world import JudgedWorld, JudgeMonitor, Scorer
+from zkconsumer.judge.world import JudgedWorld, JudgeMonitor, MemberScorer
 from zkconsumer.sim.kernel.aims import Aim
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result, SearchResult, judged, one_of
 from zkconsumer.sim.kernel.stories import Emit
@@ -90,7 +90,7 @@ class MemberCourt(Court[MemberChallenge, GroupScore]):
         count = drawn.programs
         jvm = frozenset(range(count, count + challenge.jvm))
         monitor = JudgeMonitor(count, jvm, over=challenge.over, also=challenge.own())
-        scorer = Scorer(count)
+        scorer = MemberScorer(count)
         recorder = Recorder(emit or silent)
         world = JudgedWorld(
             drawn.plan,

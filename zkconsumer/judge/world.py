@@ -113,7 +113,7 @@ class JudgedWorld(MixedWorld):
 # ---- the score -----------------------------------------------------------------------------------
 
 
-class Scorer(Watcher):
+class MemberScorer(Watcher):
     """Measures the score of one schedule."""
 
     def __init__(self, programs: int) -> None:

@@ -23,8 +23,7 @@ from zkconsumer.lab.worlds import (
     LabMove,
 )
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
-from zkconsumer.sim.kernel.stories import Emit, StoryStuckError
-from zkconsumer.sim.kernel.stories import Stage as StoryStage
+from zkconsumer.sim.kernel.stories import Emit, StoryStage, StoryStuckError
 from zkconsumer.sim.kernel.world import Delivered, World
 from zkconsumer.sim.world import World as ZooKeeperWorld
 

@@ -40,7 +40,7 @@ from zkconsumer.later.classic_state import (
     write,
 )
 from zkconsumer.later.group_events import Received, Reply
-from zkconsumer.later.group_phases import Cause, Phase
+from zkconsumer.later.group_phases import Cause, GroupPhase
 from zkconsumer.protocol.later.messages import (
     UNKNOWN_MEMBER,
     Error,
@@ -117,10 +117,10 @@ def _join(group: ClassicGroup, received: Received, context: HandlerContext) -> S
 
 
 def _has_room(group: ClassicGroup, member: str, max_size: int) -> bool:
-    if group.phase in (Phase.EMPTY, Phase.DEAD):
+    if group.phase in (GroupPhase.EMPTY, GroupPhase.DEAD):
         return True
     known = group.members.get(member)
-    if group.phase is Phase.PREPARING:
+    if group.phase is GroupPhase.PREPARING:
         joined = sum(one.join is not None for one in group.members.values())
         return (known is not None and known.join is not None) or joined < max_size
     return known is not None or len(group.members) < max_size
@@ -140,11 +140,11 @@ def _join_known(
     member = group.members[request.member]
     unchanged = member.protocols == request.protocols
     leads = group.leader == request.member
-    if group.phase is Phase.COMPLETING and unchanged:
+    if group.phase is GroupPhase.COMPLETING and unchanged:
         # The member may have lost the reply to its JoinGroup.
         listed = group.listed() if leads else ()
         return group, answer(received.number, replace(_current(group, member), members=listed))
-    if group.phase is Phase.STABLE and unchanged and not leads:
+    if group.phase is GroupPhase.STABLE and unchanged and not leads:
         return group, answer(received.number, _current(group, member))
     group = put_members(group, _updated(member, received, request))
     return _prepare_or_complete(group, context)
@@ -189,7 +189,7 @@ def _add(
         join=received.number,
         new=True,
     )
-    newcomer = group.phase is Phase.PREPARING and group.previous is Phase.EMPTY
+    newcomer = group.phase is GroupPhase.PREPARING and group.previous is GroupPhase.EMPTY
     group = replace(
         group,
         newcomer=group.newcomer or newcomer,
@@ -227,7 +227,7 @@ def _replace_static(
     group = start_session(put_members(group, member), member, context)
     member = _updated(member, received, request)
     group = put_members(group, member)
-    if group.phase is Phase.STABLE and group.selected() == group.protocol:
+    if group.phase is GroupPhase.STABLE and group.selected() == group.protocol:
         group = write(group, {one.member: one.assignment for one in group.members.values()})
         group = put_members(group, replace(member, join=None))
         found = replace(_current(group, member), leader=before or "")
@@ -236,7 +236,7 @@ def _replace_static(
             listed = group.listed() if leads else ()
             found = replace(found, leader=group.leader or "", members=listed, skip_assignment=leads)
         return group, fenced + answer(received.number, found)
-    following = _prepare if group.phase is Phase.COMPLETING else _prepare_or_complete
+    following = _prepare if group.phase is GroupPhase.COMPLETING else _prepare_or_complete
     return then((group, fenced), lambda one: following(one, context))
 
 
@@ -248,13 +248,13 @@ def _prepare_or_complete(group: ClassicGroup, context: HandlerContext) -> Step:
 
     The first rebalance of a group does not end early.
     """
-    if group.phase is not Phase.PREPARING:
+    if group.phase is not GroupPhase.PREPARING:
         return _prepare(group, context)
     return _complete_if_joined(group, context)
 
 
 def _complete_if_joined(group: ClassicGroup, context: HandlerContext) -> Step:
-    if group.all_joined and group.previous is not Phase.EMPTY:
+    if group.all_joined and group.previous is not GroupPhase.EMPTY:
         return _complete(group, context)
     return group, ()
 
@@ -262,17 +262,17 @@ def _complete_if_joined(group: ClassicGroup, context: HandlerContext) -> Step:
 def _prepare(group: ClassicGroup, context: HandlerContext) -> Step:
     """Start a rebalance: members learn about it from their heartbeats, and join again."""
     replies: tuple[Reply, ...] = ()
-    if group.phase is Phase.COMPLETING:
+    if group.phase is GroupPhase.COMPLETING:
         cleared = (replace(one, assignment=b"") for one in group.members.values())
         group, replies = _propagate(
             put_members(group, *cleared), Error.REBALANCE_IN_PROGRESS, context
         )
     group = cancel(replace(group, unsynced=frozenset()), SYNC)
-    if group.phase is Phase.EMPTY:
+    if group.phase is GroupPhase.EMPTY:
         delay_s = context.settings.initial_delay_s
         group = _delay(group, delay_s, max(group.rebalance_s - delay_s, 0.0), context)
-        return enter(group, Phase.PREPARING, context), replies
-    group = enter(group, Phase.PREPARING, context)
+        return enter(group, GroupPhase.PREPARING, context), replies
+    group = enter(group, GroupPhase.PREPARING, context)
     if group.all_joined:
         return then((group, replies), lambda one: _complete(one, context))
     return _wait_for_joins(group, context), replies
@@ -310,7 +310,7 @@ def _complete(group: ClassicGroup, context: HandlerContext) -> Step:
         protocol=group.selected(),
         unsynced=frozenset(group.members),
     )
-    group = enter(replace(group, subscribed=topics_of(group)), Phase.COMPLETING, context)
+    group = enter(replace(group, subscribed=topics_of(group)), GroupPhase.COMPLETING, context)
     replies: tuple[Reply, ...] = ()
     listed = group.listed()
     for one in group.in_order():
@@ -323,7 +323,7 @@ def _complete(group: ClassicGroup, context: HandlerContext) -> Step:
 
 def _become_empty(group: ClassicGroup, context: HandlerContext) -> ClassicGroup:
     group = replace(group, generation=group.generation + 1, protocol=None, unsynced=frozenset())
-    group = enter(replace(group, subscribed=topics_of(group)), Phase.EMPTY, context)
+    group = enter(replace(group, subscribed=topics_of(group)), GroupPhase.EMPTY, context)
     return write(group, {})
 
 
@@ -340,13 +340,13 @@ def _sync(group: ClassicGroup, received: Received, context: HandlerContext) -> S
     error = _sync_error(group, request)
     if error is not Error.NONE:
         return _refuse_sync(group, received, error)
-    if group.phase is Phase.PREPARING:
+    if group.phase is GroupPhase.PREPARING:
         return _refuse_sync(group, received, Error.REBALANCE_IN_PROGRESS)
     member = group.members[request.member]
     group = replace(group, unsynced=group.unsynced - {request.member})
     if not group.unsynced:
         group = cancel(group, SYNC)
-    if group.phase is Phase.STABLE:
+    if group.phase is GroupPhase.STABLE:
         found = Synced(Error.NONE, member.assignment, group.protocol_type, group.protocol)
         return group, answer(received.number, found)
     group = put_members(group, replace(member, sync=received.number))
@@ -358,7 +358,7 @@ def _sync(group: ClassicGroup, received: Received, context: HandlerContext) -> S
     )
     group = write(put_members(group, *assigned), request.assignments)
     group, replies = _propagate(group, Error.NONE, context)
-    return enter(group, Phase.STABLE, context), replies
+    return enter(group, GroupPhase.STABLE, context), replies
 
 
 def _sync_error(group: ClassicGroup, request: SyncGroup) -> Error:
@@ -401,7 +401,7 @@ def _heartbeat(group: ClassicGroup, received: Received, context: HandlerContext)
     if error is not Error.NONE:
         return group, answer(received.number, HeartbeatAnswer(error))
     group = start_session(group, group.members[request.member], context)
-    if group.phase is Phase.PREPARING:
+    if group.phase is GroupPhase.PREPARING:
         error = Error.REBALANCE_IN_PROGRESS
     return group, answer(received.number, HeartbeatAnswer(error))
 
@@ -427,7 +427,7 @@ def _leave(group: ClassicGroup, received: Received, context: HandlerContext) -> 
             group = remove(group, name)
     replies += answer(received.number, Left(Error.NONE, tuple(results)))
     left = any(error is Error.NONE for _, error in results)
-    if not left or group.phase is Phase.EMPTY:
+    if not left or group.phase is GroupPhase.EMPTY:
         return group, replies
     return then((group, replies), lambda one: _prepare_or_complete(one, context))
 
@@ -442,7 +442,7 @@ def commit_error(group: ClassicGroup, request: OffsetCommit) -> Error:
 
     The check of the generation prevents a zombie from overwriting the offsets of its successor.
     """
-    if request.generation < 0 and group.phase is Phase.EMPTY:
+    if request.generation < 0 and group.phase is GroupPhase.EMPTY:
         return Error.NONE  # a consumer that assigns partitions itself, or an operator
     anonymous = request.member == UNKNOWN_MEMBER and request.instance is None
     if request.generation < 0 and anonymous:
@@ -452,7 +452,7 @@ def commit_error(group: ClassicGroup, request: OffsetCommit) -> Error:
         return error
     if request.generation != group.generation:
         return Error.ILLEGAL_GENERATION
-    if group.phase is Phase.COMPLETING:
+    if group.phase is GroupPhase.COMPLETING:
         return Error.REBALANCE_IN_PROGRESS
     return Error.NONE
 
@@ -460,7 +460,7 @@ def commit_error(group: ClassicGroup, request: OffsetCommit) -> Error:
 def committed(group: ClassicGroup, request: OffsetCommit, context: HandlerContext) -> ClassicGroup:
     """Return the group after an accepted commit, which prolongs the member's session."""
     member = group.members.get(request.member)
-    if member is None or group.phase not in (Phase.STABLE, Phase.PREPARING):
+    if member is None or group.phase not in (GroupPhase.STABLE, GroupPhase.PREPARING):
         return group
     return start_session(group, member, context)
 
@@ -496,7 +496,7 @@ def _join_expired(group: ClassicGroup, context: HandlerContext) -> Step:
 
 def _sync_expired(group: ClassicGroup, context: HandlerContext) -> Step:
     """Remove the members that have not sent SyncGroup, and rebalance."""
-    if group.phase not in (Phase.COMPLETING, Phase.STABLE) or not group.unsynced:
+    if group.phase not in (GroupPhase.COMPLETING, GroupPhase.STABLE) or not group.unsynced:
         return group, ()
     for member in sorted(group.unsynced):
         group = remove(group, member)
@@ -512,7 +512,7 @@ def _session_expired(group: ClassicGroup, name: str, context: HandlerContext) ->
         return group, ()
     group = remove(group, name)
     replies = _lost_join(member) if member is not None else ()
-    if group.phase is Phase.PREPARING:
+    if group.phase is GroupPhase.PREPARING:
         return then(
             (group, replies), lambda one: _complete(one, context) if one.all_joined else (one, ())
         )
@@ -525,11 +525,11 @@ def unload(group: ClassicGroup, context: HandlerContext) -> Step:
     """End the group at this broker, because another broker now coordinates it."""
     replies: tuple[Reply, ...] = ()
     for one in group.in_order():
-        if group.phase is Phase.PREPARING:
+        if group.phase is GroupPhase.PREPARING:
             replies += answer(one.join, Joined(Error.NOT_COORDINATOR, one.member))
         else:
             replies += answer(one.sync, Synced(Error.NOT_COORDINATOR))
-    return _checked(group, Cause.RESIGNED, enter(group, Phase.DEAD, context)), replies
+    return _checked(group, Cause.RESIGNED, enter(group, GroupPhase.DEAD, context)), replies
 
 
 def loaded(group: ClassicGroup, context: HandlerContext) -> Step:
@@ -549,12 +549,12 @@ def _unknown_sync(group: ClassicGroup, received: Received, _: HandlerContext) ->
 
 
 Handler = Callable[[ClassicGroup, Received, HandlerContext], Step]
-HANDLERS: Mapping[tuple[Phase | None, type[Request]], Handler] = {
+HANDLERS: Mapping[tuple[GroupPhase | None, type[Request]], Handler] = {
     (None, JoinGroup): _join,
     (None, SyncGroup): _sync,
     (None, Heartbeat): _heartbeat,
     (None, LeaveGroup): _leave,
-    (Phase.EMPTY, SyncGroup): _unknown_sync,
+    (GroupPhase.EMPTY, SyncGroup): _unknown_sync,
 }
 CAUSES: Mapping[type[Request], Cause] = {
     JoinGroup: Cause.JOIN,

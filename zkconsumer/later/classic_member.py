@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from zkconsumer.later import client_state
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import MEMBER, OVER, Phase, State
+from zkconsumer.later.classic_member_state import MEMBER, OVER, ClassicPhase, ClassicState
 from zkconsumer.later.client_state import (
     BACKOFF_S,
     COORDINATOR_MOVED,
@@ -37,7 +37,7 @@ from zkconsumer.protocol.later.assignors import Assignor, assign, assign_only
 from zkconsumer.protocol.later.messages import NO_GENERATION, UNKNOWN_MEMBER, Error
 from zkconsumer.protocol.later.subscriptions import Subscription, Topic
 
-Step = tuple[State, Commands]
+Step = tuple[ClassicState, Commands]
 
 JOIN_LAPSE_S = 5.0
 """The extra time, in seconds, that a member waits for the response to JoinGroup.
@@ -66,7 +66,7 @@ class ImpossibleEventError(Exception):
     """An event of an unknown class: a defect of the caller."""
 
 
-def step(state: State, event: ev.Event) -> Step:
+def step(state: ClassicState, event: ev.Event) -> Step:
     """Return the state after an event, and the commands to run."""
     if state.phase in OVER:
         return state, ()
@@ -78,14 +78,14 @@ def step(state: State, event: ev.Event) -> Step:
     return then(result, lambda s: _user_thread(s, event.now))
 
 
-def handlers_of(state: State, event: ev.Event) -> tuple[client_state.Handler, ...]:
+def handlers_of(state: ClassicState, event: ev.Event) -> tuple[client_state.Handler, ...]:
     """Return the functions that handle an event; for a `Tick`, those of the client's threads."""
     if isinstance(event, ev.Tick):
         return _heartbeat_thread, _user_thread
     return (client_state.handler_of(state, event, HANDLERS, ANSWERS),)
 
 
-def next_deadline(state: State, now: float) -> float:
+def next_deadline(state: ClassicState, now: float) -> float:
     """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
     if state.phase in OVER:
         return NEVER
@@ -98,45 +98,45 @@ def next_deadline(state: State, now: float) -> float:
     return min((at for at in due if at > now), default=NEVER)
 
 
-def is_over(state: State) -> bool:
+def is_over(state: ClassicState) -> bool:
     """Return whether the member has ended permanently."""
     return state.phase in OVER
 
 
-def is_settled(state: State) -> bool:
+def is_settled(state: ClassicState) -> bool:
     """Return whether the member is stable and has no pending work."""
     waits = state.rejoin or state.received is not None or state.loading or state.closing
-    return state.phase is Phase.STABLE and not waits and state.client.coordinator is not None
+    return state.phase is ClassicPhase.STABLE and not waits and state.client.coordinator is not None
 
 
 # ---- events --------------------------------------------------------------------------------------
 
 
-def _poll_returned(state: State, event: ev.Event) -> Step:
+def _poll_returned(state: ClassicState, event: ev.Event) -> Step:
     """The user works on messages: from now on, `max.poll.interval.ms` counts."""
     until = event.now + state.settings.poll_s
     return replace(state, polling=False, poll_until=until), ()
 
 
-def _answered(state: State, event: ev.Event) -> Step:
+def _answered(state: ClassicState, event: ev.Event) -> Step:
     """Pass a response to the handler of its request."""
     return client_state.take_answer(state, event, ANSWERS)
 
 
-def _disconnected(state: State, event: ev.Event) -> Step:
+def _disconnected(state: ClassicState, event: ev.Event) -> Step:
     """Forget the requests on the broken connection."""
     assert isinstance(event, ev.Disconnected)
     return _drop(state, event.broker, event.now), ()
 
 
-def _close(state: State, event: ev.Event) -> Step:
+def _close(state: ClassicState, event: ev.Event) -> Step:
     """Commit for the last time, then leave; see `_closing`."""
     return replace(
         state, closing=event.now + CLOSE_S, polling=True, commit=None, commit_until=None
     ), ()
 
 
-HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
+HANDLERS: Mapping[type[ev.Event], Callable[[ClassicState, ev.Event], Step]] = {
     ev.PollStarted: client_state.poll_started,
     ev.PollReturned: _poll_returned,
     ev.Tick: client_state.ticked,
@@ -148,7 +148,7 @@ HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
 }
 
 
-def _drop(state: State, broker: int, now: float) -> State:
+def _drop(state: ClassicState, broker: int, now: float) -> ClassicState:
     """Forget the requests to a broker; send again those that the coordinator has not answered."""
     is_coordinator = broker == state.client.coordinator
     state = replace(state, client=client_state.dropped(state.client, broker, now))
@@ -158,7 +158,7 @@ def _drop(state: State, broker: int, now: float) -> State:
 # ---- the heartbeat thread ------------------------------------------------------------------------
 
 
-def _heartbeat_thread(state: State, now: float) -> Step:
+def _heartbeat_thread(state: ClassicState, now: float) -> Step:
     """Send a heartbeat if it is due; leave if the user has not called `poll` in time."""
     if state.phase not in MEMBER:
         return state, ()
@@ -181,24 +181,24 @@ def _heartbeat_thread(state: State, now: float) -> Step:
     )
 
 
-def _leave(state: State, now: float) -> Step:
+def _leave(state: ClassicState, now: float) -> Step:
     """Leave the group (`maybeLeaveGroup`); a static member only forgets its membership."""
     commands: Commands = ()
-    is_member = state.member != UNKNOWN_MEMBER and state.phase is not Phase.UNJOINED
+    is_member = state.member != UNKNOWN_MEMBER and state.phase is not ClassicPhase.UNJOINED
     if state.settings.instance is None and is_member and state.client.coordinator is not None:
         leaver = msg.Leaver(state.member)
         state, commands = _send(state, msg.LeaveGroup(state.settings.group, (leaver,)), now)
     return _reset(state, keep_member=False), commands
 
 
-def _reset(state: State, *, keep_member: bool) -> State:
+def _reset(state: ClassicState, *, keep_member: bool) -> ClassicState:
     """Forget the generation and join again (`resetStateAndRejoin`).
 
     The member keeps its partitions until the user's thread detects the lost generation.
     """
     return replace(
         state,
-        phase=Phase.UNJOINED,
+        phase=ClassicPhase.UNJOINED,
         member=state.member if keep_member else UNKNOWN_MEMBER,
         generation=NO_GENERATION,
         protocol=None,
@@ -212,7 +212,7 @@ def _reset(state: State, *, keep_member: bool) -> State:
 # ---- the user's thread ---------------------------------------------------------------------------
 
 
-def _user_thread(state: State, now: float) -> Step:
+def _user_thread(state: ClassicState, now: float) -> Step:
     """Do the work of `poll`: join, commit and load offsets, if the user polls."""
     if not state.polling or state.phase in OVER:
         return state, ()
@@ -225,16 +225,16 @@ def _user_thread(state: State, now: float) -> Step:
     return then(result, lambda s: _auto_commit(s, now))
 
 
-def _look_up(state: State, now: float) -> Step:
+def _look_up(state: ClassicState, now: float) -> Step:
     client, commands = client_state.look_up(state.client, state.settings.group, now)
     return replace(state, client=client), commands
 
 
-def _joining(state: State) -> bool:
+def _joining(state: ClassicState) -> bool:
     return state.client.awaits(msg.JoinGroup) or state.client.awaits(msg.SyncGroup)
 
 
-def _rejoin(state: State, now: float) -> Step:
+def _rejoin(state: ClassicState, now: float) -> Step:
     """Join if the state of the membership, or a change of the leader's metadata, requires a join
     (`joinGroupIfNeeded`)."""
     if state.is_leader and state.planned != _subscribed(state):
@@ -247,7 +247,7 @@ def _rejoin(state: State, now: float) -> Step:
     return then(result, lambda s: _join(s, now) if s.prepared else (s, ()))
 
 
-def _join(state: State, now: float) -> Step:
+def _join(state: ClassicState, now: float) -> Step:
     settings = state.settings
     request = msg.JoinGroup(
         settings.group,
@@ -259,10 +259,10 @@ def _join(state: State, now: float) -> Step:
         version=settings.join_version,
     )
     timeout_s = max(REQUEST_S, settings.poll_s + JOIN_LAPSE_S)
-    return _send(replace(state, phase=Phase.PREPARING), request, now, timeout_s=timeout_s)
+    return _send(replace(state, phase=ClassicPhase.PREPARING), request, now, timeout_s=timeout_s)
 
 
-def _metadata_for(state: State, assignor: str) -> bytes:
+def _metadata_for(state: ClassicState, assignor: str) -> bytes:
     """Return the member's subscription in the format of one assignor."""
     owned = tuple(sorted(state.owned))
     user_data = None
@@ -276,7 +276,7 @@ def _metadata_for(state: State, assignor: str) -> bytes:
     )
 
 
-def _subscribed(state: State) -> dict[str, Topic]:
+def _subscribed(state: ClassicState) -> dict[str, Topic]:
     """Return the subscribed topics that the member's metadata contains."""
     topics = state.client.topics
     return {name: topics[name] for name in state.settings.topics if name in topics}
@@ -285,7 +285,7 @@ def _subscribed(state: State) -> dict[str, Topic]:
 # ---- before a join -------------------------------------------------------------------------------
 
 
-def _prepare(state: State, now: float) -> Step:
+def _prepare(state: ClassicState, now: float) -> Step:
     """Commit, and revoke the partitions that must be revoked in this mode (`onJoinPrepare`)."""
     if state.prepared:
         return state, ()
@@ -293,7 +293,7 @@ def _prepare(state: State, now: float) -> Step:
     return then(result, lambda s: (s, ()) if s.commit is not None else _revoke_before_join(s))
 
 
-def _commit_before_join(state: State, now: float) -> Step:
+def _commit_before_join(state: ClassicState, now: float) -> Step:
     """Commit the positions, and wait for the answer up to the rebalance timeout."""
     settings = state.settings
     if not client_state.is_committing(state):
@@ -312,12 +312,12 @@ def _commit_before_join(state: State, now: float) -> Step:
     return replace(state, commit=number), commands
 
 
-def _may_commit(state: State) -> bool:
+def _may_commit(state: ClassicState) -> bool:
     """Return whether automatic commits are on and the member could commit now."""
-    return client_state.has_uncommitted(state) and state.phase is Phase.STABLE
+    return client_state.has_uncommitted(state) and state.phase is ClassicPhase.STABLE
 
 
-def _revoke_before_join(state: State) -> Step:
+def _revoke_before_join(state: ClassicState) -> Step:
     """Call the listener, and stop the delivery of the partitions to revoke.
 
     In eager mode, and after a lost generation, these are all partitions.
@@ -334,18 +334,18 @@ def _revoke_before_join(state: State) -> Step:
 # ---- joining -------------------------------------------------------------------------------------
 
 
-def _joined(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+def _joined(state: ClassicState, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     """Enter the generation; the leader computes the assignment."""
     assert isinstance(response, msg.Joined)
     if state.closing is not None:
         return state, ()
     if response.error is not Error.NONE:
         return _join_refused(state, sent, response, now)
-    if state.phase is not Phase.PREPARING:
+    if state.phase is not ClassicPhase.PREPARING:
         return replace(state, rejoin=True), ()  # the member has left the group meanwhile
     state = replace(
         state,
-        phase=Phase.COMPLETING,
+        phase=ClassicPhase.COMPLETING,
         member=response.member,
         generation=response.generation,
         protocol=response.protocol,
@@ -398,7 +398,9 @@ def compute_assignments(
     return {member: wire.encode_assignment(partitions) for member, partitions in found.items()}
 
 
-def _join_refused(state: State, sent: InFlightRequest, response: msg.Joined, now: float) -> Step:
+def _join_refused(
+    state: ClassicState, sent: InFlightRequest, response: msg.Joined, now: float
+) -> Step:
     error = response.error
     if error is Error.MEMBER_ID_REQUIRED:
         state = replace(state, member=response.member, generation=NO_GENERATION, protocol=None)
@@ -407,17 +409,19 @@ def _join_refused(state: State, sent: InFlightRequest, response: msg.Joined, now
     return _rebalance_failed(state, error, now)
 
 
-def _synced(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+def _synced(state: ClassicState, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     """Take over the assignment, or join again."""
     assert isinstance(response, msg.Synced)
     error = response.error
     if state.closing is not None:
         return state, ()
     if error is Error.NONE:
-        if state.phase is not Phase.COMPLETING:
+        if state.phase is not ClassicPhase.COMPLETING:
             return _rebalance_failed(state, Error.ILLEGAL_GENERATION, now)
         partitions, _ = wire.decode_assignment(response.assignment)
-        return replace(state, phase=Phase.STABLE, rejoin=False, received=frozenset(partitions)), ()
+        return replace(
+            state, phase=ClassicPhase.STABLE, rejoin=False, received=frozenset(partitions)
+        ), ()
     if (
         error in (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION)
         and sent.membership == state.membership
@@ -426,7 +430,7 @@ def _synced(state: State, sent: InFlightRequest, response: msg.Response, now: fl
     return _rebalance_failed(state, error, now)
 
 
-def _rebalance_failed(state: State, error: Error, now: float) -> Step:
+def _rebalance_failed(state: ClassicState, error: Error, now: float) -> Step:
     """Join again, at once or after a back-off, if the error permits a retry; all other errors end
     the member."""
     state = replace(state, rejoin=True)
@@ -436,7 +440,7 @@ def _rebalance_failed(state: State, error: Error, now: float) -> Step:
         return state, ()
     if error in RETRIABLE:
         return replace(state, retry_at=now + BACKOFF_S), ()
-    return replace(state, phase=Phase.FAILED, error=error), (
+    return replace(state, phase=ClassicPhase.FAILED, error=error), (
         *((ev.StopFetching(state.owned),) if state.owned else ()),
         ev.Fail(error),
     )
@@ -445,13 +449,13 @@ def _rebalance_failed(state: State, error: Error, now: float) -> Step:
 # ---- after a join --------------------------------------------------------------------------------
 
 
-def _take_over(state: State, now: float) -> Step:
+def _take_over(state: ClassicState, now: float) -> Step:
     """Revoke lost partitions and deliver new ones (`onJoinComplete`)."""
     assigned = state.received
     if assigned is None:
         return state, ()
     state = replace(state, received=None, prepared=False)
-    if state.phase is not Phase.STABLE:
+    if state.phase is not ClassicPhase.STABLE:
         # The heartbeat thread lost the generation before the user's thread applied the assignment.
         return _reset(state, keep_member=False), ()
     result: Step = state, ()
@@ -471,7 +475,7 @@ def _take_over(state: State, now: float) -> Step:
     return after, (*result[1], CallListener(Callback.ASSIGNED, added))
 
 
-def _load(state: State, now: float) -> Step:
+def _load(state: ClassicState, now: float) -> Step:
     """Read the stored offsets of new partitions."""
     is_possible = state.client.coordinator is not None and now >= state.retry_at
     if not state.loading or not is_possible or state.client.awaits(msg.OffsetFetch):
@@ -480,7 +484,7 @@ def _load(state: State, now: float) -> Step:
     return _send(state, msg.OffsetFetch(state.settings.group, wanted), now)
 
 
-def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+def _loaded(state: ClassicState, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     """Deliver the new partitions from their stored offsets."""
     assert isinstance(response, msg.OffsetsFetched)
     if response.error is not Error.NONE:
@@ -492,7 +496,7 @@ def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: fl
 
 
 def _heartbeat_answered(
-    state: State, sent: InFlightRequest, response: msg.Response, now: float
+    state: ClassicState, sent: InFlightRequest, response: msg.Response, now: float
 ) -> Step:
     """Prolong the membership, or join again because the coordinator says so."""
     error = response.error
@@ -511,11 +515,11 @@ def _heartbeat_answered(
     return state, ()
 
 
-def _is_stable(state: State) -> bool:
-    return state.phase is Phase.STABLE
+def _is_stable(state: ClassicState) -> bool:
+    return state.phase is ClassicPhase.STABLE
 
 
-def _auto_commit(state: State, now: float) -> Step:
+def _auto_commit(state: ClassicState, now: float) -> Step:
     """Commit when the interval has passed, but not during a rebalance, in which the coordinator
     would refuse the commit."""
     interval = state.settings.auto_commit_s
@@ -527,11 +531,13 @@ def _auto_commit(state: State, now: float) -> Step:
     return _commit(state, now)
 
 
-def _commit(state: State, now: float) -> Step:
+def _commit(state: ClassicState, now: float) -> Step:
     return _send(state, client_state.commit_request(state, state.generation), now)
 
 
-def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+def _committed(
+    state: ClassicState, sent: InFlightRequest, response: msg.Response, now: float
+) -> Step:
     """End the commit; repeat it if the error permits a retry."""
     error = response.error
     if state.commit is not None and state.commit not in state.client.sent:
@@ -542,7 +548,7 @@ def _committed(state: State, sent: InFlightRequest, response: msg.Response, now:
     if error is Error.REBALANCE_IN_PROGRESS:
         return replace(state, rejoin=True), ()
     if error in (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION):
-        if sent.membership == state.membership or state.phase is not Phase.PREPARING:
+        if sent.membership == state.membership or state.phase is not ClassicPhase.PREPARING:
             state = _reset(state, keep_member=error is Error.ILLEGAL_GENERATION)
         return state, ()
     if error is Error.FENCED_INSTANCE_ID:
@@ -553,7 +559,7 @@ def _committed(state: State, sent: InFlightRequest, response: msg.Response, now:
 # ---- closing -------------------------------------------------------------------------------------
 
 
-def _closing(state: State, now: float) -> Step:
+def _closing(state: ClassicState, now: float) -> Step:
     """Commit, revoke and leave (`ConsumerCoordinator.close`)."""
     is_late = state.closing is not None and now >= state.closing
     if not client_state.is_committing(state):
@@ -566,37 +572,39 @@ def _closing(state: State, now: float) -> Step:
         number = state.client.number
         state, commands = _commit(state, now)
         return replace(state, commit=number), commands
-    is_lost = state.generation == NO_GENERATION or state.phase is not Phase.STABLE
+    is_lost = state.generation == NO_GENERATION or state.phase is not ClassicPhase.STABLE
     result: Step = state, ()
     if state.owned:
         callback = Callback.LOST if is_lost else Callback.REVOKED
         result = client_state.revoke(state, state.owned, callback)
     result = then(result, lambda s: _leave(s, now))
-    return then(result, lambda s: (replace(s, phase=Phase.CLOSED), ()))
+    return then(result, lambda s: (replace(s, phase=ClassicPhase.CLOSED), ()))
 
 
 # ---- requests ------------------------------------------------------------------------------------
 
 
-def _send(state: State, request: msg.Request, now: float, *, timeout_s: float = REQUEST_S) -> Step:
+def _send(
+    state: ClassicState, request: msg.Request, now: float, *, timeout_s: float = REQUEST_S
+) -> Step:
     client, commands = client_state.send(
         state.client, request, now, timeout_s=timeout_s, membership=state.membership
     )
     return replace(state, client=client), commands
 
 
-def _found(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+def _found(state: ClassicState, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     """Remember the coordinator, or look for it again after the back-off."""
     assert isinstance(response, msg.FoundCoordinator)
     return replace(state, client=client_state.found(state.client, response, now), heard_at=now), ()
 
 
-def _left(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+def _left(state: ClassicState, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     """Do nothing: the member has left already."""
     return state, ()
 
 
-ANSWERS: Mapping[type[msg.Request], Answer[State]] = {
+ANSWERS: Mapping[type[msg.Request], Answer[ClassicState]] = {
     msg.FindCoordinator: _found,
     msg.JoinGroup: _joined,
     msg.SyncGroup: _synced,

@@ -12,7 +12,7 @@ from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition
 
 
-class Phase(Enum):
+class ClassicPhase(Enum):
     """The phases of a member: `AbstractCoordinator.MemberState`, and two final phases."""
 
     UNJOINED = "unjoined"  # it is not a member
@@ -23,14 +23,14 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
-MEMBER = frozenset({Phase.COMPLETING, Phase.STABLE})
+MEMBER = frozenset({ClassicPhase.COMPLETING, ClassicPhase.STABLE})
 """The phases in which the heartbeat thread runs."""
 
-OVER = frozenset({Phase.FAILED, Phase.CLOSED})
+OVER = frozenset({ClassicPhase.FAILED, ClassicPhase.CLOSED})
 
 
 @dataclass(frozen=True, slots=True)
-class State(CommonState):
+class ClassicState(CommonState):
     """The state of a member. All times are in seconds.
 
     Attributes:
@@ -45,7 +45,7 @@ class State(CommonState):
         heard_at: the time of the last successful answer to a heartbeat.
     """
 
-    phase: Phase = Phase.UNJOINED
+    phase: ClassicPhase = ClassicPhase.UNJOINED
     member: str = UNKNOWN_MEMBER
     generation: int = NO_GENERATION
     protocol: str | None = None

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from zkconsumer.later.group_events import BrokerSettings, Reply
-from zkconsumer.later.group_phases import Phase
+from zkconsumer.later.group_phases import GroupPhase
 from zkconsumer.protocol.java.hash_map import StringMap
 from zkconsumer.protocol.later.consumer_protocol import decode_subscription
 from zkconsumer.protocol.later.coordination import vote
@@ -131,8 +131,8 @@ class ClassicGroup:
     """
 
     group: str
-    phase: Phase = Phase.EMPTY
-    previous: Phase = Phase.DEAD
+    phase: GroupPhase = GroupPhase.EMPTY
+    previous: GroupPhase = GroupPhase.DEAD
     since_s: float = 0.0
     generation: int = 0
     protocol_type: str | None = None
@@ -178,7 +178,7 @@ class ClassicGroup:
     def supports(self, protocol_type: str, protocols: Iterable[Protocol]) -> bool:
         """Return whether a member with these assignors can be in the group."""
         names = [protocol.name for protocol in protocols]
-        if self.phase is Phase.EMPTY:
+        if self.phase is GroupPhase.EMPTY:
             return bool(protocol_type and names)
         if self.protocol_type != protocol_type:
             return False
@@ -264,7 +264,7 @@ def cancel(group: ClassicGroup, timer: Timer) -> ClassicGroup:
     return replace(group, timers={one: due for one, due in group.timers.items() if one != timer})
 
 
-def enter(group: ClassicGroup, phase: Phase, context: HandlerContext) -> ClassicGroup:
+def enter(group: ClassicGroup, phase: GroupPhase, context: HandlerContext) -> ClassicGroup:
     """Change the phase."""
     return replace(group, phase=phase, previous=group.phase, since_s=context.now_s)
 
@@ -342,8 +342,8 @@ def read(name: str, record: GroupRecord, context: HandlerContext) -> ClassicGrou
     """Return the group that a new coordinator reads, with all sessions restarted."""
     group = ClassicGroup(
         name,
-        Phase.STABLE if record.members else Phase.EMPTY,
-        Phase.DEAD,
+        GroupPhase.STABLE if record.members else GroupPhase.EMPTY,
+        GroupPhase.DEAD,
         record.since_s,
         record.generation,
         record.protocol_type,

@@ -48,7 +48,7 @@ partitions.
 """
 
 
-class ConsumerPhase(Enum):
+class ConsumerGroupPhase(Enum):
     """The phase of a group of KIP-848; the value is Kafka's name."""
 
     EMPTY = "Empty"  # no member
@@ -113,15 +113,15 @@ class ConsumerGroup:
     serial: int = 0
 
     @property
-    def phase(self) -> ConsumerPhase:
+    def phase(self) -> ConsumerGroupPhase:
         """The phase, computed from the epochs."""
         if not self.members:
-            return ConsumerPhase.EMPTY
+            return ConsumerGroupPhase.EMPTY
         if self.epoch > self.target_epoch:
-            return ConsumerPhase.ASSIGNING
+            return ConsumerGroupPhase.ASSIGNING
         if all(_reconciled(one.current, self.target_epoch) for one in self.members.values()):
-            return ConsumerPhase.STABLE
-        return ConsumerPhase.RECONCILING
+            return ConsumerGroupPhase.STABLE
+        return ConsumerGroupPhase.RECONCILING
 
     @property
     def generation(self) -> int:

@@ -41,7 +41,7 @@ INTERVAL_S = 5.0
 """The interval of heartbeats, in seconds, until the coordinator sends another one."""
 
 
-class Phase(Enum):
+class ConsumerPhase(Enum):
     """The phases of a member: `MemberState` of Kafka's client.
 
     `CLOSED` is Kafka's UNSUBSCRIBED, and `FAILED` is its FATAL. The model passes through
@@ -58,10 +58,17 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
-MEMBER = frozenset({Phase.JOINING, Phase.RECONCILING, Phase.ACKNOWLEDGING, Phase.STABLE})
+MEMBER = frozenset(
+    {
+        ConsumerPhase.JOINING,
+        ConsumerPhase.RECONCILING,
+        ConsumerPhase.ACKNOWLEDGING,
+        ConsumerPhase.STABLE,
+    }
+)
 """The phases in which the member sends heartbeats and takes new targets."""
 
-OVER = frozenset({Phase.FAILED, Phase.CLOSED})
+OVER = frozenset({ConsumerPhase.FAILED, ConsumerPhase.CLOSED})
 
 Partitions = frozenset[TopicPartition]
 
@@ -75,7 +82,7 @@ class LocalAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class State(CommonState):
+class ConsumerState(CommonState):
     """The state of a member. All times are in seconds.
 
     Attributes:
@@ -88,7 +95,7 @@ class State(CommonState):
         interval_s: the interval of heartbeats.
     """
 
-    phase: Phase = Phase.JOINING
+    phase: ConsumerPhase = ConsumerPhase.JOINING
     epoch: int = JOIN_EPOCH
     target: LocalAssignment = LocalAssignment()
     current: LocalAssignment = LocalAssignment()
@@ -99,10 +106,10 @@ class State(CommonState):
     heartbeat_at: float = 0.0
 
 
-Step = tuple[State, Commands]
+Step = tuple[ConsumerState, Commands]
 
 
-def step(state: State, event: ev.Event) -> Step:
+def step(state: ConsumerState, event: ev.Event) -> Step:
     """Return the state after an event, and the commands to run."""
     if state.phase in OVER:
         return state, ()
@@ -116,14 +123,14 @@ def step(state: State, event: ev.Event) -> Step:
     return then(result, lambda s: _background(s, event.now))
 
 
-def handlers_of(state: State, event: ev.Event) -> tuple[client_state.Handler, ...]:
+def handlers_of(state: ConsumerState, event: ev.Event) -> tuple[client_state.Handler, ...]:
     """Return the functions that handle an event; for a `Tick`, those of the client's threads."""
     if isinstance(event, ev.Tick):
         return _background, _user_thread
     return (client_state.handler_of(state, event, HANDLERS, ANSWERS),)
 
 
-def next_deadline(state: State, now: float) -> float:
+def next_deadline(state: ConsumerState, now: float) -> float:
     """Return the next moment after `now` at which a `Tick` is due; infinity for never."""
     if state.phase in OVER:
         return NEVER
@@ -133,14 +140,14 @@ def next_deadline(state: State, now: float) -> float:
     return min((at for at in due if at > now), default=NEVER)
 
 
-def is_over(state: State) -> bool:
+def is_over(state: ConsumerState) -> bool:
     """Return whether the member has ended permanently."""
     return state.phase in OVER
 
 
-def is_settled(state: State) -> bool:
+def is_settled(state: ConsumerState) -> bool:
     """Return whether the member is stable and has no pending work."""
-    is_stable = state.phase is Phase.STABLE and state.target == state.current
+    is_stable = state.phase is ConsumerPhase.STABLE and state.target == state.current
     waits = state.loading or state.closing is not None
     return is_stable and not waits and state.client.coordinator is not None
 
@@ -148,23 +155,23 @@ def is_settled(state: State) -> bool:
 # ---- events --------------------------------------------------------------------------------------
 
 
-def _poll_returned(state: State, event: ev.Event) -> Step:
+def _poll_returned(state: ConsumerState, event: ev.Event) -> Step:
     """The user works on messages: from now on, `max.poll.interval.ms` counts."""
     return replace(state, polling=False, poll_until=event.now + state.settings.poll_s), ()
 
 
-def _answered(state: State, event: ev.Event) -> Step:
+def _answered(state: ConsumerState, event: ev.Event) -> Step:
     """Pass a response to the handler of its request."""
     return client_state.take_answer(state, event, ANSWERS)
 
 
-def _disconnected(state: State, event: ev.Event) -> Step:
+def _disconnected(state: ConsumerState, event: ev.Event) -> Step:
     """Forget the requests on the broken connection."""
     assert isinstance(event, ev.Disconnected)
     return _drop(state, event.broker, event.now), ()
 
 
-def _close(state: State, event: ev.Event) -> Step:
+def _close(state: ConsumerState, event: ev.Event) -> Step:
     """Commit for the last time, then leave; see `_closing`."""
     return replace(
         state,
@@ -177,7 +184,7 @@ def _close(state: State, event: ev.Event) -> Step:
     ), ()
 
 
-HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
+HANDLERS: Mapping[type[ev.Event], Callable[[ConsumerState, ev.Event], Step]] = {
     ev.PollStarted: client_state.poll_started,
     ev.PollReturned: _poll_returned,
     ev.Tick: client_state.ticked,
@@ -189,7 +196,7 @@ HANDLERS: Mapping[type[ev.Event], Callable[[State, ev.Event], Step]] = {
 }
 
 
-def _drop(state: State, broker: int, now: float) -> State:
+def _drop(state: ConsumerState, broker: int, now: float) -> ConsumerState:
     """Forget the requests to a broker; the next heartbeat repeats all fields."""
     is_coordinator = broker == state.client.coordinator
     state = replace(state, client=client_state.dropped(state.client, broker, now))
@@ -201,7 +208,7 @@ def _drop(state: State, broker: int, now: float) -> State:
 # ---- the background thread -----------------------------------------------------------------------
 
 
-def _background(state: State, now: float) -> Step:
+def _background(state: ConsumerState, now: float) -> Step:
     """Look for the coordinator, send heartbeats and begin moves, without the user."""
     if state.phase in OVER:
         return state, ()
@@ -220,28 +227,28 @@ def _background(state: State, now: float) -> Step:
     return then(result, lambda s: _auto_commit(s, now))
 
 
-def _heartbeat(state: State, now: float) -> Step:
+def _heartbeat(state: ConsumerState, now: float) -> Step:
     """Send a heartbeat if it is due, or at once to join and to acknowledge."""
     if state.phase not in MEMBER:
         return state, ()
     if now >= state.poll_until:
         return _leave_stale(state, now)
-    at_once = state.phase in (Phase.JOINING, Phase.ACKNOWLEDGING)
+    at_once = state.phase in (ConsumerPhase.JOINING, ConsumerPhase.ACKNOWLEDGING)
     if state.client.awaits(msg.ConsumerGroupHeartbeat) or (
         not at_once and now < state.heartbeat_at
     ):
         return state, ()
     state, commands = _send_heartbeat(state, now)
-    if state.phase is Phase.ACKNOWLEDGING:
+    if state.phase is ConsumerPhase.ACKNOWLEDGING:
         is_done = state.current == state.target
-        state = replace(state, phase=Phase.STABLE if is_done else Phase.RECONCILING)
+        state = replace(state, phase=ConsumerPhase.STABLE if is_done else ConsumerPhase.RECONCILING)
     return state, commands
 
 
-def _send_heartbeat(state: State, now: float) -> Step:
+def _send_heartbeat(state: ConsumerState, now: float) -> Step:
     """Send the fields that the coordinator does not know yet; a joining member sends all fields."""
     settings, last = state.settings, state.last_reported
-    everything = state.phase is Phase.JOINING or last is None
+    everything = state.phase is ConsumerPhase.JOINING or last is None
     to_report = state.settings.topics, state.current
     request = msg.ConsumerGroupHeartbeat(
         settings.group,
@@ -258,20 +265,20 @@ def _send_heartbeat(state: State, now: float) -> Step:
     return _send(state, request, now)
 
 
-def _leave_stale(state: State, now: float) -> Step:
+def _leave_stale(state: ConsumerState, now: float) -> Step:
     """Leave because the user has not called `poll` in time, and wait for the next `poll`."""
     state, commands = _send_leave(state, now)
-    return replace(_without_epoch(state), phase=Phase.STALE, poll_until=NEVER), commands
+    return replace(_without_epoch(state), phase=ConsumerPhase.STALE, poll_until=NEVER), commands
 
 
-def _send_leave(state: State, now: float) -> Step:
+def _send_leave(state: ConsumerState, now: float) -> Step:
     settings = state.settings
     epoch = LEAVE_EPOCH if settings.instance is None else LEAVE_STATIC_EPOCH
     request = msg.ConsumerGroupHeartbeat(settings.group, state.member, epoch, settings.instance)
     return _send(state, request, now)
 
 
-def _without_epoch(state: State) -> State:
+def _without_epoch(state: ConsumerState) -> ConsumerState:
     """Forget the epoch and the target; keep the partitions until the user's thread runs."""
     return replace(
         state,
@@ -289,19 +296,19 @@ def _without_epoch(state: State) -> State:
 # ---- moving to the target ------------------------------------------------------------------------
 
 
-def _begin_move(state: State, now: float) -> Step:
+def _begin_move(state: ConsumerState, now: float) -> Step:
     """Start to move to the target, or acknowledge a target that needs no move."""
-    if state.phase is not Phase.RECONCILING or state.resolving is not None:
+    if state.phase is not ConsumerPhase.RECONCILING or state.resolving is not None:
         return state, ()
     if state.current.number >= 0 and state.target.partitions == state.current.partitions:
-        return replace(state, current=state.target, phase=Phase.ACKNOWLEDGING), ()
+        return replace(state, current=state.target, phase=ConsumerPhase.ACKNOWLEDGING), ()
     until = now + state.settings.poll_s
     return replace(
         state, resolving=state.target, committed=False, commit=None, commit_until=until
     ), ()
 
 
-def _commit_before_move(state: State, now: float) -> Step:
+def _commit_before_move(state: ConsumerState, now: float) -> Step:
     """Commit all positions before partitions are revoked, and wait for the answer."""
     if state.resolving is None or state.committed:
         return state, ()
@@ -315,29 +322,35 @@ def _commit_before_move(state: State, now: float) -> Step:
     return _commit(state, now)
 
 
-def _user_thread(state: State, now: float) -> Step:
+def _user_thread(state: ConsumerState, now: float) -> Step:
     """Do the work of `poll`, such as calling the listener; do nothing if the user does not poll."""
     if not state.polling or state.phase in OVER:
         return state, ()
     if state.closing is not None:
         return _closing(state, now)
-    if state.phase is Phase.FENCED and state.loading and state.client.awaits(msg.OffsetFetch):
+    if (
+        state.phase is ConsumerPhase.FENCED
+        and state.loading
+        and state.client.awaits(msg.OffsetFetch)
+    ):
         return state, ()  # `poll` waits for the offsets, and only a later `poll` calls the listener
-    if state.phase in (Phase.FENCED, Phase.STALE):
+    if state.phase in (ConsumerPhase.FENCED, ConsumerPhase.STALE):
         result = (
             client_state.revoke(state, state.owned, Callback.LOST) if state.owned else (state, ())
         )
-        return then(result, lambda s: (replace(s, phase=Phase.JOINING, heartbeat_at=now), ()))
+        return then(
+            result, lambda s: (replace(s, phase=ConsumerPhase.JOINING, heartbeat_at=now), ())
+        )
     if state.resolving is None or not state.committed:
         return state, ()
     return _move(state, state.resolving, now)
 
 
-def _move(state: State, goal: LocalAssignment, now: float) -> Step:
+def _move(state: ConsumerState, goal: LocalAssignment, now: float) -> Step:
     """Revoke the partitions that are not in the target, and deliver the new ones."""
     gone, added = state.owned - goal.partitions, goal.partitions - state.owned
     state = replace(state, resolving=None, committed=False, commit=None, commit_until=None)
-    if state.phase is not Phase.RECONCILING:
+    if state.phase is not ConsumerPhase.RECONCILING:
         return state, ()  # the member was fenced meanwhile
     commands: Commands = ()
     if gone:
@@ -348,7 +361,7 @@ def _move(state: State, goal: LocalAssignment, now: float) -> Step:
         owned=goal.partitions,
         loading=state.loading | added,
         current=goal,
-        phase=Phase.ACKNOWLEDGING,
+        phase=ConsumerPhase.ACKNOWLEDGING,
         auto_commit_at=NEVER if interval is None else now + interval,
     )
     return state, (*commands, CallListener(Callback.ASSIGNED, added))
@@ -358,7 +371,7 @@ def _move(state: State, goal: LocalAssignment, now: float) -> Step:
 
 
 def _heartbeat_answered(
-    state: State, sent: InFlightRequest, response: msg.Response, now: float
+    state: ConsumerState, sent: InFlightRequest, response: msg.Response, now: float
 ) -> Step:
     """Take over the epoch and the target from the coordinator."""
     assert isinstance(response, msg.ConsumerGroupAnswer)
@@ -379,39 +392,41 @@ def _heartbeat_answered(
     return (state, ()) if response.assignment is None else _set_target(state, response.assignment)
 
 
-def _set_target(state: State, partitions: Partitions) -> Step:
+def _set_target(state: ConsumerState, partitions: Partitions) -> Step:
     """Set a new target assignment."""
     if state.target.number < 0 or state.target.partitions != partitions:
         state = replace(state, target=LocalAssignment(state.target.number + 1, partitions))
     if state.target != state.current:
-        return replace(state, phase=Phase.RECONCILING), ()
-    if state.phase in (Phase.RECONCILING, Phase.JOINING):
-        state = replace(state, phase=Phase.STABLE)
+        return replace(state, phase=ConsumerPhase.RECONCILING), ()
+    if state.phase in (ConsumerPhase.RECONCILING, ConsumerPhase.JOINING):
+        state = replace(state, phase=ConsumerPhase.STABLE)
     return state, ()
 
 
-def _refused(state: State, error: Error, now: float) -> Step:
+def _refused(state: ConsumerState, error: Error, now: float) -> Step:
     state = replace(state, last_reported=None, heartbeat_at=now)
     if error in (Error.FENCED_MEMBER_EPOCH, Error.UNKNOWN_MEMBER_ID):
-        return replace(_without_epoch(state), phase=Phase.FENCED), ()
+        return replace(_without_epoch(state), phase=ConsumerPhase.FENCED), ()
     if error in COORDINATOR_MOVED or error is Error.COORDINATOR_LOAD_IN_PROGRESS:
         return _retry(state, error, now), ()
     return _fail(state, error)
 
 
-def _fail(state: State, error: Error) -> Step:
+def _fail(state: ConsumerState, error: Error) -> Step:
     result = client_state.revoke(state, state.owned, Callback.LOST) if state.owned else (state, ())
-    return then(result, lambda s: (replace(s, phase=Phase.FAILED, error=error), (ev.Fail(error),)))
+    return then(
+        result, lambda s: (replace(s, phase=ConsumerPhase.FAILED, error=error), (ev.Fail(error),))
+    )
 
 
-def _retry(state: State, error: Error, now: float) -> State:
+def _retry(state: ConsumerState, error: Error, now: float) -> ConsumerState:
     """Wait before the next request; a heartbeat to another coordinator has all fields."""
     if error in COORDINATOR_MOVED:
         state = replace(state, last_reported=None, heartbeat_at=now)
     return client_state.retry(state, error, now)
 
 
-def _found(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+def _found(state: ConsumerState, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
     """Remember the coordinator, or look for it again after the back-off."""
     assert isinstance(response, msg.FoundCoordinator)
     return replace(state, client=client_state.found(state.client, response, now)), ()
@@ -420,11 +435,11 @@ def _found(state: State, sent: InFlightRequest, response: msg.Response, now: flo
 # ---- offsets -------------------------------------------------------------------------------------
 
 
-def _may_commit(state: State) -> bool:
+def _may_commit(state: ConsumerState) -> bool:
     return client_state.has_uncommitted(state) and state.epoch > 0
 
 
-def _auto_commit(state: State, now: float) -> Step:
+def _auto_commit(state: ConsumerState, now: float) -> Step:
     interval = state.settings.auto_commit_s
     if interval is None or now < state.auto_commit_at:
         return state, ()
@@ -433,13 +448,15 @@ def _auto_commit(state: State, now: float) -> Step:
     return (state, ()) if is_busy or not _may_commit(state) else _commit(state, now)
 
 
-def _commit(state: State, now: float) -> Step:
+def _commit(state: ConsumerState, now: float) -> Step:
     """Commit the positions of all owned partitions."""
     request = client_state.commit_request(state, state.epoch)
     return _send(replace(state, commit=state.client.number), request, now)
 
 
-def _committed(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+def _committed(
+    state: ConsumerState, sent: InFlightRequest, response: msg.Response, now: float
+) -> Step:
     """End the commit; repeat it if the error permits a retry."""
     error = response.error
     if state.commit is None or state.commit in state.client.sent:
@@ -452,7 +469,7 @@ def _committed(state: State, sent: InFlightRequest, response: msg.Response, now:
     return replace(state, committed=is_awaited), ()
 
 
-def _load(state: State, now: float) -> Step:
+def _load(state: ConsumerState, now: float) -> Step:
     """Read the stored offsets of new partitions."""
     if state.phase not in MEMBER or not state.loading or state.client.awaits(msg.OffsetFetch):
         return state, ()
@@ -461,14 +478,16 @@ def _load(state: State, now: float) -> Step:
     return _send(state, request, now)
 
 
-def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+def _loaded(
+    state: ConsumerState, sent: InFlightRequest, response: msg.Response, now: float
+) -> Step:
     """Deliver the new partitions from their stored offsets."""
     assert isinstance(response, msg.OffsetsFetched)
     if response.error is not Error.NONE:
         # The session ended before the offsets of new partitions were read.
         is_raised = response.error is Error.UNKNOWN_MEMBER_ID and state.loading and state.polling
         commands = (ev.Raise(response.error),) if is_raised else ()
-        is_fenced = state.phase is Phase.FENCED
+        is_fenced = state.phase is ConsumerPhase.FENCED
         return (state if is_fenced else _retry(state, response.error, now)), commands
     return client_state.start_loaded(state, sent.request, response)
 
@@ -476,7 +495,7 @@ def _loaded(state: State, sent: InFlightRequest, response: msg.Response, now: fl
 # ---- closing -------------------------------------------------------------------------------------
 
 
-def _closing(state: State, now: float) -> Step:
+def _closing(state: ConsumerState, now: float) -> Step:
     """Commit, revoke and leave (`AsyncKafkaConsumer.close`)."""
     is_late = state.closing is not None and now >= state.closing
     if not is_late and client_state.is_committing(state):
@@ -488,15 +507,15 @@ def _closing(state: State, now: float) -> Step:
     result = client_state.revoke(state, state.owned, callback) if state.owned else (state, ())
     if state.client.coordinator is not None and state.phase in MEMBER and state.member:
         result = then(result, lambda s: _send_leave(s, now))
-    return then(result, lambda s: (replace(s, phase=Phase.CLOSED), ()))
+    return then(result, lambda s: (replace(s, phase=ConsumerPhase.CLOSED), ()))
 
 
-def _send(state: State, request: msg.Request, now: float) -> Step:
+def _send(state: ConsumerState, request: msg.Request, now: float) -> Step:
     client, commands = client_state.send(state.client, request, now)
     return replace(state, client=client), commands
 
 
-ANSWERS: Mapping[type[msg.Request], Answer[State]] = {
+ANSWERS: Mapping[type[msg.Request], Answer[ConsumerState]] = {
     msg.FindCoordinator: _found,
     msg.ConsumerGroupHeartbeat: _heartbeat_answered,
     msg.OffsetCommit: _committed,

@@ -27,7 +27,7 @@ from zkconsumer.later.classic_state import (
     answer,
     read,
 )
-from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
+from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerGroupPhase
 from zkconsumer.later.group_events import (
     BrokerSettings,
     Elected,
@@ -39,7 +39,7 @@ from zkconsumer.later.group_events import (
     Tick,
     TopicsChanged,
 )
-from zkconsumer.later.group_phases import Phase
+from zkconsumer.later.group_phases import GroupPhase
 from zkconsumer.protocol.later.messages import (
     CONSUMER,
     ConsumerGroupAnswer,
@@ -313,7 +313,7 @@ def _to_consumer_group(
     """Let a group of KIP-848 handle a heartbeat; it replaces an empty classic group."""
     name = received.request.group
     group = partition.groups.get(name)
-    if isinstance(group, ClassicGroup) and group.phase is not Phase.EMPTY:
+    if isinstance(group, ClassicGroup) and group.phase is not GroupPhase.EMPTY:
         found = ConsumerGroupAnswer(Error.GROUP_ID_NOT_FOUND)
         return partition, answer(received.number, found)
     before = group if isinstance(group, ConsumerGroup) else None
@@ -396,7 +396,7 @@ def _expire_offsets(partition: Partition, context: HandlerContext) -> Partition:
             stored = _unexpired(stored, expiry, context)
         if stored:
             offsets[name] = stored
-        elif group.phase in (Phase.EMPTY, ConsumerPhase.EMPTY):
+        elif group.phase in (GroupPhase.EMPTY, ConsumerGroupPhase.EMPTY):
             del groups[name]
     expiry_s = context.now_s + context.settings.retention_check_s
     return replace(partition, groups=groups, offsets=offsets, expiry_s=expiry_s)
@@ -417,10 +417,10 @@ def _expiry(group: Group) -> Expiry | None:
     """Return when the offsets of a group expire; None while a classic group rebalances."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return Expiry(None, group.subscribes)
-    if group.phase is Phase.EMPTY:
+    if group.phase is GroupPhase.EMPTY:
         return Expiry(group.since_s, group.subscribes)
     known = group.protocol_type == CONSUMER and group.subscribed is not None
-    return Expiry(None, group.subscribes) if known and group.phase is Phase.STABLE else None
+    return Expiry(None, group.subscribes) if known and group.phase is GroupPhase.STABLE else None
 
 
 # ---- the coordinator moves -----------------------------------------------------------------------

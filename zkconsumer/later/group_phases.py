@@ -16,7 +16,7 @@ from zkconsumer.protocol import phase_table
 from zkconsumer.protocol.phase_table import PhaseTable
 
 
-class Phase(Enum):
+class GroupPhase(Enum):
     """The phase of a classic group; the value is Kafka's name."""
 
     EMPTY = "Empty"  # no member; the group keeps its offsets until they expire
@@ -39,78 +39,84 @@ class Cause(Enum):
     RESIGNED = "coordinator moves"
 
 
-Row = phase_table.PhaseChange[Phase, Cause]
+Row = phase_table.PhaseChange[GroupPhase, Cause]
 """Legal phase changes of a classic group."""
 
 
-def _row(before: Phase, causes: tuple[Cause, ...], after: tuple[Phase, ...], when: str) -> Row:
+def _row(
+    before: GroupPhase, causes: tuple[Cause, ...], after: tuple[GroupPhase, ...], when: str
+) -> Row:
     return Row(frozenset({before}), causes, frozenset(after), when)
 
 
 _MEMBER_GONE = (Cause.LEAVE, Cause.SESSION_DEADLINE)
 
 MAIN_PATH: tuple[Row, ...] = (
-    _row(Phase.EMPTY, (Cause.JOIN,), (Phase.PREPARING,), "the first member joins"),
+    _row(GroupPhase.EMPTY, (Cause.JOIN,), (GroupPhase.PREPARING,), "the first member joins"),
     _row(
-        Phase.PREPARING,
+        GroupPhase.PREPARING,
         (Cause.JOIN, Cause.JOIN_DEADLINE, *_MEMBER_GONE),
-        (Phase.COMPLETING,),
+        (GroupPhase.COMPLETING,),
         "all members have joined, or the time is over",
     ),
-    _row(Phase.COMPLETING, (Cause.SYNC,), (Phase.STABLE,), "the leader sends the assignment"),
     _row(
-        Phase.STABLE,
+        GroupPhase.COMPLETING,
+        (Cause.SYNC,),
+        (GroupPhase.STABLE,),
+        "the leader sends the assignment",
+    ),
+    _row(
+        GroupPhase.STABLE,
         (Cause.JOIN, *_MEMBER_GONE),
-        (Phase.PREPARING,),
+        (GroupPhase.PREPARING,),
         "a member joins, changes, leaves or dies",
     ),
     _row(
-        Phase.COMPLETING,
+        GroupPhase.COMPLETING,
         (Cause.JOIN, *_MEMBER_GONE, Cause.SYNC_DEADLINE),
-        (Phase.PREPARING,),
+        (GroupPhase.PREPARING,),
         "a member joins, changes, leaves, dies or does not sync",
     ),
     _row(
-        Phase.PREPARING,
+        GroupPhase.PREPARING,
         (Cause.JOIN_DEADLINE, *_MEMBER_GONE),
-        (Phase.EMPTY,),
+        (GroupPhase.EMPTY,),
         "no member is left",
     ),
-    _row(Phase.EMPTY, (Cause.EXPIRY,), (Phase.DEAD,), "all offsets have expired"),
+    _row(GroupPhase.EMPTY, (Cause.EXPIRY,), (GroupPhase.DEAD,), "all offsets have expired"),
 )
 """The usual life of a group. The diagram in docs/later.md shows these rows."""
 
 DETOURS: tuple[Row, ...] = (
     _row(
-        Phase.STABLE,
+        GroupPhase.STABLE,
         (Cause.SYNC_DEADLINE,),
-        (Phase.PREPARING,),
+        (GroupPhase.PREPARING,),
         "a member has not asked for its assignment",
     ),
     _row(
-        Phase.STABLE,
+        GroupPhase.STABLE,
         (Cause.JOIN,),
-        (Phase.COMPLETING,),
+        (GroupPhase.COMPLETING,),
         "the only member joins again, so the rebalance ends at once",
     ),
     _row(
-        Phase.STABLE,
+        GroupPhase.STABLE,
         (*_MEMBER_GONE, Cause.SYNC_DEADLINE),
-        (Phase.EMPTY,),
+        (GroupPhase.EMPTY,),
         "the last member has left or died",
     ),
     _row(
-        Phase.COMPLETING,
+        GroupPhase.COMPLETING,
         (*_MEMBER_GONE, Cause.SYNC_DEADLINE),
-        (Phase.EMPTY,),
+        (GroupPhase.EMPTY,),
         "the last member has left or died",
     ),
-    _row(Phase.EMPTY, (Cause.RESIGNED,), (Phase.DEAD,), "another broker coordinates the group"),
-    _row(Phase.PREPARING, (Cause.RESIGNED,), (Phase.DEAD,), "another broker coordinates the group"),
-    _row(
-        Phase.COMPLETING, (Cause.RESIGNED,), (Phase.DEAD,), "another broker coordinates the group"
+    *(
+        _row(one, (Cause.RESIGNED,), (GroupPhase.DEAD,), "another broker coordinates the group")
+        for one in GroupPhase
+        if one is not GroupPhase.DEAD
     ),
-    _row(Phase.STABLE, (Cause.RESIGNED,), (Phase.DEAD,), "another broker coordinates the group"),
 )
 """Changes that the diagram leaves out."""
 

@@ -24,7 +24,7 @@ ORDINARY = frozenset({Do.SERVE, Do.RECEIVE, Do.CONNECT, Do.NOTICE, Do.NEXT_MESSA
 """Actions that happen without a command of the script."""
 
 
-class Stage(kernel.Stage[World]):
+class Stage(kernel.StoryStage[World]):
     """One world, and the commands of a story."""
 
     LIMIT_S = LIMIT_S

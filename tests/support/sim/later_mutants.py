@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from zkconsumer.later import classic_group, classic_member, consumer_group, consumer_member
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import State
+from zkconsumer.later.classic_member_state import ClassicState
 from zkconsumer.later.client_state import InFlightRequest
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor, assign
@@ -25,7 +25,7 @@ from zkconsumer.sim.kernel.search import Decisions, Result
 from zkconsumer.sim.kernel.world import InvariantViolation
 
 Patch = tuple[Any, Any, Any]
-Step = tuple[State, ev.Commands]
+Step = tuple[ClassicState, ev.Commands]
 
 
 def run_seed(seed: int, protocol: str) -> Result:
@@ -65,7 +65,7 @@ class Mutant:
 def _keeps_delivering() -> list[Patch]:
     genuine = classic_member.step
 
-    def step(state: State, event: ev.Event) -> Step:
+    def step(state: ClassicState, event: ev.Event) -> Step:
         after, commands = genuine(state, event)
         return after, tuple(one for one in commands if not isinstance(one, ev.StopFetching))
 
@@ -73,7 +73,9 @@ def _keeps_delivering() -> list[Patch]:
 
 
 def _is_deaf() -> list[Patch]:
-    def heard(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    def heard(
+        state: ClassicState, sent: InFlightRequest, response: msg.Response, now: float
+    ) -> Step:
         return replace(state, heard_at=now), ()
 
     return [(classic_member.ANSWERS, msg.Heartbeat, heard)]
@@ -86,7 +88,9 @@ def _commits_of_strangers() -> list[Patch]:
 def _starts_late() -> list[Patch]:
     genuine = classic_member.ANSWERS[msg.OffsetFetch]
 
-    def loaded(state: State, sent: InFlightRequest, response: msg.Response, now: float) -> Step:
+    def loaded(
+        state: ClassicState, sent: InFlightRequest, response: msg.Response, now: float
+    ) -> Step:
         after, commands = genuine(state, sent, response, now)
         late = tuple(
             ev.StartFetching({tp: (offset or 0) + 1 for tp, offset in one.positions.items()})
@@ -109,7 +113,7 @@ def _hands_over_at_once() -> list[Patch]:
 def _commits_early() -> list[Patch]:
     genuine = classic_member.HANDLERS[ev.Consumed]
 
-    def consumed(state: State, event: ev.Event) -> Step:
+    def consumed(state: ClassicState, event: ev.Event) -> Step:
         assert isinstance(event, ev.Consumed)
         return genuine(state, replace(event, position=event.position + 1))
 
@@ -119,7 +123,7 @@ def _commits_early() -> list[Patch]:
 def _keeps_what_is_revoked() -> list[Patch]:
     genuine = consumer_member.step
 
-    def step(state: consumer_member.State, event: ev.Event) -> consumer_member.Step:
+    def step(state: consumer_member.ConsumerState, event: ev.Event) -> consumer_member.Step:
         after, commands = genuine(state, event)
         return after, tuple(one for one in commands if not isinstance(one, ev.StopFetching))
 

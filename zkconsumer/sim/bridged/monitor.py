@@ -15,7 +15,7 @@ from typing import Final
 from zkconsumer.bridge import shares
 from zkconsumer.bridge import state as bridge
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import State as ClassicState
+from zkconsumer.later.classic_member_state import ClassicState
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.later import messages as msg

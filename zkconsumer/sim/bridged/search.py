@@ -11,7 +11,7 @@ from enum import Enum
 
 from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.state import Goal
-from zkconsumer.later.classic_member_state import Phase
+from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.sim.bridged.monitor import BridgeMonitor, both_sides_settle
 from zkconsumer.sim.bridged.world import BridgedWorld, Plan
@@ -303,7 +303,7 @@ def _start_refused_again(world: BridgedWorld) -> None:
     joined again.
     """
     for who, one in list(enumerate(world.new.members))[world.plan.bridges :]:
-        if one.dead and one.state.phase is Phase.FAILED:
+        if one.dead and one.state.phase is ClassicPhase.FAILED:
             world.order("revive", who)
 
 

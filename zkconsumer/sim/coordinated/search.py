@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from zkconsumer.later.classic_member_state import Phase as ClassicPhase
+from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
-from zkconsumer.later.consumer_member import Phase as ConsumerPhase
+from zkconsumer.later.consumer_member import ConsumerPhase
 from zkconsumer.sim.coordinated.monitor import Monitor
 from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Move, Plan, Watcher, Watchers, World
 from zkconsumer.sim.kernel.aims import Aim

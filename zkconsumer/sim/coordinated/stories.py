@@ -18,7 +18,7 @@ from zkconsumer.sim.coordinated.recorder import Recorder
 from zkconsumer.sim.coordinated.search import end_faults, random_delay, run_faults
 from zkconsumer.sim.coordinated.world import Plan, Watchers, World
 from zkconsumer.sim.kernel.search import Decisions
-from zkconsumer.sim.kernel.stories import Emit, Stage, Story, StoryRun, lesson_of, narrated
+from zkconsumer.sim.kernel.stories import Emit, Story, StoryRun, StoryStage, lesson_of, narrated
 
 Value: TypeAlias = Any  # Any: the group's protocol has the class
 
@@ -49,7 +49,7 @@ WITHOUT = {
 """Stories on ZooKeeper that these protocols do not have, with the reason."""
 
 
-class Director(Stage[World]):
+class Director(StoryStage[World]):
     """One world, and the commands of a story. The events happen in the order of the queue."""
 
     LIMIT_S = LIMIT_S

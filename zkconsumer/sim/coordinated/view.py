@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_state import ClassicGroup, TimerPurpose
 from zkconsumer.later.consumer_group import ConsumerGroup
-from zkconsumer.later.consumer_member import State as ConsumerState
+from zkconsumer.later.consumer_member import ConsumerState
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error

@@ -21,11 +21,11 @@ from typing import NamedTuple, Self, TypeAlias, TypeGuard
 from zkconsumer.later import classic_member, consumer_member, group_coordinator
 from zkconsumer.later import group_events as ge
 from zkconsumer.later import member_events as ev
-from zkconsumer.later.classic_member_state import State as ClassicState
+from zkconsumer.later.classic_member_state import ClassicState
 from zkconsumer.later.client_state import ClientSettings
-from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerPhase
-from zkconsumer.later.consumer_member import State as ConsumerState
-from zkconsumer.later.group_phases import Phase as GroupPhase
+from zkconsumer.later.consumer_group import ConsumerGroup, ConsumerGroupPhase
+from zkconsumer.later.consumer_member import ConsumerState
+from zkconsumer.later.group_phases import GroupPhase
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.later.subscriptions import Topic
@@ -403,7 +403,7 @@ class World:
         broker = self.brokers[self.leader or 0]
         group = group_coordinator.group_of(broker, GROUP)
         if isinstance(group, ConsumerGroup):
-            return group.phase in (ConsumerPhase.STABLE, ConsumerPhase.EMPTY)
+            return group.phase in (ConsumerGroupPhase.STABLE, ConsumerGroupPhase.EMPTY)
         return group is None or group.phase in (GroupPhase.STABLE, GroupPhase.EMPTY)
 
     # ---- the queue -------------------------------------------------------------------------------

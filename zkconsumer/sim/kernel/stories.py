@@ -35,7 +35,7 @@ class Narrator(Protocol[W_contra]):
     def scene(self, world: W_contra, text: str) -> None: ...
 
 
-class Stage(ABC, Generic[W]):
+class StoryStage(ABC, Generic[W]):
     """One world, and the commands of a story.
 
     `LIMIT_S`: the virtual seconds within which a story's condition must become true.
@@ -133,7 +133,7 @@ class StoryRun:
 
 
 def narrated(
-    on: Stage[W], monitor: Counts, script: Callable[[], None], unowned: Callable[[], int]
+    on: StoryStage[W], monitor: Counts, script: Callable[[], None], unowned: Callable[[], int]
 ) -> StoryRun:
     """Play a script to its end, and return how it ended."""
     violation = rest = ""
