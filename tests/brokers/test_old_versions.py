@@ -8,7 +8,7 @@ import pytest
 from support.kafka.offsets import Wire, header
 from support.wait import eventually
 
-from zkconsumer.kafka.columns.requests import FieldReader, MalformedError
+from zkconsumer.protocol.kafka_fields import FieldReader, MalformedError
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.testing import FakeCluster, wire
 from zkconsumer.testing import messages as ms

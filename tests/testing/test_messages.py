@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.kafka.columns.requests import FieldReader
+from zkconsumer.protocol.kafka_fields import FieldReader
 from zkconsumer.sandbox import jars
 from zkconsumer.testing import wire
 from zkconsumer.testing.messages import APIS, Api, MetadataRequest

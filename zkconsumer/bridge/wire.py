@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Final
 
 from zkconsumer.kafka.columns import requests
-from zkconsumer.kafka.columns.requests import FieldReader, array, octets, text
+from zkconsumer.protocol.kafka_fields import FieldReader, array, octets, text
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
@@ -38,10 +38,6 @@ def _millis(seconds: float) -> bytes:
     return struct.pack(">i", round(seconds * 1000))
 
 
-def _optional(value: str | None) -> bytes:
-    return struct.pack(">h", -1) if value is None else text(value)
-
-
 def write(request: msg.Request, version: int) -> bytes:
     """Return the body of a request."""
     return _WRITERS[type(request)](request, version)
@@ -56,7 +52,7 @@ def _join(one: msg.Request, version: int) -> bytes:
             _millis(one.session_timeout_s),
             _millis(one.rebalance_timeout_s) if version >= 1 else b"",
             text(one.member),
-            _optional(one.instance) if version >= STATIC_SINCE else b"",
+            text(one.instance) if version >= STATIC_SINCE else b"",
             text(one.protocol_type),
             array(protocols),
         )
@@ -66,13 +62,13 @@ def _join(one: msg.Request, version: int) -> bytes:
 def _sync(one: msg.Request, version: int) -> bytes:
     assert isinstance(one, msg.SyncGroup)
     given = [text(member) + octets(data) for member, data in one.assignments.items()]
-    instance = _optional(one.instance) if version >= 3 else b""
+    instance = text(one.instance) if version >= 3 else b""
     return _member(one.group, one.generation, one.member) + instance + array(given)
 
 
 def _heartbeat(one: msg.Request, version: int) -> bytes:
     assert isinstance(one, msg.Heartbeat)
-    instance = _optional(one.instance) if version >= 3 else b""
+    instance = text(one.instance) if version >= 3 else b""
     return _member(one.group, one.generation, one.member) + instance
 
 
@@ -84,7 +80,7 @@ def _leave(one: msg.Request, version: int) -> bytes:
     assert isinstance(one, msg.LeaveGroup)
     if version < 3:
         return text(one.group) + text(one.leavers[0].member)
-    leavers = [text(each.member) + _optional(each.instance) for each in one.leavers]
+    leavers = [text(each.member) + text(each.instance) for each in one.leavers]
     return text(one.group) + array(leavers)
 
 
@@ -98,7 +94,7 @@ def _commit(one: msg.Request, version: int) -> bytes:
             for tp, at in part
         ]
         topics.append(text(topic) + array(partitions))
-    instance = _optional(one.instance) if version >= 7 else b""
+    instance = text(one.instance) if version >= 7 else b""
     retention = struct.pack(">q", -1) if version <= 4 else b""  # the broker's setting
     return _member(one.group, one.generation, one.member) + instance + retention + array(topics)
 
@@ -134,14 +130,6 @@ def _error(code: int) -> Error:
         return Error.UNKNOWN_SERVER_ERROR
 
 
-def _optional_text(response: FieldReader) -> str | None:
-    size = response.int16()
-    if size < 0:
-        return None
-    at = response.skip(size)
-    return str(response.data[at : at + size], "utf-8", "replace")
-
-
 def _joined(version: int, response: FieldReader) -> msg.Response:
     if version >= 2:
         response.int32()  # throttle time
@@ -150,7 +138,7 @@ def _joined(version: int, response: FieldReader) -> msg.Response:
 
     def one() -> msg.JoinedMember:
         name = response.text()
-        instance = _optional_text(response) if version >= STATIC_SINCE else None
+        instance = response.optional_text() if version >= STATIC_SINCE else None
         return msg.JoinedMember(name, instance, response.octets())
 
     members = tuple(response.each(one))

@@ -47,7 +47,7 @@ from zkconsumer.history.offset_records import (
 from zkconsumer.history.offsets import KafkaCommit, PastKafkaOffsets
 from zkconsumer.history.report import time_text
 from zkconsumer.history.tables import KAFKA, Commits, Incident, Ownership
-from zkconsumer.kafka.columns.requests import MalformedError
+from zkconsumer.protocol.kafka_fields import MalformedError
 from zkconsumer.protocol.model import TopicPartition
 
 NEVER: Final = 1 << 62

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from zkconsumer.kafka.columns.requests import FieldReader, MalformedError
+from zkconsumer.protocol.kafka_fields import FieldReader, MalformedError
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.model import TopicPartition
 

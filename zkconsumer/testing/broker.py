@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from zkconsumer.errors import FakeServerError
-from zkconsumer.kafka.columns.requests import FieldReader, MalformedError
+from zkconsumer.protocol.kafka_fields import FieldReader, MalformedError
 from zkconsumer.testing import messages as ms
 from zkconsumer.testing import wire
 from zkconsumer.testing.broker_calls import BrokerCall, Handler, Site

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 
-from zkconsumer.kafka.columns.requests import MalformedError
+from zkconsumer.protocol.kafka_fields import MalformedError
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.testing import record_sets
 from zkconsumer.testing.errors import ErrorCode, KafkaFault

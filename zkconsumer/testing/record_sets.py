@@ -17,7 +17,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
-from zkconsumer.kafka.columns.requests import FieldReader, MalformedError
+from zkconsumer.protocol.kafka_fields import FieldReader, MalformedError, octets
 from zkconsumer.testing.wire import read_varint, write_varint
 
 NONE: Final = 0
@@ -303,7 +303,7 @@ def _messages_of(entry: Entry) -> Iterator[Record]:
     """Yield the records of a message or of a compressed wrapper."""
     reader = FieldReader(memoryview(entry.data), _MESSAGE.size)
     time = reader.int64() if entry.magic else NO_TIME
-    key, value = _old_sized(reader), _old_sized(reader)
+    key, value = reader.optional_octets(), reader.optional_octets()
     if not entry.codec:
         yield Record(entry.last, key, value, time)
         return
@@ -316,26 +316,12 @@ def _messages_of(entry: Entry) -> Iterator[Record]:
             yield record._replace(offset=record.offset + shift, timestamp=stamp)
 
 
-def _old_sized(reader: FieldReader) -> bytes | None:
-    size = reader.int32()
-    if size < 0:
-        return None
-    at = reader.skip(size)
-    return bytes(reader.data[at : at + size])
-
-
-def _put_old(out: bytearray, data: bytes | None) -> None:
-    out += struct.pack(">i", -1 if data is None else len(data))
-    out += data or b""
-
-
 def message(record: Record, *, magic: int, attributes: int = 0) -> Entry:
     """Return a message of format v0 or v1."""
     rest = bytearray(struct.pack(">bb", magic, attributes))
     if magic:
         rest += struct.pack(">q", record.timestamp)
-    _put_old(rest, record.key)
-    _put_old(rest, record.value)
+    rest += octets(record.key) + octets(record.value)
     head = struct.pack(">qiI", record.offset, 4 + len(rest), zlib.crc32(rest))
     time = record.timestamp if magic else NO_TIME
     return Entry(head + rest, magic, attributes, record.offset, record.offset, time)

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, dataclass_transform
 
-from zkconsumer.kafka.columns.requests import FieldReader, MalformedError
+from zkconsumer.protocol.kafka_fields import FieldReader, MalformedError
 
 M = TypeVar("M", bound="WireMessage")
 T = TypeVar("T")

@@ -33,6 +33,7 @@ from zkconsumer.errors import ConfigError, ConsumerTimeoutError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import black_list, white_list
 from zkconsumer.protocol.java import JavaError
+from zkconsumer.protocol.kafka_fields import octets
 from zkconsumer.protocol.paths import validate_group
 
 if TYPE_CHECKING:
@@ -292,11 +293,7 @@ def _checksum_0(message: Record) -> int:
 
 
 def _crc(message: Record, head: bytes) -> int:
-    return zlib.crc32(head + _sized(message.key) + _sized(message.value))
-
-
-def _sized(data: bytes | None) -> bytes:
-    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+    return zlib.crc32(head + octets(message.key) + octets(message.value))
 
 
 # ---- the tool ------------------------------------------------------------------------------------

@@ -22,9 +22,10 @@ from zkconsumer.config.kafka_properties import is_true
 from zkconsumer.errors import BrokerAccessError, ConfigError
 from zkconsumer.kafka.client_settings import Settings, mechanism_of, mechanism_without_columns
 from zkconsumer.kafka.columns import requests
-from zkconsumer.kafka.columns.requests import FieldReader, MalformedError, Versions
+from zkconsumer.kafka.columns.requests import Versions
 from zkconsumer.kafka.columns.responses import USUAL_BYTES, Response, response_memory
 from zkconsumer.kafka.tls import TRUST_REMEDY, tls_context, trust_shown
+from zkconsumer.protocol.kafka_fields import FieldReader, MalformedError, octets, text
 
 # While a response arrives, `select` reports the socket after this many bytes, or at the end of the
 # response. Otherwise it would report every packet, and each report costs as much as parsing 200
@@ -221,12 +222,12 @@ class Connection:
 
         Kafka: SaslHandshake version 0.
         """
-        return bytes(self._exchanged(requests.octets(data), time.monotonic() + timeout_s))
+        return bytes(self._exchanged(octets(data), time.monotonic() + timeout_s))
 
     def send_raw(self, data: bytes, timeout_s: float) -> None:
         """Send a token without headers, for which there is no reply."""
         self._socket.settimeout(timeout_s)
-        self._socket.sendall(requests.octets(data))
+        self._socket.sendall(octets(data))
 
     def _exchanged(self, request: bytes, deadline: float) -> memoryview:
         self._send_all(request, deadline)
@@ -393,7 +394,7 @@ class _Tokens:
 
     def agree(self) -> None:
         """Choose the mechanism (SaslHandshake)."""
-        body = requests.text(self._mechanism)
+        body = text(self._mechanism)
         answer = self._connection.ask(requests.SASL_HANDSHAKE, body, self._left_s())
         if answer.int16():
             offered = ", ".join(answer.each(answer.text))
@@ -410,7 +411,7 @@ class _Tokens:
                 return self._connection.ask_raw(token, self._left_s())
             except ConnectionResetError as error:
                 raise self._refused("it closed the connection") from error
-        body = requests.octets(token)
+        body = octets(token)
         response = self._connection.ask(requests.SASL_AUTHENTICATE, body, self._left_s())
         code, text = response.int16(), response.text()
         if code:

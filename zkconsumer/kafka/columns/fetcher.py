@@ -48,7 +48,6 @@ from zkconsumer.kafka.columns.records import CorruptError, Records
 from zkconsumer.kafka.columns.requests import (
     FetchedPartition,
     FetchLimits,
-    FieldReader,
     Isolation,
     Metadata,
 )
@@ -66,6 +65,7 @@ from zkconsumer.kafka.fetcher import (
     descriptors_error,
     drop_faults,
 )
+from zkconsumer.protocol.kafka_fields import FieldReader
 from zkconsumer.protocol.model import TopicPartition
 
 T = TypeVar("T")

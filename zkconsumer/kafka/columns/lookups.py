@@ -18,9 +18,10 @@ from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.batch_headers import has_no_message
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.fetch_sessions import FetchSession, SessionRequest, Wanted
-from zkconsumer.kafka.columns.requests import FetchLimits, MalformedError, Metadata
+from zkconsumer.kafka.columns.requests import FetchLimits, Metadata
 from zkconsumer.kafka.fetcher import RESOLVE_S, Answers, AutoOffsetReset, descriptors_error
 from zkconsumer.kafka.log_answers import unanswered
+from zkconsumer.protocol.kafka_fields import FieldReader, MalformedError
 from zkconsumer.protocol.model import (
     OFFSETS_TOPIC,
     OffsetAndMetadata,
@@ -174,7 +175,7 @@ class StoredSet(NamedTuple):
     data: memoryview
 
 
-def _fetched(version: int, response: requests.FieldReader) -> dict[TopicPartition, StoredSet]:
+def _fetched(version: int, response: FieldReader) -> dict[TopicPartition, StoredSet]:
     data = response.data
     return {
         one.tp: StoredSet(one.error, one.high_watermark, data[one.at : one.at + one.size])
@@ -252,7 +253,7 @@ class Lookup:
         self,
         api: int,
         write: Callable[[int], Iterable[bytes]],
-        read: Callable[[int, requests.FieldReader], T],
+        read: Callable[[int, FieldReader], T],
         timeout_s: float,
     ) -> list[T]:
         """Return the responses of the first broker that answers.
@@ -576,7 +577,7 @@ class Lookup:
         address: tuple[str, int],
         api: int,
         write: Callable[[int], bytes],
-        read: Callable[[int, requests.FieldReader], T],
+        read: Callable[[int, FieldReader], T],
         timeout_s: float,
     ) -> T:
         """Send one request, as `_ask_all` does."""
@@ -587,7 +588,7 @@ class Lookup:
         address: tuple[str, int],
         api: int,
         write: Callable[[int], Iterable[bytes]],
-        read: Callable[[int, requests.FieldReader], T],
+        read: Callable[[int, FieldReader], T],
         timeout_s: float,
     ) -> list[T]:
         """Send requests over the kept connection; if it is missing or lost, connect again.

@@ -11,13 +11,14 @@ Kafka: `clients/src/main/resources/common/message/*.json`, and for 0.8 and 0.9
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.kafka.columns.fetch_sessions import SessionRequest
+from zkconsumer.protocol.kafka_fields import FieldReader, array, octets, text
 from zkconsumer.protocol.model import TopicPartition
 
 T = TypeVar("T")
@@ -90,79 +91,6 @@ class Isolation(Enum):
 _CONSUMER: Final = -1
 # The epoch of a leader, which the reader does not use.
 _NO_EPOCH: Final = -1
-
-
-class MalformedError(Exception):
-    """A response does not have the format of its version."""
-
-
-class FieldReader:
-    """Reads the fields of a response in their order. Raises MalformedError."""
-
-    def __init__(self, data: memoryview, at: int = 0) -> None:
-        self.data = data
-        self.at = at
-
-    def number(self, form: str) -> int:
-        return self.numbers(form)[0]
-
-    def numbers(self, form: str) -> tuple[int, ...]:
-        """Return several numbers; one call for each would take most of the time of a response."""
-        try:
-            found = struct.unpack_from(form, self.data, self.at)
-        except struct.error as error:
-            raise MalformedError(f"a response ends after {len(self.data)} bytes") from error
-        self.at += struct.calcsize(form)
-        return found
-
-    def int8(self) -> int:
-        return self.number(">b")
-
-    def int16(self) -> int:
-        return self.number(">h")
-
-    def int32(self) -> int:
-        return self.number(">i")
-
-    def int64(self) -> int:
-        return self.number(">q")
-
-    def skip(self, size: int) -> int:
-        """Return the current position, and skip `size` bytes."""
-        at = self.at
-        if size < 0 or size > len(self.data) - at:
-            raise MalformedError(f"a field of {size} bytes exceeds its response")
-        self.at += size
-        return at
-
-    def octets(self) -> bytes:
-        """Return bytes after their 32-bit length; a null becomes empty bytes."""
-        size = max(0, self.int32())
-        at = self.skip(size)
-        return bytes(self.data[at : at + size])
-
-    def text(self) -> str:
-        """Return a string; a null becomes an empty string."""
-        size = max(0, self.int16())
-        at = self.skip(size)
-        return str(self.data[at : at + size], "utf-8", "replace")
-
-    def each(self, one: Callable[[], T]) -> list[T]:
-        """Return the elements of an array; a null becomes an empty list."""
-        return [one() for _ in range(self.int32())]
-
-
-def text(value: str) -> bytes:
-    data = value.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def octets(value: bytes) -> bytes:
-    return struct.pack(">i", len(value)) + value
-
-
-def array(items: Sequence[bytes]) -> bytes:
-    return struct.pack(">i", len(items)) + b"".join(items)
 
 
 def frame(api: int, version: int, number: int, client_id: str, body: bytes) -> bytes:
