@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from zkconsumer.later.group_events import BrokerSettings, Reply
 from zkconsumer.later.group_phases import GroupPhase
@@ -112,7 +112,32 @@ class GroupRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicGroup:
+class TimedGroup:
+    """A group of either protocol; `timers` are the running timers with their ends."""
+
+    group: str
+    timers: Mapping[Timer, TimerEnd] = field(default_factory=dict)
+    serial: int = 0
+
+
+G = TypeVar("G", bound=TimedGroup)
+
+
+def schedule(group: G, timer: Timer, at_s: float) -> G:
+    """Set a timer, or restart it."""
+    due = TimerEnd(at_s, group.serial)
+    return replace(group, timers={**group.timers, timer: due}, serial=group.serial + 1)
+
+
+def cancel(group: G, timer: Timer) -> G:
+    """Remove a timer, if it is set."""
+    if timer not in group.timers:
+        return group
+    return replace(group, timers={one: due for one, due in group.timers.items() if one != timer})
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicGroup(TimedGroup):
     """A classic group as its coordinator knows it.
 
     Attributes:
@@ -126,11 +151,9 @@ class ClassicGroup:
         subscribed: the topics of all members; None if the coordinator does not know them.
         newcomer: whether a member was added during the initial delay, which may extend the delay.
         initial: the initial delay that runs; None in any other rebalance.
-        timers: the running timers with their ends.
         record: the record in `__consumer_offsets`; None for a group that only stores offsets.
     """
 
-    group: str
     phase: GroupPhase = GroupPhase.EMPTY
     previous: GroupPhase = GroupPhase.DEAD
     since_s: float = 0.0
@@ -145,8 +168,6 @@ class ClassicGroup:
     subscribed: frozenset[str] | None = None
     newcomer: bool = False
     initial: InitialDelay | None = None
-    timers: Mapping[Timer, TimerEnd] = field(default_factory=dict)
-    serial: int = 0
     record: GroupRecord | None = None
 
     def in_order(self) -> list[Member]:
@@ -251,19 +272,6 @@ def answer(number: int | None, response: Response) -> tuple[Reply, ...]:
 # ---- small changes -------------------------------------------------------------------------------
 
 
-def schedule(group: ClassicGroup, timer: Timer, at_s: float) -> ClassicGroup:
-    """Set a timer, or restart it."""
-    due = TimerEnd(at_s, group.serial)
-    return replace(group, timers={**group.timers, timer: due}, serial=group.serial + 1)
-
-
-def cancel(group: ClassicGroup, timer: Timer) -> ClassicGroup:
-    """Remove a timer, if it is set."""
-    if timer not in group.timers:
-        return group
-    return replace(group, timers={one: due for one, due in group.timers.items() if one != timer})
-
-
 def enter(group: ClassicGroup, phase: GroupPhase, context: HandlerContext) -> ClassicGroup:
     """Change the phase."""
     return replace(group, phase=phase, previous=group.phase, since_s=context.now_s)
@@ -342,13 +350,13 @@ def read(name: str, record: GroupRecord, context: HandlerContext) -> ClassicGrou
     """Return the group that a new coordinator reads, with all sessions restarted."""
     group = ClassicGroup(
         name,
-        GroupPhase.STABLE if record.members else GroupPhase.EMPTY,
-        GroupPhase.DEAD,
-        record.since_s,
-        record.generation,
-        record.protocol_type,
-        record.protocol,
-        record.leader,
+        phase=GroupPhase.STABLE if record.members else GroupPhase.EMPTY,
+        previous=GroupPhase.DEAD,
+        since_s=record.since_s,
+        generation=record.generation,
+        protocol_type=record.protocol_type,
+        protocol=record.protocol,
+        leader=record.leader,
         record=record,
     )
     group = put_members(group, *record.members)

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, cast
 
-from zkconsumer.later.classic_state import HandlerContext, Timer, TimerEnd, TimerPurpose, answer
+from zkconsumer.later.classic_state import (
+    HandlerContext,
+    TimedGroup,
+    Timer,
+    TimerPurpose,
+    answer,
+    cancel,
+    schedule,
+)
 from zkconsumer.later.group_events import Received, Reply
 from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.later.assignors import Assignor, assign
@@ -87,7 +95,7 @@ class Refresh(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerGroup:
+class ConsumerGroup(TimedGroup):
     """A KIP-848 group at its coordinator.
 
     Attributes:
@@ -97,20 +105,16 @@ class ConsumerGroup:
         members: the members by member id.
         metadata: the subscribed topics at the time of the last assignment.
         refresh: the time of the next comparison of `metadata` with the cluster's topics.
-        timers: the running timers with their ends.
         revoking: the member epoch of each rebalance timeout.
     """
 
-    group: str
     epoch: int = 0
     target_epoch: int = 0
     target: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
     members: Mapping[str, ConsumerMember] = field(default_factory=dict)
     metadata: Mapping[str, Topic] = field(default_factory=dict)
     refresh: Refresh = field(default_factory=Refresh)
-    timers: Mapping[Timer, TimerEnd] = field(default_factory=dict)
     revoking: Mapping[str, int] = field(default_factory=dict)
-    serial: int = 0
 
     @property
     def phase(self) -> ConsumerGroupPhase:
@@ -233,7 +237,7 @@ def _heartbeat(
     if current != member.current:
         group = _watch_revocation(group, member, current, context)
     group = _put(group, replace(member, current=current))
-    group = _schedule(
+    group = schedule(
         group, Timer(TimerPurpose.SESSION, name), context.now_s + context.settings.session_s
     )
     full = request.epoch == JOIN_EPOCH or None not in (
@@ -419,7 +423,7 @@ def _fence(group: ConsumerGroup, member: str, context: HandlerContext) -> Consum
 
 def expire(group: ConsumerGroup, timer: Timer, context: HandlerContext) -> ConsumerGroup:
     """Handle the end of a session, or of the time in which a member must revoke partitions."""
-    group = _cancel(group, timer)
+    group = cancel(group, timer)
     member = group.members.get(timer.member)
     if member is None:
         return group
@@ -439,9 +443,9 @@ def _watch_revocation(
     """Start or stop the rebalance timeout of a member."""
     timer = Timer(TimerPurpose.REVOKE, member.member)
     if current.state is not MemberState.UNREVOKED_PARTITIONS:
-        return _cancel(group, timer)
+        return cancel(group, timer)
     group = replace(group, revoking={**group.revoking, member.member: current.epoch})
-    return _schedule(group, timer, context.now_s + member.rebalance_s)
+    return schedule(group, timer, context.now_s + member.rebalance_s)
 
 
 # ---- offsets -------------------------------------------------------------------------------------
@@ -477,23 +481,13 @@ def _put(group: ConsumerGroup, member: ConsumerMember) -> ConsumerGroup:
 
 def _drop(group: ConsumerGroup, member: str) -> ConsumerGroup:
     for alarm in (TimerPurpose.SESSION, TimerPurpose.REVOKE):
-        group = _cancel(group, Timer(alarm, member))
+        group = cancel(group, Timer(alarm, member))
     return replace(
         group,
         members={name: one for name, one in group.members.items() if name != member},
         target={name: one for name, one in group.target.items() if name != member},
         revoking={name: one for name, one in group.revoking.items() if name != member},
     )
-
-
-def _schedule(group: ConsumerGroup, timer: Timer, at_s: float) -> ConsumerGroup:
-    due = TimerEnd(at_s, group.serial)
-    return replace(group, timers={**group.timers, timer: due}, serial=group.serial + 1)
-
-
-def _cancel(group: ConsumerGroup, timer: Timer) -> ConsumerGroup:
-    timers = {one: due for one, due in group.timers.items() if one != timer}
-    return replace(group, timers=timers)
 
 
 def topics_changed(
@@ -515,7 +509,7 @@ def read(group: ConsumerGroup, context: HandlerContext) -> ConsumerGroup:
     """Return the group that a new coordinator reads, with all sessions restarted."""
     for name, one in group.members.items():
         at_s = context.now_s + context.settings.session_s
-        group = _schedule(group, Timer(TimerPurpose.SESSION, name), at_s)
+        group = schedule(group, Timer(TimerPurpose.SESSION, name), at_s)
         if one.current.state is MemberState.UNREVOKED_PARTITIONS:
             group = _watch_revocation(group, one, one.current, context)
     return group
