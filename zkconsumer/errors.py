@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
@@ -50,6 +51,13 @@ def escaped_and_cut(text: str, limit: int = MAX_DISPLAYED) -> str:
     if len(text) <= limit:
         return escaped(text)
     return f"{escaped(text[:limit])}... ({len(text)} characters)"
+
+
+def first_few(names: Iterable[object], most: int, *, separator: str = ", ") -> str:
+    """Return the first `most` names as one text, with the number of those that it leaves out."""
+    known = [str(one) for one in names]
+    more = len(known) - most
+    return separator.join(known[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def quoted(text: str) -> str:

@@ -242,6 +242,16 @@ def test_a_live_group_is_refused(clients: Clients, group: str, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
+def test_a_refusal_counts_the_members_that_it_does_not_name(
+    clients: Clients, group: str, tmp_path: Path
+) -> None:
+    """A refusal names five live members, and says how many more the group has."""
+    for number in range(7):
+        clients.join(group, f"g_{number}")
+    with pytest.raises(RefusedError, match=r"live members.*'g_4' and 2 more"):
+        do(clients, setting(clients, group), tmp_path)
+
+
 @pytest.mark.parametrize("planned", [setting, lambda h, g: plan_delete_group(h.tools, g)])
 def test_a_member_that_joins_after_the_last_check(
     clients: Clients, group: str, tmp_path: Path, planned: Callable[[Clients, str], Plan]

@@ -51,6 +51,7 @@ from zkconsumer.errors import (
     RemedyOperation,
     ZkConsumerError,
     ZooKeeperUnreachableError,
+    first_few,
     quoted,
 )
 from zkconsumer.protocol import paths
@@ -520,7 +521,7 @@ class _Run:
         if changed:
             raise RefusedError(
                 f"{count(changed, 'znode')} changed since the plan was made; nothing was written",
-                where="; ".join(_present(one, nodes.get(one.path)) for one in changed[:_NAMED]),
+                where=_some(_present(one, nodes.get(one.path)) for one in changed),
                 remedy="make a new plan",
             )
         return due
@@ -541,7 +542,7 @@ class _Run:
             raise RefusedError(
                 f"{count(changed, 'offset')} in Kafka changed since the plan was made; nothing was"
                 " written",
-                where="; ".join(changed[:_NAMED]),
+                where=_some(changed),
                 remedy="make a new plan",
             )
         return due
@@ -569,9 +570,7 @@ class _Run:
             raise RefusedError(
                 "the brokers accept offsets only from the members of a group while there are any;"
                 " nothing was written",
-                where="; ".join(
-                    f"{group}: {', '.join(some[:_NAMED])}" for group, some in found.items()
-                ),
+                where=_by_name(found),
                 remedy="stop these consumers",
             )
 
@@ -687,7 +686,7 @@ class _Run:
         if is_guard and (members := self._members()):
             self._end(_live_error(members, self._plan))
         _, changed = split_due(chunk.changes, nodes)
-        where = "; ".join(_present(one, nodes.get(one.path)) for one in changed[:_NAMED])
+        where = _some(_present(one, nodes.get(one.path)) for one in changed)
         why = f"{count(changed, 'znode')} changed while the plan was applied"
         if not changed:
             why = _REASONS.get(code, f"ZooKeeper refused the change: {code.name}")
@@ -731,11 +730,10 @@ class _Run:
             self._has_written = self._has_written or len(failed) < len(wanted)
             self._advance(len(wanted) - len(failed))
             if failed:
-                reasons = [f"{tp}: {why}" for tp, why in list(failed.items())[:_NAMED]]
                 self._end(
                     RefusedError(
                         f"Kafka did not store {count(failed, 'offset')} of group {group}",
-                        where="; ".join(reasons),
+                        where=_some(f"{tp}: {why}" for tp, why in failed.items()),
                         remedy="remove the cause, and apply the plan again",
                     )
                 )
@@ -787,12 +785,20 @@ _REASONS = {
 }
 
 
+def _some(sentences: Iterable[str]) -> str:
+    return first_few(sentences, _NAMED, separator="; ")
+
+
+def _by_name(members: Mapping[str, Sequence[str]]) -> str:
+    """Return some members of each group."""
+    return "; ".join(f"{group}: {first_few(some, _NAMED)}" for group, some in members.items())
+
+
 def _live_error(members: Mapping[str, Sequence[str]], plan: Plan) -> RefusedError:
-    where = "; ".join(f"{group}: {', '.join(names[:_NAMED])}" for group, names in members.items())
     has = "the group has" if len(members) == 1 else f"{len(members)} groups have"
     return RefusedError(
         f"{has} live members; nothing was written",
-        where=where,
+        where=_by_name(members),
         remedy=f"stop the members, or change the group anyway ({what_members_do(plan)})",
         advice=Advice(RemedyOperation.FORCE_LIVE),
     )

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from zkconsumer.admin.findings import ranges
 from zkconsumer.admin.groups import GroupImage, read_groups
-from zkconsumer.errors import quoted
+from zkconsumer.errors import first_few, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import PATIENCE_S, GroupHealth, GroupReading, group_health
 from zkconsumer.protocol.group_znodes import MEMBERS, OWNERS
@@ -111,9 +111,7 @@ def listed(partitions: Collection[TopicPartition]) -> str:
 
 
 def _some(names: Collection[str]) -> str:
-    found = [quoted(name) for name in names]
-    more = len(found) - _NAMED
-    return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return first_few(map(quoted, names), _NAMED)
 
 
 # ---- two readings --------------------------------------------------------------------------------

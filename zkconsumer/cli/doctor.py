@@ -26,7 +26,7 @@ from zkconsumer.cli.output import (
     say_all,
 )
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, first_few
 
 if TYPE_CHECKING:
     from zkconsumer.admin.findings import Finding
@@ -163,8 +163,7 @@ def _title(names: Sequence[str] | None, problems: int) -> str:
     text = _counted(problems, "problem") if problems else "no problem found"
     if names is None:
         return text
-    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"group{'' if len(names) == 1 else 's'} {some}: {text}"
+    return f"group{'' if len(names) == 1 else 's'} {first_few(names, 5)}: {text}"
 
 
 def _say_wait(count: int, left_s: float) -> None:

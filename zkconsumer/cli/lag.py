@@ -36,7 +36,7 @@ from zkconsumer.cli.output import (
     say_all,
 )
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
-from zkconsumer.errors import ConfigError, shell_word
+from zkconsumer.errors import ConfigError, first_few, shell_word
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.paths import consumer_of, offset, owners
 
@@ -183,18 +183,18 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
     ]
     if different:
         yield (
-            f"group {group.name}: ZooKeeper and Kafka have different offsets: {_some(different)};"
-            " the lag follows the store whose offset has moved between two readings, and otherwise"
-            " the larger offset"
+            f"group {group.name}: ZooKeeper and Kafka have different offsets:"
+            f" {first_few(different, 5)}; the lag follows the store whose offset has moved between"
+            " two readings, and otherwise the larger offset"
         )
     unowned = [str(one.tp) for one in group.partitions if one.owner is None and not one.fault]
     if unowned and health.live:
-        yield f"group {group.name}: {_some(unowned)} without an owner"
+        yield f"group {group.name}: {first_few(unowned, 5)} without an owner"
     yield from offset_notes(group)
     if read := [str(one.tp) for one in group.partitions if one.is_read]:
         yield (
-            f"group {group.name}: no message is left of {_some(read)}: only transaction markers lie"
-            " before the end of the log, and JVM members cannot move over them"
+            f"group {group.name}: no message is left of {first_few(read, 5)}: only transaction"
+            " markers lie before the end of the log, and JVM members cannot move over them"
         )
     yield from _outside_the_log(group)
 
@@ -262,15 +262,10 @@ def _outside_the_log(group: GroupLag) -> Iterator[str]:
     if behind:
         yield (
             f"group {group.name}: offsets before the start of the log, whose messages are deleted:"
-            f" {_some(behind)}"
+            f" {first_few(behind, 5)}"
         )
     if ahead:
-        yield f"group {group.name}: offsets beyond the end of the log: {_some(ahead)}"
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+        yield f"group {group.name}: offsets beyond the end of the log: {first_few(ahead, 5)}"
 
 
 # ---- the command ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-from zkconsumer.errors import escaped_and_cut
+from zkconsumer.errors import escaped_and_cut, first_few
 from zkconsumer.history.clients import UNKNOWN, SessionClient
 from zkconsumer.history.describe import Described
 from zkconsumer.history.incidents import MOMENTARY, in_kafka, writer
@@ -138,8 +138,7 @@ def _weight(row: Rebalance) -> tuple[bool, float]:
 
 
 def _triggers(triggers: list[str]) -> str:
-    more = f" and {len(triggers) - 2} more" if len(triggers) > 2 else ""
-    return "; ".join(triggers[:2]) + more
+    return first_few(triggers, 2, separator="; ")
 
 
 def _group_row(found: Described, chroot: str, group: str) -> dict[str, object]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from zkconsumer.errors import ConfigError, escaped_and_cut
+from zkconsumer.errors import ConfigError, escaped_and_cut, first_few
 from zkconsumer.member.commands import Command, Diagnose, ListOwners, Notice, NoticeKind, Nudge
 from zkconsumer.member.events import Claimed, Diagnosed, OwnersListed
 from zkconsumer.member.state import Blocked, State, Step, own_topics, replace, share, start_op
@@ -183,10 +183,7 @@ Named = TypeVar("Named", TopicPartition, ThreadId)
 
 def listed(names: Iterable[Named]) -> str:
     """Name at most `MAX_NAMED` partitions or threads, and count the remaining ones."""
-    known = sorted(set(names))
-    more = len(known) - MAX_NAMED
-    text = ", ".join(escaped_and_cut(str(one)) for one in known[:MAX_NAMED])
-    return text + (f" and {more} more" if more > 0 else "")
+    return first_few((escaped_and_cut(str(one)) for one in sorted(set(names))), MAX_NAMED)
 
 
 def report_blocked(state: State, now: float) -> Step:

@@ -52,6 +52,7 @@ from zkconsumer.spark.offset_ranges import (
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import begin, errors_as_text, log_to_stderr
+from zkconsumer.spark.start_positions import few
 from zkconsumer.spark.task_reader import planned, read_task
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 _log = logging.getLogger(__name__)
-
-_LOGGED_RANGES = 10  # maximum number of ranges that one log line names
 
 
 class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -165,17 +164,12 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             self._last = batch
         ranges = [one for one in batch.ranges.values() if one.size]
         made = planned(self._options, ranges, self._cluster.bootstrap())
-        named = ", ".join(
-            f"{one.tp} {one.start} to {one.end - 1}" for one in ranges[:_LOGGED_RANGES]
-        )
-        more = f" and {len(ranges) - _LOGGED_RANGES} more" if len(ranges) > _LOGGED_RANGES else ""
         _log.info(
-            "batch of %d messages of %d partitions in %d tasks: %s%s",
+            "batch of %d messages of %d partitions in %d tasks: %s",
             sum(one.size for one in ranges),
             len(ranges),
             len(made),
-            named or "nothing",
-            more,
+            few(f"{one.tp} {one.start} to {one.end - 1}" for one in ranges) or "nothing",
         )
         return made
 

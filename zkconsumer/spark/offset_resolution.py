@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Literal
 
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import ConfigError, SparkSourceError
+from zkconsumer.errors import ConfigError, SparkSourceError, first_few
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogRange, are_times_exact, committed_in_kafka
 from zkconsumer.protocol import paths
@@ -173,7 +173,7 @@ def _check_named(side: Side, position: OffsetOption, logs: Logs) -> None:
     if missing := sorted(logs.keys() - named.keys()):
         raise ConfigError(
             f"{option} does not name all partitions",
-            where=_few(missing),
+            where=first_few(missing, 5),
             remedy="name every partition; -2 means earliest and -1 latest"
             if isinstance(position, AtOffsets)
             else "name every partition",
@@ -181,7 +181,7 @@ def _check_named(side: Side, position: OffsetOption, logs: Logs) -> None:
     if unknown := sorted(named.keys() - logs.keys()):
         raise ConfigError(
             f"{option} names partitions that are not read",
-            where=_few(unknown),
+            where=first_few(unknown, 5),
             remedy="remove them, or subscribe to them",
         )
 
@@ -325,7 +325,7 @@ def batch_ranges(options: SourceOptions, cluster: ClusterLogs) -> list[OffsetRan
     if missing := absent(options, partitions):
         raise SparkSourceError(
             "a topic or partition to read does not exist",
-            where=_few(missing),
+            where=first_few(missing, 5),
             remedy="check the spelling, and the chroot in the option zookeeper",
         )
     logs = await_ends(cluster, partitions, limit_s=limit_s)
@@ -338,8 +338,3 @@ def batch_ranges(options: SourceOptions, cluster: ClusterLogs) -> list[OffsetRan
         end = within(tp, ends[tp], log, fail_on_data_loss=strict)
         found.append(OffsetRange(*tp, start, max(start, end)))
     return found
-
-
-def _few(things: Iterable[object]) -> str:
-    some = list(map(str, things))
-    return ", ".join(some[:5]) + (f", and {len(some) - 5} more" if len(some) > 5 else "")

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from zkconsumer.errors import first_few
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark import offset_resolution
@@ -102,12 +103,11 @@ class StartPositions:
         if behind:
             _log.warning(
                 "%s: the group's offsets are behind the checkpoint's, and the query continues from"
-                " the checkpoint: %s%s. If a tool other than `zkconsumer offsets` has reset them,"
+                " the checkpoint: %s. If a tool other than `zkconsumer offsets` has reset them,"
                 " the reset has no effect and is overwritten: to honour it, start the query with"
                 " offsets.on.restart=zookeeper, or reset with `zkconsumer offsets`",
                 self._name,
-                ", ".join(behind[:_LOGGED_PARTITIONS]),
-                f" and {more} more" if (more := len(behind) - _LOGGED_PARTITIONS) > 0 else "",
+                few(behind),
             )
 
     def positions(self, group: Membership, served: Partitions, logs: Logs) -> Offsets:
@@ -176,6 +176,4 @@ class StartPositions:
 
 def few(things: Iterable[object]) -> str:
     """Return items as a list for a log line, with the number of items that it leaves out."""
-    some = [str(one) for one in things]
-    more = f" and {len(some) - _LOGGED_PARTITIONS} more" if len(some) > _LOGGED_PARTITIONS else ""
-    return ", ".join(some[:_LOGGED_PARTITIONS]) + more
+    return first_few(things, _LOGGED_PARTITIONS)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import UnknownGroupError, ZooKeeperUnreachableError
+from zkconsumer.errors import UnknownGroupError, ZooKeeperUnreachableError, first_few
 from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.zk.client import ZooKeeperClient
@@ -245,12 +245,10 @@ class Deliveries:
             ("delivered more than once", sorted(one for one, n in counts.items() if n > 1)),
             ("delivered but not in the log", sorted(counts.keys() - expected)),
         ]
-        texts = [f"{len(places)} {what}: {_listed(places)}" for what, places in faults if places]
+        texts = [
+            f"{len(places)} {what}: {first_few((f'{tp} offset {at}' for tp, at in places), 5)}"
+            for what, places in faults
+            if places
+        ]
         if texts:
             raise AssertionError("; ".join(texts))
-
-
-def _listed(places: Sequence[Place]) -> str:
-    """Return the first places as text."""
-    shown = ", ".join(f"{tp} offset {offset}" for tp, offset in places[:5])
-    return f"{shown}, ..." if len(places) > 5 else shown

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, partitions_of
 from zkconsumer.admin.verify import NO_OWNER, PERSISTENT_OWNER, UNREGISTERED, unowned, unregistered
-from zkconsumer.errors import Advice, RemedyOperation, quoted
+from zkconsumer.errors import Advice, RemedyOperation, first_few, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import partitions_in
 from zkconsumer.protocol.group_health import unclaimed
@@ -164,7 +164,7 @@ def _unowned(examined: ExaminedGroup) -> Iterator[Finding]:
             examined.group,
             topic,
             f"{partitions_of(missing)} without an owner"
-            + (f"; assigned to {_some(due)}" if due else ""),
+            + (f"; assigned to {first_few(due, 3)}" if due else ""),
             "their messages are not consumed, and their lag grows" + _idle(examined, due),
             "restart the members to which the partitions are assigned; see how they are assigned",
             missing,
@@ -177,14 +177,10 @@ def _idle(examined: ExaminedGroup, due: Iterable[str]) -> str:
     idle = [name for name in due if name not in examined.owning]
     if not idle:
         return ""
-    text = f"; {_some(idle)} owns nothing: it has just joined, or has given up after its retries"
+    who = first_few(idle, 3)
+    text = f"; {who} owns nothing: it has just joined, or has given up after its retries"
     if other := next(
         (examined.disagreements[one] for one in idle if one in examined.disagreements), ""
     ):
         text += f", or follows other rules ({other})"
     return text
-
-
-def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
