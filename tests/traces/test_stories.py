@@ -49,7 +49,7 @@ WITHOUT_STORY = {
     "ZooKeeper comes back with less data (deleted, restored from a backup, or rebuilt under the"
     " same name)",
     "ZooKeeper closes every connection, because `maxClientCnxns` is reached or there is no quorum",
-    "One of several ZooKeeper hosts is unknown",
+    "one of several ZooKeeper hosts is unknown",
 }
 
 
