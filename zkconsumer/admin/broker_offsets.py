@@ -8,7 +8,14 @@ from queue import Empty, SimpleQueue
 
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import Advice, FetchError, RefusedError, RemedyOperation, ZkConsumerError
+from zkconsumer.errors import (
+    Advice,
+    FetchError,
+    RefusedError,
+    RemedyOperation,
+    ZkConsumerError,
+    first_few,
+)
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.logs import committed_in_kafka, group_offsets
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
@@ -42,7 +49,7 @@ class BrokerOffsets:
         if faults:
             raise RefusedError(
                 f"the offsets of group {group} in Kafka cannot be read",
-                where="; ".join(faults[:5]),
+                where=first_few(faults, 5, separator="; "),
                 remedy="check the brokers, or change only the offsets in ZooKeeper",
                 advice=Advice(RemedyOperation.ZOOKEEPER_ONLY),
             )

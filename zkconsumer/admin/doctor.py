@@ -34,7 +34,7 @@ from zkconsumer.admin.lag import FEW
 from zkconsumer.admin.plan import Plan
 from zkconsumer.admin.verify import ACCESS_DENIED, MALFORMED, NO_OWNER, UNREGISTERED
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import RefusedError
+from zkconsumer.errors import RefusedError, first_few
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import log_ends, without_messages
 from zkconsumer.protocol import paths
@@ -340,7 +340,7 @@ def plan_fixes(connection: ZooKeeperClient, findings: Iterable[Finding]) -> Plan
     if changed:
         raise RefusedError(
             "znodes have changed since they were examined; nothing was written",
-            where=", ".join(changed[:5]),
+            where=first_few(changed, 5),
             remedy="examine the group again",
         )
     return plan

@@ -19,7 +19,7 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.admin.health import remarks
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.errors import MalformedZnodeError, first_few
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import RoundRobinRule, Strategy
 from zkconsumer.protocol.group_assignment import AssignmentFailure
@@ -287,7 +287,7 @@ def _with_present(examined: ExaminedGroup, share: Share) -> Share:
             if (tp := TopicPartition(share.topic, number)) in examined.owners
         ]
         why += f"; does not own {partitions_of(missing)}"
-        why += f" (held: {', '.join(held[:3])}{' ...' if len(held) > 3 else ''})" if held else ""
+        why += f" (held: {first_few(held, 3)})" if held else ""
     if extra:
         why += f"; owns {partitions_of(extra)} assigned to another thread"
     return replace(share, owned=owned, why=why)

@@ -27,7 +27,7 @@ from zkconsumer.admin.groups import (
     unknown_group,
 )
 from zkconsumer.admin.plan import Change, Content, KafkaChange, Plan, ZnodeState
-from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation
+from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation, first_few
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_znodes import OFFSETS
 from zkconsumer.protocol.model import TopicPartition, session_text
@@ -177,7 +177,7 @@ def plan_rename_group(
     if held := sorted(path for path, node in tree.nodes.items() if node.stat.owner):
         raise RefusedError(
             "live sessions hold znodes of the group",
-            where=", ".join(held[:5]),
+            where=first_few(held, 5),
             remedy="stop its members first",
         )
     changes = [*_copy(connection, tree, target), *_deletion(connection, tree.nodes, max_deleted)]

@@ -32,7 +32,7 @@ from zkconsumer.admin.groups import (
     unknown_group,
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
-from zkconsumer.errors import RefusedError
+from zkconsumer.errors import RefusedError, first_few
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.protocol import paths
@@ -343,7 +343,7 @@ def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> Re
         f" Kafka {'-' if one.kafka is None else one.kafka}"
         for one in different[:3]
     )
-    members = ", ".join(list(image.health.live)[:3])
+    members = first_few(image.health.live, 3)
     return RefusedError(
         f"group {group} has live members ({members}) that do not commit to both stores; nothing"
         " was written",

@@ -45,6 +45,7 @@ from zkconsumer.errors import (
     ConfigError,
     RefusedError,
     RemedyOperation,
+    first_few,
     quoted,
 )
 from zkconsumer.kafka.client_settings import Brokers
@@ -131,7 +132,7 @@ def resolve(
     if faults:
         raise RefusedError(
             f"the new offset of {len(faults)} of {len(partitions)} partitions cannot be determined",
-            where="; ".join(faults[:5]),
+            where=first_few(faults, 5, separator="; "),
             remedy="remove the cause, or select other partitions",
             advice=Advice(RemedyOperation.SELECT_PARTITIONS),
         )
@@ -540,6 +541,6 @@ def select_topics(
     if not found:
         raise ConfigError(
             f"no topic of group {group} matches {quoted(pattern)}",
-            remedy=f"the group's topics are {', '.join(topics[:20]) or 'none'}",
+            remedy=f"the group's topics are {first_few(topics, 20) or 'none'}",
         )
     return found

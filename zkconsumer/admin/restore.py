@@ -33,7 +33,7 @@ from zkconsumer.admin.groups import (
 from zkconsumer.admin.lag import Source
 from zkconsumer.admin.offset_plans import at_most, clamped_to_log
 from zkconsumer.admin.plan import KafkaChange, Plan
-from zkconsumer.errors import ConfigError, MalformedZnodeError, RefusedError
+from zkconsumer.errors import ConfigError, MalformedZnodeError, RefusedError, first_few
 from zkconsumer.history.offsets import (
     KafkaCommit,
     Past,
@@ -176,7 +176,7 @@ def plan_restore(
         groups = {*(past.offsets if past else ()), *(kafka.offsets if kafka else ())}
         raise ConfigError(
             "these groups had no offset of these topics then",
-            where=", ".join(sorted(groups)[:5]),
+            where=first_few(sorted(groups), 5),
             remedy="`zkconsumer history show commits` lists the commits in the logs",
         )
     rows.sort(key=lambda one: (one.group, one.partition, one.store.value))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zkconsumer.admin.groups import existing_group, read_all_topic_payloads, require_topics
-from zkconsumer.errors import ConfigError, MalformedZnodeError, quoted
+from zkconsumer.errors import ConfigError, MalformedZnodeError, first_few, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
@@ -98,7 +98,7 @@ def left(group: GroupInput, consumer: ConsumerId, *, where: str) -> GroupInput:
         raise ConfigError(
             f"{quoted(consumer)} is not a member",
             where=where,
-            remedy="name one of " + ", ".join(list(group.registrations)[:5])
+            remedy="name one of " + first_few(group.registrations, 5)
             if group.registrations
             else "the group has no members",
         )

@@ -30,7 +30,7 @@ import typer
 from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, made_directory
 from zkconsumer.cli.options import Common, OnlyOption, operator
 from zkconsumer.cli.output import Align, Column, Progress, command_of, say, say_all
-from zkconsumer.errors import Advice, ConfigError, RemedyOperation, shell_word
+from zkconsumer.errors import Advice, ConfigError, RemedyOperation, first_few, shell_word
 
 if TYPE_CHECKING:
     from zkconsumer.admin.health import GroupWatch
@@ -247,7 +247,7 @@ def _report_users(plan: Plan, how: Changing, watch: GroupWatch) -> None:
     live = [name for name, one in found.items() if one.live]
     writers = {name: one for name, one in found.items() if one.is_written}
     if live:
-        names = ", ".join(live[:5])
+        names = first_few(live, 5)
         if how.force_live:
             say(f"live members in {names}: {what_members_do(plan)}")
         elif not how.execute:

@@ -42,7 +42,7 @@ from zkconsumer.cli.output import (
     say_all,
 )
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
-from zkconsumer.errors import ConfigError
+from zkconsumer.errors import ConfigError, first_few
 from zkconsumer.protocol.paths import validate_group, validate_group_znode
 
 if TYPE_CHECKING:
@@ -250,10 +250,9 @@ def _list_idle(common: Common, idle_for: str, topics: Selection | None) -> None:
             )
     common.write(map(_idle_row, found), IDLE_COLUMNS)
     if unknown:
-        names = ", ".join(unknown[:5]) + (" ..." if len(unknown) > 5 else "")
         say(
             "left out, because no offset in ZooKeeper shows their last commit, and they have or may"
-            f" have offsets in Kafka: {names}"
+            f" have offsets in Kafka: {first_few(unknown, 5)}"
         )
     if found:
         say("`zkconsumer groups delete GROUP...` deletes groups, with a backup")

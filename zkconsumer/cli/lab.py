@@ -13,7 +13,7 @@ import typer
 
 from zkconsumer.cli.options import Connection, Format, operator
 from zkconsumer.cli.output import SECTIONS
-from zkconsumer.errors import ConfigError, quoted, require
+from zkconsumer.errors import ConfigError, first_few, quoted, require
 
 if TYPE_CHECKING:
     from zkconsumer.lab.live import LiveGroup
@@ -167,7 +167,7 @@ def _logged(paths: Sequence[Path], group: str | None) -> Recording:
         raise ConfigError(
             f"the logs have no group {quoted(name)}" if name else "the logs have several groups",
             where=", ".join(map(str, paths)),
-            remedy=f"give --group, one of {', '.join(names[:8]) or 'none'}",
+            remedy=f"give --group, one of {first_few(names, 8) or 'none'}",
         )
     entries = entries_of(found.tables, name)
     return Recording(events_of(entries, f"group {name} in ZooKeeper's logs"))

@@ -602,7 +602,7 @@ def _check(groups: Iterable[GroupLag], fail_above: int) -> None:
         if not isinstance(one.messages, int) or one.messages > fail_above
     ]
     if failing:
-        some = ", ".join(failing[:5]) + (" ..." if len(failing) > 5 else "")
+        some = first_few(failing, 5)
         are = "partition is" if len(failing) == 1 else "partitions are"
         say(f"{len(failing)} {are} more than {fail_above} messages behind, or unknown: {some}")
         raise typer.Exit(Exit.FOUND)

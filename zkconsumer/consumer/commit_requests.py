@@ -14,6 +14,7 @@ from zkconsumer.errors import (
     ConnectorClosedError,
     NotOwnedError,
     ZkConsumerError,
+    first_few,
 )
 from zkconsumer.member.events import PositionsCollected
 from zkconsumer.member.offset_ledger import Commit
@@ -185,7 +186,7 @@ def commit_event(
 
 def commit_error(failures: Mapping[TopicPartition, str]) -> CommitError:
     """Return the error of a commit that did not store all offsets."""
-    where = ", ".join(f"{tp}: {why}" for tp, why in sorted(failures.items())[:10])
+    where = first_few((f"{tp}: {why}" for tp, why in sorted(failures.items())), 10)
     return CommitError(
         f"{len(failures)} offsets were not committed",
         where=where,

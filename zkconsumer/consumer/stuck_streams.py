@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Final, Protocol
 
+from zkconsumer.errors import first_few
 from zkconsumer.protocol.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class StuckStreams:
             self._seen[id(stream)] = _Seen(progress, now)
             return None
         user, unasked_s = stream.user, now - seen.since
-        listed = ", ".join(map(str, sorted(owned)[:5])) + (", ..." if len(owned) > 5 else "")
+        listed = first_few(sorted(owned), 5)
         if user is None:
             is_stuck, who = unasked_s >= UNREAD_S, "no thread has asked it for a message"
         elif not user.is_alive():

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from zkconsumer.errors import ConfigError, HistoryError, RefusedError
+from zkconsumer.errors import ConfigError, HistoryError, RefusedError, first_few
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.clients import UNKNOWN, Clients, Lifetimes, SessionClient
 from zkconsumer.history.inputs import History, Problem, Server, has_between, zxid_of
@@ -671,7 +671,7 @@ class _Replay:
         """Return the error for files without the offsets that are looked for."""
         choice, value = self._point
         where = self._chroot + paths.CONSUMERS
-        of = f" of group {', '.join(sorted(self._groups)[:5])}" if self._groups else ""
+        of = f" of group {first_few(sorted(self._groups), 5)}" if self._groups else ""
         if choice is Choice.SESSION:
             what = f"session {session_text(value)} wrote no offset{of} in these logs"
             remedy = "`zkconsumer history show commits` lists the sessions that wrote offsets"
@@ -686,9 +686,9 @@ class _Replay:
             remedy = "choose a later moment; `zkconsumer history show commits` lists the commits"
         if not self._there & (self._groups or self._there):
             what = f"the files contain no offsets{of or ' of any group'} below this chroot"
-            remedy = f"groups below it: {', '.join(sorted(self._there)[:10])}"
+            remedy = f"groups below it: {first_few(sorted(self._there), 10)}"
             if not self._there:
-                others = ", ".join(one or "/" for one in sorted(self._elsewhere)[:5])
+                others = first_few((one or "/" for one in sorted(self._elsewhere)), 5)
                 remedy = f"there are groups below {others}" if others else "check the paths"
         return ConfigError(what, where=where, remedy=remedy)
 

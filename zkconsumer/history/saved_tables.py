@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from zkconsumer.errors import BadFileError, require
+from zkconsumer.errors import BadFileError, first_few, require
 from zkconsumer.history.inputs import Problem
 from zkconsumer.history.logs import RowBatch
 from zkconsumer.history.transactions import KINDS, RowTuple
@@ -95,7 +95,7 @@ def _ensemble(path: Path) -> Path:
     raise BadFileError(
         f"the directory has the tables of {len(found)} ensembles",
         where=str(path),
-        remedy=f"name one of {', '.join(map(str, found[:10]))}",
+        remedy=f"name one of {first_few(found, 10)}",
     )
 
 

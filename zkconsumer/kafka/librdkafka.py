@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Raw
 from confluent_kafka.admin import AdminClient
 
-from zkconsumer.errors import BrokerAccessError, FetchError
+from zkconsumer.errors import BrokerAccessError, FetchError, first_few
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.fetcher import (
     BUFFER_MESSAGES,
@@ -297,8 +297,7 @@ def _log_ends(
         leaders = _leaders(client, {tp.topic for tp in tps}, RESOLVE_S)
     except KafkaException as error:
         if text := descriptors_error():
-            where = ", ".join(map(str, tps[:10]))
-            raise FetchError(text, where=where, remedy="then retry") from error
+            raise FetchError(text, where=first_few(tps, 10), remedy="then retry") from error
         if isinstance(refusal := refusals.explain(client, error), BrokerAccessError):
             raise refusal from error
         return dict.fromkeys(tps, str(error.args[0].str()))

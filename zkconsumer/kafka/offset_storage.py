@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from zkconsumer.config.settings import ConsumerConfig
-from zkconsumer.errors import FetchError, ZkConsumerError
+from zkconsumer.errors import FetchError, ZkConsumerError, first_few
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings
 from zkconsumer.kafka.group_offsets import UNREADABLE, GroupOffsets
 from zkconsumer.kafka.log_answers import NO_BROKER
@@ -159,7 +159,7 @@ class KafkaOffsetStore(threading.Thread):
         self._reader = self._reader or GroupOffsets(settings)
         found = self._reader.read(settings["group.id"], partitions, limit_s=self._limit_s)
         if faults := [f"{tp}: {why}" for tp, why in found.items() if isinstance(why, str)]:
-            raise FetchError("; ".join(faults[:5]))
+            raise FetchError(first_few(faults, 5, separator="; "))
         return {tp: at for tp, at in found.items() if isinstance(at, OffsetAndMetadata)}
 
     def _store(

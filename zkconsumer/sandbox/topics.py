@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from zkconsumer.errors import SandboxError, ZkConsumerError
+from zkconsumer.errors import SandboxError, ZkConsumerError, first_few
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.protocol.paths import (
     BROKER_IDS,
@@ -282,7 +282,7 @@ def _await_leaders(
         without = [placement.partition for placement in found if placement.leader is None]
         raise SandboxError(
             f"{len(without)} of {total} partitions of {name} have no leader, and none got one for"
-            f" {stuck_s:.0f} s: {', '.join(map(str, without[:10]))}",
+            f" {stuck_s:.0f} s: {first_few(without, 10)}",
             remedy="see the brokers' logs",
         )
     for one in _brokers(zk).values():

@@ -18,6 +18,7 @@ from zkconsumer.errors import (
     FetchError,
     SparkSourceError,
     ZkConsumerError,
+    first_few,
 )
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import NO_BROKER, STALE_END_S, LogClient, LogRange
@@ -259,7 +260,7 @@ class ClusterLogs:
             # Leaders may have changed: look them up at the next request.
             self._topics_at = float("-inf")
             self._partitions = frozenset()
-        self._log_trouble("; ".join(reasons[:5]))
+        self._log_trouble(first_few(reasons, 5, separator="; "))
 
     def _find_starts(
         self, client: LogClient, partitions: Collection[TopicPartition], kept_s: float

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from zkconsumer.errors import first_few
 from zkconsumer.protocol.model import Json, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -101,8 +102,7 @@ def description_of(source: SourceProgress) -> str:
     topics = sorted({tp.topic for tp in positions(source.endOffset)})
     if ".PythonMicroBatchStream" not in source.description or not topics:
         return source.description
-    more = ", ..." if len(topics) > LOGGED_PARTITIONS else ""
-    return f"zkconsumer[{', '.join(topics[:LOGGED_PARTITIONS])}{more}]"
+    return f"zkconsumer[{first_few(topics, LOGGED_PARTITIONS)}]"
 
 
 class LagListener(StreamingQueryListener):
@@ -130,9 +130,7 @@ class LagListener(StreamingQueryListener):
         lags = {one.tp: one.lag for one in found if one.lag is not None}
         self.lag[name] = lags
         found.sort(key=lambda one: -(one.lag or 0))
-        ranges = ", ".join(map(str, found[:LOGGED_PARTITIONS])) + (
-            ", ..." if len(found) > LOGGED_PARTITIONS else ""
-        )
+        ranges = first_few(found, LOGGED_PARTITIONS)
         if not progress.name:
             name += f" {' and '.join(map(description_of, progress.sources))}"
         self._tell(

@@ -124,7 +124,7 @@ def _unregistered(
                 examined.group,
                 consumer,
                 f"it is registered in session {session_text(present)}, but owns"
-                f" {', '.join(map(str, old[:5]))}{' ...' if len(old) > 5 else ''}"
+                f" {first_few(old, 5)}"
                 " in another session",
                 "a process with the same consumer.id died or froze; it blocks the partitions"
                 " until its session expires",

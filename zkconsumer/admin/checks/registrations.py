@@ -13,7 +13,7 @@ from dataclasses import replace
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity, partitions_of
 from zkconsumer.admin.health import last_write, written
 from zkconsumer.admin.verify import MALFORMED, NO_MEMBERS, PERSISTENT_MEMBER, unreadable_topics
-from zkconsumer.errors import MalformedZnodeError, quoted
+from zkconsumer.errors import MalformedZnodeError, first_few, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import ZnodeKind
@@ -70,7 +70,7 @@ def _topic(examined: ExaminedGroup, parent: str, name: str) -> Finding:
 
 def _nodes(examined: ExaminedGroup, topic: str, odd: list[str], kind: ZnodeKind) -> Finding:
     names = [path.rpartition("/")[2] for path in odd]
-    listed = ", ".join(map(quoted, names[:3])) + (" ..." if len(names) > 3 else "")
+    listed = first_few(map(quoted, names), 3)
     fixes = tuple(fix for path in odd for fix in examined.fixes_of_tree(path))
     sessions = () if fixes else _sessions_below(examined, odd)
     remedy = "delete them" if fixes else _stop_of(sessions)

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import starmap
 from typing import Final, NamedTuple, TypeVar
 
-from zkconsumer.errors import FetchError
+from zkconsumer.errors import FetchError, first_few
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.batch_headers import has_no_message
@@ -444,9 +444,7 @@ class Lookup:
         except FetchError as error:
             self._slowness = min(_SLOWEST, _SLOWER * self._slowness)
             if text := descriptors_error():
-                raise FetchError(
-                    text, where=", ".join(map(str, tps[:10])), remedy="retry"
-                ) from error
+                raise FetchError(text, where=first_few(tps, 10), remedy="retry") from error
             self._unanswered(str(error))
             return dict.fromkeys(tps, str(error))
         answers: Answers = dict.fromkeys(tps, "no leader is known to the brokers")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, FetchError
+from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, FetchError, first_few
 from zkconsumer.kafka.client_settings import RECEIVE_BYTES, Settings
 from zkconsumer.kafka.columns.connection import AuthenticationError
 from zkconsumer.kafka.columns.lookups import (
@@ -76,7 +76,7 @@ class StoredLogs:
                     return found
                 if time.monotonic() > deadline:
                     raise BrokersUnreachableError(
-                        "the ends of logs are unknown: " + "; ".join(reasons[:3]),
+                        "the ends of logs are unknown: " + first_few(reasons, 3, separator="; "),
                         where=topic,
                         remedy="check that all brokers run, and try again",
                     )

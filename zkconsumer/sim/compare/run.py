@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from zkconsumer.errors import ConfigError, quoted
+from zkconsumer.errors import ConfigError, first_few, quoted
 from zkconsumer.later.group_events import DEFAULT_SESSION_S as COORDINATED_SESSION_S
 from zkconsumer.sim.compare.coordinated_group import COORDINATED_GROUPS
 from zkconsumer.sim.compare.meter import Cost, Meter, fewest_moves
@@ -88,11 +88,11 @@ def read_script(text: str, members: int) -> list[Step]:
         step = _read_step(part, known)
         known += step.action is StepAction.JOIN
         if step.action is not StepAction.JOIN and step.member not in present:
-            names = [name_of(one) for one in sorted(present)[:5]]
+            names = first_few(map(name_of, sorted(present)), 5)
             raise ConfigError(
                 f"{name_of(step.member)} is not in the group at the step {quoted(part)}",
                 where="--script",
-                remedy=f"name one of {', '.join(names) or 'no members'}",
+                remedy=f"name one of {names or 'no members'}",
             )
         if step.action is not StepAction.FREEZE:
             present ^= {step.member}
