@@ -181,7 +181,7 @@ def test_a_lost_reply_to_a_commit(
     wait_for(lambda: {one.partition for one in member.delivered} == member.owned, "all partitions")
     crew.traffic.stop()
     wait_for(lambda: not crew.evidence().undelivered(), "everything delivered")
-    end = {tp: max(offsets) + 1 for tp, offsets in crew.traffic.produced.items()}
+    end = crew.traffic.ends
     trap.set(b"/offsets/")
     with ThreadPoolExecutor() as pool:
         commit = pool.submit(member.connector.commit_offsets, timeout_s=LIMIT_S)
@@ -212,7 +212,7 @@ def test_a_commit_after_a_lost_reply(crew: Crew, trap: Trap) -> None:
     crew.traffic.stop()
     wait_for(lambda: not crew.evidence().undelivered(), "everything delivered")
     member.connector.commit_offsets()
-    end = {tp: max(offsets) + 1 for tp, offsets in crew.traffic.produced.items()}
+    end = crew.traffic.ends
     assert crew.observer.snapshot().offsets == end
     assert not member.metrics().keys() & set(TROUBLE)
     crew.finish()

@@ -213,10 +213,9 @@ class Scenario:
                 both_ours = {first.member, again.member} == group.ours
                 between_ours += both_ours and not is_zombie and again.t < self._killed_at
         offsets, moves_back = self._offsets(group)
-        produced = self.stage.flow.produced.items()
         return Record(
             undelivered=sum(map(len, self._missing(group).values())),
-            uncommitted=sum(len(known) - offsets.get(tp, 0) for tp, known in produced),
+            uncommitted=sum(end - offsets.get(tp, 0) for tp, end in self.stage.flow.ends.items()),
             repeated=repeated,
             zombie=zombie,
             between_ours=between_ours,

@@ -46,6 +46,15 @@ class Traffic:
         """The number of messages that the brokers have accepted."""
         return sum(map(len, self.produced.values()))
 
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """The offset after the last accepted message of each partition.
+
+        It may be higher than the number of accepted messages: the producer repeats a request whose
+        answer is late, so the broker may store messages of which the producer never learns.
+        """
+        return {tp: max(offsets) + 1 for tp, offsets in [*self.produced.items()]}
+
     def burst(self, partition: TopicPartition, count: int) -> None:
         """Produce `count` messages to one partition, without waiting for the broker's answer."""
         for _ in range(count):

@@ -404,12 +404,13 @@ class Crew:
 
     def replay(self) -> Replay:
         """Return the run so far, for the monitor."""
+        ends = self.traffic.ends
         return Replay(
             self.records(),
             history(self.logs, root=f"{paths.CONSUMERS}/{self.group}/", since_ms=self._began_ms),
             ahead_s=self._ahead_s,
             log_end={
-                TopicPartition(topic, n): 1 + max(self.traffic.produced[topic, n], default=-1)
+                TopicPartition(topic, n): ends.get(TopicPartition(topic, n), 0)
                 for topic, count in self.counts.items()
                 for n in range(count)
             },

@@ -210,9 +210,9 @@ class Group:
         what = f"{self.name} to settle, {after}: {sorted(self.live)}"
         wait_for(self._is_settled, what, look_s=LOOK_S)
         self.settled[after] = boottime() - since
-        produced = {tp: len(known) for tp, known in self.stage.flow.produced.items()}
+        ends = self.stage.flow.ends
         wait_for(
-            lambda: self._has_committed(produced),
+            lambda: self._has_committed(ends),
             lambda: f"all consumed, {what}{self._stacks()}",
             look_s=LOOK_S,
         )
