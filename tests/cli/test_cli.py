@@ -50,6 +50,10 @@ def test_version(run: Run) -> None:
         ("simulate", "--protocol", "foo"),
         ("simulate", "--protocol", "consumer", "--partitions", "1000000"),
         ("offsets", "nonsense"),
+        ("consume", "--topic", "t", "--to", ""),
+        ("apply", ""),
+        ("trace", "show", ""),
+        ("history", "report", "--data-dir", ""),
     ],
 )
 def test_wrong_usage(call: Run, arguments: tuple[str, ...]) -> None:

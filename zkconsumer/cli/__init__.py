@@ -21,6 +21,7 @@ import logging
 import os
 import sys
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
@@ -142,8 +143,21 @@ def _processed(one: Click, ctx: Click, value: Click) -> Click:
     return value if one.callback is None else one.callback(ctx, one, value)
 
 
+def _check_path(one: Click, ctx: Click, value: Click) -> None:
+    """Raise BadParameter for an empty path, such as that of an unset variable of a script.
+
+    Python reads an empty path as the current directory.
+    """
+    wanted = getattr(one, "type_descriptor", None)
+    if wanted is None or wanted.annotation not in (Path, list[Path]):
+        return
+    if value == "" or (isinstance(value, (list, tuple)) and "" in value):
+        raise BadParameter("the path is empty", ctx=ctx, param=one)
+
+
 class _Option(TyperOption):
     def process_value(self, ctx: Click, value: Click) -> Click:
+        _check_path(self, ctx, value)
         if _is_plain(self, value):
             return _processed(self, ctx, value)
         return super().process_value(ctx, value)
@@ -153,6 +167,7 @@ class _Argument(TyperArgument):
     """A positional argument without its type in the help, since its name already shows the type."""
 
     def process_value(self, ctx: Click, value: Click) -> Click:
+        _check_path(self, ctx, value)
         if _is_plain(self, value):
             return _processed(self, ctx, value)
         return super().process_value(ctx, value)

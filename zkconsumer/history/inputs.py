@@ -164,6 +164,8 @@ def sources_at(given: str, wanted: Wanted, names: tuple[str, str]) -> Iterator[L
     `names` are what the error says about a file with another name, and examples of wanted names.
     Raises what `find_servers` raises.
     """
+    if not given:
+        raise BadFileError("the path is empty", remedy="name a file or a directory")
     for source in _at_url(given, wanted) if "://" in given else _at_path(Path(given), wanted):
         if wanted(source.base):
             yield source
