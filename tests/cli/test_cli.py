@@ -170,6 +170,14 @@ def test_ctrl_c_within_a_request(sandbox: Sandbox) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_a_name_that_the_terminal_lacks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal of Latin-1, characters of another script are escaped, and nothing fails."""
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    code, out, err = run("explain", "coordinator", "注文")
+    assert (code, err) == (0, "")
+    assert "\\u6ce8\\u6587" in out
+
+
 def test_imports_are_lazy() -> None:
     """To show a command's help, neither rich nor modules of other commands are imported."""
     script = (

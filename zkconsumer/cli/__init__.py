@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
 import logging
 import os
 import sys
@@ -371,6 +372,15 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
 
 
+def write_every_character() -> None:
+    """Let standard output escape the characters that its encoding lacks, as standard error does.
+
+    Names in ZooKeeper may be of any script, and the terminal may be one of Latin-1.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def abandon_stdout() -> None:
     """Redirect standard output to /dev/null, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -412,6 +422,7 @@ def main() -> None:
     # run time.
     gc.set_threshold(100_000, 50, 50)
     open_closed_streams()
+    write_every_character()
     if "_ZKCONSUMER_COMPLETE" in os.environ:
         from zkconsumer.cli.completion import complete_line
 
