@@ -286,7 +286,7 @@ def plan_reset(
     }
     targets, clamped = resolve(reset, known)
     plan = _plan(connection, kind, {group: targets}, {group: kafka}, storage=storage)
-    notes = [*times_note, *at_most(clamped, _NOTES)]
+    notes = [*times_note, *_without_later_messages(at, logs), *at_most(clamped, _NOTES)]
     if storage is Storage.ZOOKEEPER and any(isinstance(one, tuple) for one in kafka.values()):
         notes.append(
             f"Kafka has offsets of group {group}, too, which members with offsets.storage=kafka"
@@ -472,6 +472,17 @@ def _first_of(
     # If no segment is older, all messages of the log may be from that time or later.
     starts = {tp: log if isinstance(log, str) else log.start for tp, log in logs.items()}
     return {tp: starts[tp] if one is None else one for tp, one in found.items()}
+
+
+def _without_later_messages(
+    at: Mapping[TopicPartition, int | str | None], logs: Mapping[TopicPartition, LogRange | str]
+) -> list[str]:
+    """Return a note if a reset by time skips to the end of a log, as for a time in the future."""
+    skipped = [tp for tp, one in at.items() if one is None and isinstance(logs[tp], LogRange)]
+    if not skipped:
+        return []
+    of = f"{skipped[0]} has" if len(skipped) == 1 else f"{len(skipped)} partitions have"
+    return [f"{of} no message of that time or later: the new offset is the end of the log"]
 
 
 def _current(
