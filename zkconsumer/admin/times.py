@@ -65,7 +65,7 @@ def parse_instant(text: str, *, where: str = "time") -> int:
         raise ConfigError(
             f"{text[:80]!r} is before 1970",
             where=where,
-            remedy="reset to the start of the log instead",
+            remedy="choose a time since 1970",
         )
     return millis
 
