@@ -12,11 +12,13 @@ from kazoo.security import make_digest_acl
 from strangers import writers
 from support.scenes import Scene, job
 from support.zk.client import peer_of
+from typer.testing import CliRunner
 
 from zkconsumer.admin.broker_offsets import BrokerOffsets
 from zkconsumer.admin.inventory import InventoryEntry, Verdict, inventory
 from zkconsumer.admin.inventory_page import page, remember
 from zkconsumer.admin.runbooks import WAYS, runbook
+from zkconsumer.cli import app
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import BadFileError
 from zkconsumer.protocol import paths
@@ -105,6 +107,17 @@ def test_a_group_that_may_not_be_read(topic: Scene) -> None:
     one = taken(topic)["secret"]
     assert one.verdict is Verdict.UNKNOWN
     assert path in one.why
+    command = ["inventory", "--group", "secret", "--output", "json", "--zookeeper", topic.connect]
+    (row,) = json.loads(CliRunner().invoke(app, command).stdout)
+    assert {row[name] for name in ("members", "topics", "lag", "last_commit")} == {None}
+    assert path in row["unknown"]["members"]
+
+
+def test_a_registration_that_cannot_be_read(topic: Scene) -> None:
+    """A live member whose registration nobody can read is no evidence of a JVM consumer."""
+    topic.hold(paths.member("odd", "odd_a"), b"[]")
+    one = taken(topic)["odd"]
+    assert (one.state, one.program, one.evidence) == (GroupState.LIVE, Program.UNKNOWN, ())
 
 
 def test_a_topic_that_cannot_be_read_may_exist(topic: Scene) -> None:

@@ -95,7 +95,7 @@ def test_the_reader_is_compiled_before_the_idle_time(
         check=True,
         timeout=RUN_LIMIT_S,
     )
-    assert "compiling the columnar reader, once on this machine" in done.stderr
+    assert "loading the columnar reader; the first time on a machine, it is compiled" in done.stderr
     assert "30 messages in" in done.stderr
 
 

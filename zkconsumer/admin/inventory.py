@@ -43,6 +43,7 @@ from zkconsumer.protocol.group_health import (
 from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.payloads import TopicPayloads
 from zkconsumer.protocol.programs import Evidence, Program, SpoutOffset
+from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.requests import Node
 from zkconsumer.zk.client import ZooKeeperClient
@@ -70,7 +71,8 @@ class InventoryEntry:
         name: the group, or the path of another program's tree.
         state: who uses it; None if it is not a group, or may not be read.
         evidence: the programs that left it, certain ones first.
-        members: the number of live members.
+        members: the number of live members; None if this client may not read the group, whose
+            topics, hosts, lag and last commit are then unknown, too.
         topics: the topics of its offsets, owners and subscriptions.
         lag: messages from its offsets to the ends of the logs; a string that says why it is
             unknown; None without an offset.
@@ -84,7 +86,7 @@ class InventoryEntry:
     name: str
     state: GroupState | None
     evidence: tuple[Evidence, ...] = ()
-    members: int = 0
+    members: int | None = 0
     topics: tuple[str, ...] = ()
     lag: int | str | None = None
     committed_ms: int | None = None
@@ -209,7 +211,7 @@ class _Survey:
         """Yield each group, with its verdict."""
         for name, error in self._denied.items():
             why = f"this client may not read it: {error.where}"
-            yield InventoryEntry(name, None, why=why)
+            yield InventoryEntry(name, None, members=None, why=why)
         for name, group in self._lags.items():
             yield self._judged(self._described(group, self._health[name]), group)
 
@@ -415,8 +417,11 @@ trees; a spout in the rest is not found."""
 # ---- parts ---------------------------------------------------------------------------------------
 
 
-def _of_members(image: GroupImage, health: GroupHealth, topics: TopicPayloads) -> Evidence:
-    """Return whether live members are zkconsumer's or the JVM's, and the release if it shows."""
+def _of_members(image: GroupImage, health: GroupHealth, topics: TopicPayloads) -> Evidence | None:
+    """Return whether live members are zkconsumer's or the JVM's, and the release if it shows.
+
+    Return None if nothing shows it, because no registration can be read.
+    """
     if any(data and data.startswith(b'{ "pattern"') for data in image.registrations.values()):
         return Evidence(Program.JVM, "release 0.8.0, by the form of its registration")
     claims: dict[str, list[int]] = {}
@@ -425,6 +430,8 @@ def _of_members(image: GroupImage, health: GroupHealth, topics: TopicPayloads) -
     found = programs.of_owners(claims)
     if found is not None and found.program is Program.ZKCONSUMER:
         return found
+    if found is None and not any(isinstance(one, Registration) for one in image.members.values()):
+        return None
     detected = detect(image.group_input(topics, Strategy.RANGE), image.threads)
     reason = found.reason if found else "its registrations have the form of the JVM's"
     if not detected.reason.startswith("default"):

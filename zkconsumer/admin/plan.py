@@ -433,7 +433,9 @@ def load_plan(path: Path) -> Plan:
             raise _bad(path, f"it is longer than {MAX_FILE_BYTES} bytes")
         text = data.decode()
     except OSError as error:
-        raise _bad(path, error.strerror or type(error).__name__) from error
+        raise BadFileError(
+            f"the file cannot be read: {error.strerror or type(error).__name__}", where=str(path)
+        ) from error
     except UnicodeDecodeError as error:
         raise _bad(path, "it is not UTF-8") from error
     return loads(text, path=path)

@@ -222,7 +222,7 @@ def _head(one: InventoryEntry, way: Way, name: str) -> Iterator[str]:
     hints = all(it.is_hint for it in one.evidence) and bool(one.evidence)
     reasons = "; ".join(it.reason for it in one.evidence) or "no evidence"
     yield f"- Program: {one.program.value}{' (a hint)' if hints else ''}. Evidence: {reasons}."
-    yield f"- Topics: {', '.join(one.topics) or 'none'}."
+    yield f"- Topics: {', '.join(one.topics) or 'none is known'}."
     yield f"- Hosts: {', '.join(one.hosts) or 'unknown'}."
     lag = "unknown" if one.lag is None or isinstance(one.lag, str) else f"{one.lag} messages"
     yield f"- Lag: {lag}."

@@ -534,7 +534,9 @@ class _Files:
             from zkconsumer.kafka.columns.compilation import fastest_engine
 
             note = threading.Timer(
-                SILENT_S, say, ["compiling the columnar reader, once on this machine"]
+                SILENT_S,
+                say,
+                ["loading the columnar reader; the first time on a machine, it is compiled"],
             )
             note.start()
             try:

@@ -38,10 +38,10 @@ COLUMNS = (
     Column("state", drop_order=4),
     Column("program"),
     Column("members", align=Align.RIGHT, drop_order=5),
-    Column("topics", type="strings", show=", ".join, drop_order=2),
+    Column("topics", type="strings?", show=", ".join, drop_order=2),
     Column("lag", align=Align.RIGHT),
     Column("last_commit", drop_order=3),
-    Column("hosts", type="strings", show=", ".join, wide_only=True),
+    Column("hosts", type="strings?", show=", ".join, wide_only=True),
     Column("verdict", color=_COLORS.get),
     Column("why", drop_order=1),
     Column("blocked_by", type="strings", show="; ".join, wide_only=True),
@@ -180,15 +180,16 @@ def _write(
 
 def _row(one: InventoryEntry) -> Mapping[str, object]:
     hint = "?" if one.evidence and all(it.is_hint for it in one.evidence) else ""
+    unread = Unknown(one.why) if one.members is None else None
     return {
         "name": one.name,
         "state": one.state.value if one.state else None,
         "program": one.program.value + hint,
-        "members": one.members,
-        "topics": list(one.topics),
-        "lag": Unknown(one.lag) if isinstance(one.lag, str) else one.lag,
-        "last_commit": of_time(one.committed_ms) if one.committed_ms else None,
-        "hosts": list(one.hosts),
+        "members": unread or one.members,
+        "topics": unread or list(one.topics),
+        "lag": Unknown(one.lag) if isinstance(one.lag, str) else unread or one.lag,
+        "last_commit": of_time(one.committed_ms) if one.committed_ms else unread,
+        "hosts": unread or list(one.hosts),
         "verdict": one.verdict.value,
         "why": one.why,
         "blocked_by": list(one.blocked_by),
