@@ -181,6 +181,6 @@ def test_a_file_of_storm(tmp_path: Path) -> None:
     found = read_storm_file(file, group="g")
     assert found == {"g": {TopicPartition("t", 0): 7, TopicPartition("t", 1): 9}}
     file.write_text(line % (7, 0) + '{"offset":1}\n')
-    with pytest.raises(BadFileError, match="is no offset of a Storm spout") as error:
+    with pytest.raises(BadFileError, match="is not an offset of a Storm spout") as error:
         read_storm_file(file, group="g")
     assert error.value.where == f"{file}:2"

@@ -232,14 +232,14 @@ def test_wrong_usage(tmp_path: Path) -> None:
         (["nowhere.py"], "there is no program 'nowhere.py'"),
         ([str(plain)], "is not executable"),
         ([], "there is no program to judge"),
-        ([naive, "--schedule", "actions=0"], "a schedule belongs to one challenge"),
-        ([naive, *claim, "--schedule", "dance"], "'dance' is no schedule"),
+        ([naive, "--schedule", "actions=0"], "a schedule needs the name of its challenge"),
+        ([naive, *claim, "--schedule", "dance"], "'dance' is not a schedule"),
         ([naive, *claim, "--schedule", "actions=999"], "there is no action 999"),
         (["x", "--challenge", "dance"], "no challenge is called 'dance'"),
         (["x", "--assignor", *claim], "no challenge of the ladder assignor is called 'claim'"),
         (["x", "--ladder", "classic", *claim], "no challenge of the ladder classic is called"),
-        ([naive, *claim, "--seed", "1", "--schedule", "actions=0"], "has no use for --seed"),
-        ([naive, "--sandbox", "--seed", "1"], "has no use for --seed"),
+        ([naive, *claim, "--seed", "1", "--schedule", "actions=0"], "does not use --seed"),
+        ([naive, "--sandbox", "--seed", "1"], "does not use --seed"),
         ([naive, "--sandbox", "--challenge", "herd"], "no course on real servers for 'herd'"),
     ):
         result = CliRunner().invoke(app, ["judge", *words])

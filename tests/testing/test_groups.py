@@ -22,7 +22,7 @@ def test_lost_and_repeated_messages_are_named() -> None:
         f"1 delivered more than once: {TP} offset 1; "
         f"1 delivered but not in the log: {TP} offset 9"
     )
-    with pytest.raises(AssertionError, match="3 of 4 messages came in 0 s"):
+    with pytest.raises(AssertionError, match="3 of 4 messages arrived within 0 s"):
         deliveries.wait_for(4, timeout_s=0)
     fine = Deliveries()
     fine.record_place("t", 0, 0)

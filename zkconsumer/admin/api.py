@@ -176,7 +176,7 @@ class Admin:
         )
 
     def inventory(self, *, idle_s: float = IDLE_S) -> Inventory:
-        """Return every user of ZooKeeper's groups, and what must happen to it before Kafka 4.
+        """Return every group in ZooKeeper, and what must happen to it before Kafka 4.
 
         A group without members may be deleted if its last commit is older than `idle_s` seconds.
         """

@@ -164,7 +164,7 @@ class ConnectionLog:
         first = file.readline()
         if first and not first.startswith(b'{"event": '):
             raise BadFileError(
-                "the file is none of `zkconsumer history record`",
+                "`zkconsumer history record` did not write this file",
                 where=str(self._path),
                 remedy="choose another file (--file)",
             )

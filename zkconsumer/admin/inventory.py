@@ -1,4 +1,4 @@
-"""The inventory: every user of ZooKeeper's groups, and what must happen to it before Kafka 4.
+"""The inventory: every group in ZooKeeper, and what must happen to it before Kafka 4.
 
     with ZooKeeperClient(config) as connection:
         for entry in inventory(connection, idle_s=30 * 86_400, limit_s=6.0).entries:

@@ -72,7 +72,7 @@ def _run(file: Path) -> PastRun:
 
 def _bad(file: Path, why: str) -> BadFileError:
     return BadFileError(
-        f"the file is no result of an earlier run: {why}",
+        f"the file is not the result of an earlier run: {why}",
         where=str(file),
         remedy="remove the file, or name another directory",
     )

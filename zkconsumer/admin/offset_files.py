@@ -164,7 +164,7 @@ def read_storm_file(path: Path, *, group: str) -> Offsets:
         for number, line in lines:
             found = read_spout(line.encode())
             if found is None:
-                raise FileError(f"{quoted(line)} is no offset of a Storm spout", number)
+                raise FileError(f"{quoted(line)} is not an offset of a Storm spout", number)
             yield number, group, *found.partition, found.offset
 
     return _parsed(

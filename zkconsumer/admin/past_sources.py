@@ -123,7 +123,7 @@ class PastSources:
         in_kafka = bool(self.offsets_logs) or self.offsets_topic
         if self.offsets_logs and self.offsets_topic:
             raise ConfigError(
-                "the offsets in Kafka are to be read from files and from the topic",
+                "two sources of the offsets in Kafka are given, files and the topic",
                 where="--offsets-log, --offsets-topic",
                 remedy="give one of the two",
             )
@@ -135,13 +135,13 @@ class PastSources:
             )
         if self.tables is not None and self.data_dirs:
             raise ConfigError(
-                "ZooKeeper's transactions are to be read from files and from tables",
+                "two sources of ZooKeeper's transactions are given, files and tables",
                 where="--data-dir, --tables",
                 remedy="give one of the two",
             )
         if self.tables is None and not self.data_dirs and not in_kafka:
             raise ConfigError(
-                "it is not said where the offsets of the past are",
+                "no source of the offsets of the past is given",
                 where="--data-dir, --tables, --offsets-log, --offsets-topic",
                 remedy="give ZooKeeper's dataDir, the tables that Spark has made of its logs, a"
                 " broker's log directory, or --offsets-topic",

@@ -72,7 +72,7 @@ class _Lane(threading.Thread):
             raise FetchError(
                 "the broker has no consumer groups of its own",
                 where=f"{self._address[0]}:{self._address[1]}",
-                remedy="the bridge needs brokers of 0.11 or later",
+                remedy="the bridge needs brokers 0.11 or later",
             )
         limit_s = JOIN_S if isinstance(request, _SLOW) else REQUEST_S
         response = self._connection.ask(api, wire.write(request, version), limit_s)

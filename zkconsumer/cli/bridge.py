@@ -319,7 +319,7 @@ def _change(common: Common, group: str | None, goal: Goal, text: str) -> None:
 @app.command("pause")
 @operator()
 def pause(common: Common, *, group: OneGroup = None) -> None:
-    """Keep the bridge's present number of consumers, whoever joins.
+    """Keep the present number of the bridge's consumers, even if members join or leave.
 
     Example: zkconsumer bridge pause billing
     """
@@ -333,7 +333,7 @@ def pause(common: Common, *, group: OneGroup = None) -> None:
 def resume(common: Common, *, group: OneGroup = None) -> None:
     """Let the bridge divide the partitions again.
 
-    It ends the effect of `pause`, `finish` and `rollback`.
+    `resume` ends the effect of `pause`, `finish` and `rollback`.
 
     Example: zkconsumer bridge resume billing
     """
@@ -347,7 +347,7 @@ def resume(common: Common, *, group: OneGroup = None) -> None:
 def finish(common: Common, *, group: OneGroup = None) -> None:
     """End the bridge as soon as no old member is left.
 
-    The brokers' group is an ordinary one then.
+    Afterwards, the brokers' group is an ordinary group.
 
     Example: zkconsumer bridge finish billing
     """

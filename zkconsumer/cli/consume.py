@@ -87,7 +87,7 @@ class MessageFormat(Enum):
     RAW = "raw"  # the value's bytes and a newline
     HEX = "hex"  # the value's bytes in hexadecimal
     JSONL = "jsonl"  # one object per line
-    JSON = "json"  # one object per line, in which a JSON value is not quoted as a string
+    JSON = "json"  # one object per line, in which a value that is JSON is not quoted as a string
     PARQUET = "parquet"  # only with --to
     ARROW = "arrow"  # Arrow's IPC files; only with --to
 
@@ -144,7 +144,7 @@ Format = Annotated[
         "--output",
         "-o",
         help="raw and hex write the values; jsonl writes one object per message; in json, a"
-        " JSON value is not quoted as a string; parquet and arrow need --to.",
+        " value that is JSON is not quoted as a string; parquet and arrow need --to.",
     ),
 ]
 

@@ -176,7 +176,7 @@ class Files:
             )
         if self.offsets_log and self.offsets_topic:
             raise ConfigError(
-                "the offsets in Kafka are to be read from files and from the topic",
+                "two sources of the offsets in Kafka are given, files and the topic",
                 where="--offsets-log, --offsets-topic",
                 remedy="give one of the two",
             )

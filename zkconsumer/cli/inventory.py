@@ -97,11 +97,11 @@ def inventory(
     state: StateDir = None,
     patience: Patience = 5.0,
 ) -> None:
-    """List every user of ZooKeeper's groups, and what must happen to it. Changes nothing.
+    """List the groups in ZooKeeper, and what must happen to each one. Changes nothing.
 
     VERDICT is `must act` (the group is in use), `may be deleted`, `already moved` (Kafka has the
-    offsets), or `unknown` (ask the owner). PROGRAM is the program that the znodes show; `?` marks a
-    guess from the group's name. --output wide shows the evidence, the hosts, and what blocks the
+    offsets), or `unknown` (ask the owner). PROGRAM is derived from the znodes; `?` marks a guess
+    from the group's name. --output wide shows the evidence, the hosts, and what blocks the
     migration.
 
     Example: zkconsumer inventory -z zk1:2181/kafka --html --state inventories > inventory.html

@@ -98,11 +98,15 @@ def judge(
     ] = None,
     assignor: Annotated[
         bool,
-        typer.Option("--assignor", help="Judge an assignor, beside Kafka's; not a member."),
+        typer.Option(
+            "--assignor", help="Judge an assignor instead of a member, and compare it with Kafka's."
+        ),
     ] = False,
     sandbox: Annotated[
         bool,
-        typer.Option("--sandbox", help="Run the program in a fixed course on real servers."),
+        typer.Option(
+            "--sandbox", help="Run the program on real servers, in a fixed sequence of steps."
+        ),
     ] = False,
     examples: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Copy the example programs into a directory.")
@@ -116,10 +120,15 @@ def judge(
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Run only this schedule, as a verdict has written it."),
+        typer.Option(
+            metavar="TEXT", help="Run only this schedule, in the form that a verdict prints."
+        ),
     ] = None,
     schedules: Annotated[
-        int, typer.Option(min=1, help="Most schedules of a challenge, numbered from 1.")
+        int,
+        typer.Option(
+            min=1, help="Maximum number of schedules of a challenge; their numbers begin at 1."
+        ),
     ] = 200,
     seconds: Annotated[
         float,
@@ -134,7 +143,7 @@ def judge(
 
     The program reads and writes JSON lines (`zkconsumer docs judge`). The judge runs it in a
     simulated ZooKeeper with faults, in virtual time, and checks the promises of a member. A
-    schedule that breaks a promise is shrunk, and told as a story. Crashes, hangs, wrong messages
+    schedule that breaks a promise is shrunk, and shown as a story. Crashes, hangs, wrong messages
     and floods of the program are verdicts, too. Exit code 6: a promise was broken.
 
     Example: zkconsumer judge ./my_member.py --challenge claim
@@ -202,7 +211,7 @@ def _refuse_together(option: str, others: Mapping[str, object]) -> None:
     for name, value in others.items():
         if value is not None:
             raise ConfigError(
-                f"{option} has no use for {name}", where=name, remedy=f"leave out {name}"
+                f"{option} does not use {name}", where=name, remedy=f"leave out {name}"
             )
 
 
@@ -252,7 +261,9 @@ def _judge(format_: Format, words: Sequence[str], docket: _Docket) -> Failure | 
     """Judge the program by each challenge until one fails; return this failure."""
     if docket.written is not None and len(docket.challenges) > 1:
         raise ConfigError(
-            "a schedule belongs to one challenge", where="--schedule", remedy="give --challenge"
+            "a schedule needs the name of its challenge",
+            where="--schedule",
+            remedy="give --challenge",
         )
     verdicts: list[Verdict[GroupScore]] = []
     with _command(words) as command:
@@ -304,13 +315,13 @@ def _judge_really(words: Sequence[str], kind: str, challenge: str | None) -> Non
     course = USUAL if challenge is None else challenge
     if course not in COURSES or challenge == USUAL:
         raise ConfigError(
-            f"there is no course on real servers for {quoted(challenge or '')}",
+            f"{quoted(challenge or '')} is not a challenge on real servers",
             where="--challenge",
             remedy=f"leave out --challenge, or use one of {', '.join(filter(None, COURSES))}",
         )
     if kind != _LadderName.ZOOKEEPER.value:
         raise ConfigError(
-            "the course on real servers is for members of groups in ZooKeeper",
+            "only members of groups in ZooKeeper can run on real servers",
             where="--sandbox",
             remedy="leave out --sandbox, or --ladder and --assignor",
         )

@@ -370,9 +370,9 @@ def lag(
     status: OK, WARNING (the lag grows), STALLED (it has an owner but the offset does not advance),
     STOPPED (it has no owner and no commits), REWOUND (the offset went back). One reading sees only
     the last commit in ZooKeeper; --watch also sees changes. If ZooKeeper and Kafka have different
-    offsets, the lag follows the store that has moved between two readings, and otherwise the larger
-    offset; SOURCE names the rule. LAST-COMMIT is unknown for offsets in Kafka. Exit code 1:
-    no group uses a topic or a partition that --topic names (owns it, subscribes to it, or has an
+    offsets, the lag follows the store whose offset has moved between two readings, and otherwise
+    the larger offset; SOURCE names the rule. LAST-COMMIT is unknown for offsets in Kafka. Exit code
+    1: no group uses a topic or a partition that --topic names (owns it, subscribes to it, or has an
     offset for it), or ZooKeeper denied access to some of the groups.
 
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch

@@ -124,8 +124,8 @@ def restore(
     an offset may be unknown. Each store gets back its own offsets.
     The command also restores groups that were deleted, with their access control lists, and it can
     restore into another ensemble (--zookeeper). AGAIN and SKIPPED are the messages that members
-    read again or skip because of the move. Exit code 1: the files do not show the offsets of some
-    partitions, which are not restored.
+    read again or skip if the plan is applied. Exit code 1: the files do not show the offsets of
+    some partitions, which are not restored.
 
     Example: zkconsumer offsets restore -g billing --data-dir /var/lib/zookeeper --at 03:00
     """

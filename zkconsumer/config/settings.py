@@ -921,8 +921,8 @@ def _check_auth(config: ConnectionConfig) -> None:
     )
     if needs != (credential is not None):
         raise ConfigError(
-            "zookeeper.auth.scheme and zookeeper.auth.credential need each other (GSSAPI needs no"
-            " credential)",
+            "zookeeper.auth.scheme and zookeeper.auth.credential must be set together (GSSAPI needs"
+            " no credential)",
             where="zookeeper.auth.scheme",
             remedy="set both, or neither",
         )
@@ -964,7 +964,7 @@ def _check_tls(config: ConnectionConfig) -> None:
                 )
     if (config.zookeeper_ssl_certificate is None) != (config.zookeeper_ssl_key is None):
         raise ConfigError(
-            "zookeeper.ssl.certificate and zookeeper.ssl.key need each other",
+            "zookeeper.ssl.certificate and zookeeper.ssl.key must be set together",
             where="zookeeper.ssl.certificate",
             remedy="set both, or neither",
         )

@@ -761,7 +761,7 @@ class ConsumerConnector:
         """Export this member's metrics in a registry of prometheus-client until the shutdown.
 
         Raises:
-            ConfigError: prometheus-client is not installed, or `registry` is none of its
+            ConfigError: prometheus-client is not installed, or `registry` is not one of its
                 registries.
             ConnectorClosedError: the connector was shut down.
         """

@@ -356,7 +356,7 @@ class _Reading:
             run = _sampled(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             raise BadFileError(
-                f"the line is none of `zkconsumer history record`: {error!r}",
+                f"`zkconsumer history record` did not write this line: {error!r}",
                 where=where,
                 remedy="name a file that this command has written",
             ) from None

@@ -100,7 +100,7 @@ def retrace(
             choices = node.world.choices()
             if number >= len(choices):
                 raise ConfigError(
-                    f"there is no action {number}: {len(choices)} are possible then",
+                    f"there is no action {number}: only {len(choices)} are possible at this point",
                     where="--schedule",
                     remedy="judge the program again: a changed program has other schedules",
                 )

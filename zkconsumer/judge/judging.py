@@ -1,7 +1,7 @@
 """Judge a program: run the hidden schedules of a challenge, and explain the first that fails.
 
 A seed or a list of decisions determines a schedule, as in `sim.random_search`. A failing schedule
-is shrunk, and told as a story. `Court` does this for each kind of program; its subclasses run one
+is shrunk, and shown as a story. `Court` does this for each kind of program; its subclasses run one
 schedule.
 """
 
@@ -250,7 +250,7 @@ class Court(ABC, Generic[C, S]):
             numbers = [-1]
         if form not in (DECISIONS, ACTIONS) or min(numbers, default=0) < 0:
             raise ConfigError(
-                f"{quoted(written)} is no schedule",
+                f"{quoted(written)} is not a schedule",
                 where="--schedule",
                 remedy=f"copy it from a verdict; it looks like {ACTIONS}=0.2.1",
             )

@@ -291,7 +291,9 @@ class Run:
         member.freeze()
         self.settle(without=who)
         self._until(self._uncommitted)
-        self._say(f"{_name(who)} goes on; its user first asks for the next message")
+        self._say(
+            f"{_name(who)} continues; before anything else, its user asks for the next message"
+        )
         self._poll(member)
         member.thaw()
         # Without new messages: a commit of them would hide an offset that has moved back.

@@ -101,7 +101,7 @@ class MemberProcess:
         """Start the process, which joins the group. Raises RefusedError if the process is running
         already."""
         if self.state in (MemberState.UP, MemberState.FROZEN):
-            raise RefusedError(f"{self.name} runs already")
+            raise RefusedError(f"{self.name} is already running")
         self._release()
         self._frozen = self._leaving = False
         file = self._directory / f"{self.name}.properties"

@@ -211,7 +211,7 @@ class JavaServer(Startable):
         if self.attach():
             pid, self._process = self.pid, None
             raise SandboxError(
-                f"a server runs in this directory already, pid {pid}",
+                f"a server is already running in this directory, pid {pid}",
                 where=str(self.directory),
                 remedy="stop it, or use another directory",
             )
@@ -362,7 +362,9 @@ class JavaServer(Startable):
 
     def _running(self) -> Process:
         if self._process is None or not self._process.alive:
-            raise SandboxError(f"{self.name} does not run", remedy=f"start() it, or see {self.log}")
+            raise SandboxError(
+                f"{self.name} is not running", remedy=f"start() it, or see {self.log}"
+            )
         return self._process
 
     def _choose_port(self) -> None:

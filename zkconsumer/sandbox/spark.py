@@ -219,7 +219,7 @@ class SparkCluster(Startable):
             SandboxError: the cluster does not run.
         """
         if not self._url:
-            raise SandboxError("the Spark cluster does not run", remedy="start() it")
+            raise SandboxError("the Spark cluster is not running", remedy="start() it")
         return self._url
 
     @property

@@ -163,7 +163,7 @@ class FakeBroker:
     # ---- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Listen, and register in ZooKeeper; a running broker does nothing.
+        """Listen, and register in ZooKeeper; do nothing if the broker is running.
 
         Raises:
             FakeServerError: another broker with this id is registered.
@@ -180,7 +180,7 @@ class FakeBroker:
         self._site.clock.listen(self._advanced)
 
     def stop(self) -> None:
-        """End the broker orderly: its partitions get other leaders. Its logs stay."""
+        """Stop the broker in an orderly way: its partitions get other leaders. Its logs stay."""
         self.kill()
         self._site.engine.call(lambda: self._site.controller.unregister(self.id))
 
@@ -201,7 +201,7 @@ class FakeBroker:
         self._site.engine.call(expire)
 
     def restart(self) -> None:
-        """Stop the broker orderly, and start it again at the same port."""
+        """Stop the broker in an orderly way, and start it again at the same port."""
         self.stop()
         self.start()
 

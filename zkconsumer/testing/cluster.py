@@ -93,7 +93,9 @@ class FakeCluster:
             FakeServerError: there is no fake ZooKeeper of this release, or no broker is wanted.
         """
         if brokers < 1:
-            raise FakeServerError(f"{brokers} brokers are no cluster", remedy="use 1 or more")
+            raise FakeServerError(
+                f"a cluster cannot have {brokers} brokers", remedy="use 1 or more"
+            )
         self.release = release
         self.clock = clock or Clock()
         self._engine = ServerEngine("fake cluster")
@@ -135,7 +137,7 @@ class FakeCluster:
         return ",".join(one.bootstrap for one in self.brokers)
 
     def start(self) -> None:
-        """Start all servers; a running cluster does nothing."""
+        """Start all servers; do nothing if the cluster is running."""
         if self._is_running:
             return
         self._engine.start()
@@ -396,7 +398,7 @@ class FakeCluster:
     def _do(self, function: Callable[[], Result]) -> Result:
         """Run a function on the servers' thread; raise a refusal as FakeServerError."""
         if not self._is_running:
-            raise FakeServerError("the fake cluster does not run", remedy="call start()")
+            raise FakeServerError("the fake cluster is not running", remedy="call start()")
         try:
             return self._call(function)
         except KafkaFault as fault:

@@ -95,7 +95,7 @@ class ZooKeeperContainer(DockerContainer):
 
 
 class LegacyKafkaContainer(DockerContainer):
-    """A broker in ZooKeeper mode in a container; its ZooKeeper runs already."""
+    """A broker in ZooKeeper mode in a container; its ZooKeeper is already running."""
 
     def __init__(self, zookeeper: ZooKeeperContainer, image: str | None = None) -> None:
         """`image` is another image with Kafka in /opt/kafka.

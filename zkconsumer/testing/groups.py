@@ -124,7 +124,7 @@ def _reading(
 
 
 class OwnerChange(NamedTuple):
-    """A partition that has got another owner.
+    """A change of a partition's owner.
 
     Attributes:
         at_s: the time, in seconds of `time.monotonic`.
@@ -200,14 +200,14 @@ Place = tuple[TopicPartition, int]
 
 
 class Deliveries:
-    """Counts the messages that a set of consumers has got; several threads may record."""
+    """Counts the messages that a set of consumers has received; several threads may record."""
 
     def __init__(self) -> None:
         self._counts: Counter[Place] = Counter()
         self._changed = threading.Condition()
 
     def record(self, message: DeliveredMessage) -> None:
-        """Count a message that a consumer has got."""
+        """Count a message that a consumer has received."""
         self.record_place(message.topic, message.partition, message.offset)
 
     def record_place(self, topic: str, partition: int, offset: int) -> None:
@@ -224,12 +224,12 @@ class Deliveries:
         """Wait until `count` different messages have been recorded.
 
         Raises:
-            AssertionError: fewer came within `timeout_s` seconds.
+            AssertionError: fewer arrived within `timeout_s` seconds.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._counts) >= count, timeout_s):
                 found = len(self._counts)
-                raise AssertionError(f"{found} of {count} messages came in {timeout_s:g} s")
+                raise AssertionError(f"{found} of {count} messages arrived within {timeout_s:g} s")
 
     def check(self, log: Iterable[Place]) -> None:
         """Check that every message of a log was delivered exactly once.

@@ -36,7 +36,7 @@ class JvmPeer:
 
     Attributes:
         consumer_id: the name of its registration.
-        delivered: the messages that its user has got, as (partition, offset).
+        delivered: the messages that its user has received, as (partition, offset).
         said: what the member has done, as (phase, text).
     """
 
@@ -92,14 +92,14 @@ class JvmPeer:
         """Join the group; the rebalance begins when the call returns.
 
         Raises:
-            FakeServerError: the peer has joined already, or the server does not run.
+            FakeServerError: the peer has joined already, or the server is not running.
         """
         if self._session is not None:
             raise FakeServerError(
                 "a JVM peer joins once", where=self.consumer_id, remedy="make another JvmPeer"
             )
         if not self._zookeeper.is_up:
-            raise FakeServerError("the fake ZooKeeper does not run", remedy="call start()")
+            raise FakeServerError("the fake ZooKeeper is not running", remedy="call start()")
         self._engine.call(self._turn)
 
     def leave(self) -> None:

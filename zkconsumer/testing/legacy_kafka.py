@@ -186,7 +186,7 @@ class LegacyKafka:
         return Rebalances(self.zookeeper_connect, group)
 
     def check_delivered_once(self, topic: str, deliveries: Deliveries) -> None:
-        """Check that the consumers have got every message of a topic exactly once.
+        """Check that the consumers have received every message of a topic exactly once.
 
         Raises:
             AssertionError: a message was lost, or delivered more than once; the text says which.
@@ -209,7 +209,7 @@ class LegacyKafka:
         if isinstance(self._topics, FakeCluster):
             return self._topics
         raise FakeServerError(
-            f"the backend {self.backend.value} is no fake cluster",
+            f"the backend {self.backend.value} is not a fake cluster",
             remedy="give the test the mark legacy_kafka(backend='fake')",
         )
 
@@ -304,7 +304,7 @@ def _run_containers(release: str, brokers: int) -> Iterator[tuple[str, str]]:
         from zkconsumer.testing import containers  # noqa: PLC0415 - testcontainers is optional
     except ImportError as error:
         raise ConfigError(
-            f"the package {error.name} is missing, which runs the containers",
+            f"the package {error.name}, which runs the containers, is missing",
             where="legacy_kafka",
             remedy="install it: pip install testcontainers",
         ) from error

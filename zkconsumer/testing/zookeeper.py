@@ -1,7 +1,7 @@
 """A fake ZooKeeper server on a loopback port of the test's own process.
 
-The simulator's ensemble answers the requests. Lacking, besides the requests in
-`zookeeper_wire.LACKING`: TLS, SASL, quotas, container znodes and TTL znodes.
+The simulator's ensemble answers the requests. The fake has no TLS, SASL, quotas, container znodes
+and TTL znodes, and lacks the requests in `zookeeper_wire.LACKING`.
 """
 
 from __future__ import annotations
@@ -290,8 +290,8 @@ class FakeZooKeeper:
     def expire(self, session: int) -> None:
         """Let a session expire now, as if its timeout had passed.
 
-        Its ephemeral znodes are gone when the call returns. The client learns it from the closed
-        connection.
+        Its ephemeral znodes are gone when the call returns. The client learns of it from the
+        closed connection.
 
         Raises:
             FakeServerError: there is no such session.
@@ -370,7 +370,7 @@ class FakeZooKeeper:
             FakeServerError: the server has not been started, or has been stopped.
         """
         if not self._is_running:
-            raise FakeServerError("the fake ZooKeeper does not run", remedy="call start()")
+            raise FakeServerError("the fake ZooKeeper is not running", remedy="call start()")
         self.kill()
         self._call(self._service.restart)
         self._port.open()

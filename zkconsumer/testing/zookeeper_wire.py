@@ -170,7 +170,7 @@ class Reader:
         try:
             return (self.buffer() or b"").decode()
         except UnicodeDecodeError:
-            raise MalformedError("a text is no UTF-8") from None
+            raise MalformedError("a text is not UTF-8") from None
 
     def strings(self) -> list[str]:
         """Read a list of texts."""
