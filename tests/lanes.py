@@ -672,7 +672,7 @@ SINGLE_TESTS = (
         "test_a_session_outlives_a_loss_of_quorum_longer_than_its_timeout",
     ),
     *_later(
-        "Takes 6 s, as the case [1] of the same test, which runs in the normal lane.",
+        "Takes 6 s. The normal lane runs the case [1] of the same test.",
         "tests/sim/test_random_search.py::test_a_seed_is_one_run_in_every_process[2]",
     ),
     Rule(
@@ -708,7 +708,7 @@ SINGLE_TESTS = (
         "tests/brokers/test_tools.py::test_moving_by_time[3.9.1]",
     ),
     *_later(
-        "Takes 20 s, because it checks menus and dialogs by axe-core. "
+        "Takes 20 s, because it checks menus and dialogs with axe-core. "
         "tests/lab/test_page.py::test_every_dialog_and_both_themes opens them in the normal lane.",
         "tests/lab/test_accessibility.py::test_panels_menus_and_dialogs",
     ),
@@ -1315,7 +1315,7 @@ RULES: tuple[Rule, ...] = (
         but=("[0.8.2.2-roundrobin-on-zookeeper-3.4.6]",),
     ),
     *_later(
-        "Without these tests, the scenario needs no second group as a reference. Its five JVM "
+        "These tests need a second group as a reference. Its five JVM "
         "members take 12 s of CPU time. The simulator bounds the redelivered messages in each run.",
         "tests/mixed/test_mixed_groups.py::test_no_more_is_repeated_than_among_jvm_members",
         "tests/mixed/test_mixed_groups.py::test_no_more_offsets_are_lowered_than_among_jvm_members",

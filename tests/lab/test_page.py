@@ -262,7 +262,7 @@ def test_protocols_side_by_side(lab: LabProcess, open_page: Open) -> None:
         assert {*strip.locator("text").all_text_contents()} == {"0", "1", "2"}
     one.page.get_by_label("moment of the comparison").fill("10")
     states = one.page.locator(".protocol-name p")
-    expect(states).to_contain_text(["all owned"] * 2 + ["by a member that does not run"])
+    expect(states).to_contain_text(["all owned"] * 2 + ["by a member that is not running"])
     one.page.wait_for_url(re.compile(r"compare=kill"))
     other = open_page().go(one.page.url, ".protocol")
     other.has(".protocol", 3)

@@ -141,7 +141,7 @@ def test_the_static_site_plays_files(site: str, open_page: Open, tmp_path: Path)
     expect(toast).to_contain_text("the line is not part of a trace (deep.jsonl:1)")
     drop_path(one, directory)
     expect(toast).to_have_text(
-        "the browser cannot read the file (traces): open a file that exists, and no directory"
+        "the browser cannot read the file (traces): open an existing file, not a directory"
     )
     expect(band).to_contain_text("SIMULATED")
 

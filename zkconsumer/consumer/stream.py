@@ -646,10 +646,10 @@ class StreamReader(Generic[K, V]):
 class Stream(Generic[K, V]):
     """The messages of one consumer thread; a partition's messages come in order while it is owned.
 
-    Iterate the stream, call `next` on it, or `poll` batches, from one thread at a time. If the stream
-    fails, the next of these calls raises an error of this package, once; the stream can be used
-    again afterwards. A message is finished when the user asks for the next one. Auto-commit stores
-    offsets of finished messages only.
+    Iterate the stream, call `next` on it, or `poll` batches, from one thread at a time. If the
+    stream fails, the next of these calls raises an error of this package, once; the stream can be
+    used again afterwards. A message is finished when the user asks for the next one. Auto-commit
+    stores offsets of finished messages only.
     """
 
     __slots__ = ("_reader",)

@@ -40,16 +40,17 @@ _JVM: Final[dict[str, Json]] = {"members": 2, "jvm": [0, 1], "spare": 0, "partit
 FAMOUS: Final = (
     FamousRun(
         "Two owners",
-        "A JVM member freezes, and its session ends. Another member takes its partition over. When "
-        "the first member runs again, it delivers the partition, too, until it learns of the end.",
+        "A JVM member freezes, and its session ends. Another member takes its partition over. "
+        "When the first member runs again, it delivers the partition, too, until it learns that "
+        "its session has ended.",
         "pykafka, issue 204",
         "https://github.com/Parsely/pykafka/issues/204",
         _run({**_JVM, "asks": "deliverers(partition) <= 1"}, "freeze:0,90,thaw:0,40"),
     ),
     FamousRun(
         "The lost partition",
-        "A member gives up after its last attempt to claim. Its partition stays without an owner "
-        "until the group changes, although all members run.",
+        "A member gives up after its last attempt to claim. Its partition stays without an "
+        "owner until the group changes, although all members are running.",
         "pykafka, issue 565",
         "https://github.com/Parsely/pykafka/issues/565",
         "scenario=a-jvm-peer-has-given-up",

@@ -251,7 +251,7 @@ TOURS: dict[str, Tour] = {
                 "g_1 starts. It opens a session and will create its id znode. No member leads the "
                 "group: each one watches ids, and each one computes the assignment for itself.",
                 "How does g_0 learn that g_1 is there?",
-                "Its watch on ids fires. A watch tells only that something has changed, so g_0 "
+                "Its watch on ids fires. A watch says only that something has changed, so g_0 "
                 "reads the group again.",
             ),
             Step(
@@ -387,7 +387,8 @@ TOURS: dict[str, Tour] = {
             Step(
                 start,
                 "Eight JVM members own sixteen partitions. The counters are below.",
-                "A ninth member will join. At least how many partitions must move?",
+                "A ninth member will join. What is the smallest number of partitions that must "
+                "move?",
                 "One: sixteen partitions are at best divided into seven shares of two and two of "
                 "one.",
             ),
@@ -419,8 +420,8 @@ TOURS: dict[str, Tour] = {
         lesson=4,
         breaks=PreparedSearch(
             "trigger lost",
-            "Each change of the group wakes all members, even those that rebalance already. Let "
-            "them ignore a change that they learn of during a rebalance.",
+            "Each change of the group wakes all members, even those that are already "
+            "rebalancing. Let them ignore a change that they learn of during a rebalance.",
         ),
     ),
     "split-brain": Tour(
@@ -503,7 +504,7 @@ TOURS: dict[str, Tour] = {
             Step(
                 owners_change(1, after=1),
                 "The session of g_1 has expired: its owner znodes are gone.",
-                "g_1 does not know this yet. When will it learn it?",
+                "g_1 does not know this yet. When will it find out?",
                 "After it wakes up and connects again: ZooKeeper then answers that the session has "
                 "expired.",
             ),
@@ -568,9 +569,9 @@ TOURS: dict[str, Tour] = {
         lesson=7,
         breaks=PreparedSearch(
             "unconditional commit",
-            "The coordinator refuses the commit of a removed member. ZooKeeper does not: a "
-            "member's compare-and-set must. Let the members of a ZooKeeper group commit without "
-            "it.",
+            "The coordinator refuses the commit of a removed member. ZooKeeper does not refuse "
+            "it, so a member must commit by compare-and-set. Let the members of a ZooKeeper "
+            "group commit without it.",
         ),
     ),
     "vote": Tour(
@@ -632,7 +633,7 @@ TOURS: dict[str, Tour] = {
                 start,
                 "Two members own three partitions each. The assignor is cooperative-sticky: it "
                 "keeps what it can of the previous assignment.",
-                "g_2 will join. At least how many partitions must move?",
+                "g_2 will join. What is the smallest number of partitions that must move?",
                 "Two, because each of three members will own two of the six.",
             ),
             Step(
@@ -701,7 +702,7 @@ TOURS: dict[str, Tour] = {
             ),
             Step(
                 owners_change(3),
-                "g_2 has got t-2 and t-5, and delivers them.",
+                "g_2 has received t-2 and t-5, and delivers them.",
                 "For how long had t-2 no owner?",
                 "For milliseconds here: until the next heartbeat of g_2. In general for at most "
                 "one heartbeat interval, which is five seconds.",
@@ -721,7 +722,7 @@ TOURS: dict[str, Tour] = {
         breaks=PreparedSearch(
             "no re-read after a reconnect",
             "The coordinator of KIP-848 tells each member its target at every heartbeat. In a "
-            "ZooKeeper group, a member reads the group itself. Let it forget that after a "
+            "ZooKeeper group, a member reads the group itself. Let it forget to do so after a "
             "reconnect.",
         ),
     ),
@@ -960,7 +961,7 @@ TOURS: dict[str, Tour] = {
             Step(
                 said(2),
                 "The servers are back after ten session timeouts. The sessions live on.",
-                "Why have the sessions not expired meanwhile?",
+                "Why did the sessions not expire in the meantime?",
                 "Only a leader can end a session. When a new leader is elected, it gives every "
                 "session its full timeout again.",
             ),
@@ -1065,7 +1066,7 @@ TOURS: dict[str, Tour] = {
                 "until the standby leads, two members may deliver the same messages.",
                 "Can this lose messages?",
                 "No. g_2 starts at the last offset that the bridge has copied to ZooKeeper, so "
-                "messages are redelivered at most.",
+                "the worst effect is that messages are redelivered.",
             ),
             Step(
                 happens("owner", NEW, "t-5", after=4),

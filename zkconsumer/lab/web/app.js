@@ -228,7 +228,7 @@ class App extends Component {
       try {
         command.world = JSON.parse(given.get("world") || "{}");
       } catch {
-        this.toast("The world of this address is not readable.", 8000);
+        this.toast("The page cannot read the world from this address.", 8000);
         command.world = {};
       }
     }
@@ -279,7 +279,7 @@ class App extends Component {
     this.writeAddress();
     const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
     if (copied) this.toast("The address is copied. It opens this state.", 3000);
-    else this.toast("The browser does not copy it: copy the address of this page. It opens this state.", 12000);
+    else this.toast("The browser refuses to copy. Copy the address of this page yourself: it opens this state.", 12000);
   };
 
   // ---- moving in time ---------------------------------------------------------------------------

@@ -87,7 +87,7 @@ export class Compare extends Component {
     const free = owned.filter((owner) => owner === NOBODY).length;
     const stalled = owned.filter((owner) => owner >= 0 && picture.members[owner].s !== "up").length;
     return html`<div class="protocol"><div class="protocol-name"><h3>${run.title}</h3>
-        <p>${free ? `${free} without an owner` : "all owned"}${stalled ? `, ${stalled} by a member that does not run` : ""}</p></div>
+        <p>${free ? `${free} without an owner` : "all owned"}${stalled ? `, ${stalled} by a member that is not running` : ""}</p></div>
       <div class="protocol-lanes"><${Strip} run=${run} seconds=${compared.seconds} />
         ${compared.steps.map((step) => html`<i class="mark" style=${{ left: left(step.t) }}></i>`)}<i class="cursor" style=${{ left: left(t) }}></i></div>
       <div class="shares">${picture.members.map((member, who) => member.s === "away" ? null : html`<span class="share ${member.s}">

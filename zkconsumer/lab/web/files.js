@@ -30,5 +30,5 @@ export async function readFiles(files) {
 }
 
 function unreadable({ name }) {
-  throw new Error(`the browser cannot read the file (${name}): open a file that exists, and no directory`);
+  throw new Error(`the browser cannot read the file (${name}): open an existing file, not a directory`);
 }

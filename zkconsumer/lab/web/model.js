@@ -246,7 +246,7 @@ export const CELL_WORDS = {
   unsure: "delivered by a member, but without an owner",
   free: "no owner",
   stranger: "owned by another client",
-  stalled: "its owner does not run",
+  stalled: "its owner is not running",
   foreign: "delivered by a member that does not own it",
   read: "owned and delivered",
   held: "owned, not delivered yet",

@@ -34,7 +34,7 @@ export class HttpTransport {
           if (++refused < 3) continue;
         }
         this.onLost(false);
-        if (reply.status === 500) return [{ event: "error", text: "The lab's server has failed at this command. Its terminal shows the error." }];
+        if (reply.status === 500) return [{ event: "error", text: "The lab's server failed to execute this command. Its terminal shows the error." }];
         return await reply.json();
       } catch (error) {
         this.onLost(true);
