@@ -272,6 +272,31 @@ def test_every_test_states_its_claim() -> None:
     assert not found, _report(found)
 
 
+def test_a_list_that_is_cut_counts_what_it_leaves_out() -> None:
+    """Only `errors.first_few` joins a part of a list of names; it says how many more there are."""
+    found = [
+        f"{_relative(path)}:{node.lineno}"
+        for path in MODULES
+        for node in _nodes(path)
+        if isinstance(node, ast.Call) and _name(node.func) == "join" and _is_part_of_a_list(node)
+    ]
+    assert found == []
+
+
+def _is_part_of_a_list(call: ast.Call) -> bool:
+    """Return whether a call joins the first elements of a list with commas or semicolons."""
+    assert isinstance(call.func, ast.Attribute)
+    separator = call.func.value
+    return (
+        isinstance(separator, ast.Constant)
+        and separator.value in (", ", "; ")
+        and any(
+            isinstance(one, ast.Slice) and one.lower is None and one.upper is not None
+            for one in ast.walk(call)
+        )
+    )
+
+
 # Public names that begin with an underscore; tests may use them.
 NOT_PRIVATE = {"_replace", "_asdict", "_fields", "_make", "_exit", "_is_gil_enabled"}
 NOT_PRIVATE |= {"_UNKNOWN_PARTITION"}

@@ -338,16 +338,16 @@ def _compared_with_log(one: Transfer, log: Log | str | None, direction: Directio
 def _refused(group: str, image: GroupImage, transfers: Sequence[Transfer]) -> RefusedError:
     owned = [one for one in transfers if one.partition in image.health.owned]
     different = [one for one in owned if one.action is not TransferAction.SAME] or owned
-    offsets = "; ".join(
+    offsets = [
         f"{one.partition}: ZooKeeper {'-' if one.zookeeper is None else one.zookeeper},"
         f" Kafka {'-' if one.kafka is None else one.kafka}"
-        for one in different[:3]
-    )
+        for one in different
+    ]
     members = first_few(image.health.live, 3)
     return RefusedError(
         f"group {group} has live members ({members}) that do not commit to both stores; nothing"
         " was written",
-        where=offsets,
+        where=first_few(offsets, 3, separator="; "),
         remedy="stop the members; or restart them one by one with offsets.storage=kafka and"
         " dual.commit.enabled=true, and try again",
     )

@@ -18,7 +18,14 @@ from zkconsumer.admin.lag import NO_SUCH_TOPIC
 from zkconsumer.bridge.brokers import GroupAdmin
 from zkconsumer.bridge.state import ASSIGNORS
 from zkconsumer.bridge.wire import GroupDescription
-from zkconsumer.errors import Advice, ConfigError, FetchError, RefusedError, RemedyOperation
+from zkconsumer.errors import (
+    Advice,
+    ConfigError,
+    FetchError,
+    RefusedError,
+    RemedyOperation,
+    first_few,
+)
 from zkconsumer.history.offset_records import (
     CommitValue,
     GroupKey,
@@ -128,7 +135,7 @@ def check_brokers_group(
         )
     is_expected = any(one.startswith(f"{instance}-") for one in found.members)
     if not takes_lead and not is_expected:
-        shown = ", ".join(sorted(found.members.values())[:5])
+        shown = first_few(sorted(found.members.values()), 5)
         raise RefusedError(
             f"the brokers' group already has {count(found.members, 'member')}, one of which leads"
             f" it: {shown}",

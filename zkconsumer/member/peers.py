@@ -203,8 +203,8 @@ def report_blocked(state: State, now: float) -> Step:
         # which ZooKeeper ends after the session timeout.
         return state, ()
     holders = sorted({(who.thread, who.session) for who in named.values()})
-    names = ", ".join(
-        f"{thread} (session {session_text(session)})" for thread, session in holders[:MAX_NAMED]
+    names = first_few(
+        (f"{thread} (session {session_text(session)})" for thread, session in holders), MAX_NAMED
     )
     persistent = any(not session for _, session in holders)
     notice = Notice(

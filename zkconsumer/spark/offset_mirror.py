@@ -26,6 +26,7 @@ from zkconsumer.errors import (
     MalformedZnodeError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
+    first_few,
     quoted,
 )
 from zkconsumer.protocol import paths
@@ -129,7 +130,7 @@ class OffsetMirror:
         raise CommitError(
             f"{len(due)} offsets were not committed: other clients wrote them at the same time in"
             f" all {ATTEMPTS} attempts",
-            where=f"{paths.offsets(self._group)}: {', '.join(map(str, sorted(due)[:10]))}",
+            where=f"{paths.offsets(self._group)}: {first_few(sorted(due), 10)}",
             remedy="find the other clients that commit offsets of this group",
         )
 
@@ -222,7 +223,7 @@ class OffsetMirror:
                 " group's offsets: at their next rebalance the members skip messages that the query"
                 " has read; give the query its own group, or use mode=group",
                 self._group,
-                ", ".join(map(quoted, members[:5])),
+                first_few(map(quoted, members), 5),
             )
         self._members = members
 

@@ -124,7 +124,7 @@ def await_ends(
             reasons = [f"{tp}: {one}" for tp, one in ends.items() if isinstance(one, str)]
             raise SparkSourceError(
                 f"the ends of {len(reasons)} logs are still unknown after {limit_s:g} s",
-                where="; ".join(reasons[:5]),
+                where=first_few(reasons, 5, separator="; "),
                 remedy="check that the leaders of these partitions run",
             )
         time.sleep(_RETRY_S)
