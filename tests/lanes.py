@@ -1234,6 +1234,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/lab/test_site.py::test_actions_wait_for_python",
+        "Takes 15 s: it fetches Pyodide and starts it. test_page.py tests the stored picture.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/lab/test_accessibility.py::test_a_view",
         "axe-core takes 5 s of CPU time for each view. The normal lane checks the panels, menus "
         "and dialogs of one view.",

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from lab.conftest import LabPage, LabProcess
 from lab.test_causality import check_shiviz, events_of
 from lab.test_recorded import traces
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from support.wait import LIMIT_S
 from typer.testing import CliRunner
 
@@ -86,6 +86,30 @@ def test_the_static_site(site: str, open_page: Open) -> None:
     one.page.evaluate("location.hash = '#compare=join&protocols=zookeeper-jvm,consumer'")
     expect(one.page.locator(".protocol")).to_have_count(2, timeout=SLOW_MS)
     assert not foreign
+
+
+def test_actions_wait_for_python(site: str, open_page: Open) -> None:
+    """The page keeps what is pressed before Python has started, says so, and carries it out."""
+    one = open_page()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    one.page.route("**/pyodide.asm.wasm", hold)
+    with one.page.expect_request("**/pyodide.asm.wasm", timeout=SLOW_MS):
+        one.page.goto(site)
+    one.has("[data-member]", 3)
+    one.keys("ArrowRight", "ArrowRight", "k", "ArrowRight")
+    status = one.page.get_by_role("status")
+    expect(status).to_contain_text("carries this out as soon as Python has started")
+    share = one.page.get_by_role("progressbar", name="start of Python")
+    expect(share).to_have_attribute("value", re.compile(r"0\.\d+"))
+    held[0].continue_()
+    expect(one.page.locator(".place")).to_have_text("move 4 of 4", timeout=SLOW_MS)
+    expect(status).to_have_text("")
+    one.keys("ArrowLeft")
+    one.shows("g_0 gets SIGKILL")
 
 
 def choose(one: LabPage, *files: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,16 @@ def assert_nothing_is_left(home: Path) -> None:
     wait_for(
         lambda: not left(), lambda: f"these processes and files are left: {left()}", PATIENCE_S
     )
+
+
+def ending_with_this_process(command: Sequence[str]) -> list[str]:
+    """Return a command that gets SIGTERM when this process ends, even if SIGKILL ends it.
+
+    pytest-xdist kills its workers when a run stops early, so no `finally` is executed. The kernel
+    sends the signal through setpriv, which Linux distributions have; without it, nothing changes.
+    """
+    setpriv = shutil.which("setpriv")
+    return [*((setpriv, "--pdeathsig", "TERM") if setpriv else ()), *command]
 
 
 # linux/prctl.h

@@ -1,6 +1,6 @@
 // Compile the modules of a static site with the site's own Python: node compile.mjs SITE
 //
-// Visitors' browsers would compile the source of every imported module at each visit.
+// Otherwise visitors' browsers would compile the source of every imported module at each visit.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
@@ -11,9 +11,12 @@ const python = await loadPyodide({ indexURL: `${site}/pyodide/` });
 const archives = ["zkconsumer.zip", "pyodide/python_stdlib.zip"];
 for (const name of archives) python.FS.writeFile(`/${name.split("/").at(-1)}`, new Uint8Array(readFileSync(`${site}/${name}`)));
 python.runPython(`
-import importlib._bootstrap_external, importlib.util, sys, zipfile
+import importlib, importlib._bootstrap_external, importlib.util, sys, zipfile
 
 sys.path.insert(0, "/zkconsumer.zip")
+with zipfile.ZipFile("/zkconsumer.zip") as archive:
+    for name in archive.namelist():
+        importlib.import_module(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
 import zkconsumer.lab.engine
 
 engine = zkconsumer.lab.engine.Engine()

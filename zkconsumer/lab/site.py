@@ -47,6 +47,14 @@ RUNTIME = (
 )
 """The files of Pyodide that a site needs."""
 
+FETCHED = (
+    "zkconsumer.zip",
+    "pyodide/pyodide.asm.wasm",
+    "pyodide/python_stdlib.zip",
+    "pyodide/pyodide-lock.json",
+)
+"""The files that the page's worker fetches. It shows how much of them has arrived."""
+
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline';"
     " img-src 'self' data:; connect-src 'self'; worker-src 'self'; base-uri 'none';"
@@ -85,19 +93,25 @@ def build(directory: Path, *, runtime: Path | None = None) -> None:
             target = directory / path.relative_to(WEB)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
-    page = (WEB / "index.html").read_text(encoding="utf-8")
-    marks = (
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="lab-worker" content="1">\n<meta charset="utf-8">'
-    )
-    page = page.replace('<meta charset="utf-8">', marks)
-    (directory / "index.html").write_text(page, encoding="utf-8")
     (directory / "LICENSES.txt").write_text(NOTICES.format(version=PYODIDE), encoding="utf-8")
     write_modules(directory / "zkconsumer.zip")
     write_first_answers(directory / "first.json")
     with TemporaryDirectory(prefix="zkconsumer-pyodide-") as scratch:
         unpack_runtime(runtime or fetch_runtime(Path(scratch)), directory / "pyodide")
     compile_modules(directory)
+    write_page(directory)
+
+
+def write_page(directory: Path) -> None:
+    """Write the page, which says that a worker runs the engine, and how many bytes it fetches."""
+    fetched = sum((directory / name).stat().st_size for name in FETCHED)
+    marks = (
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta name="lab-worker" content="{fetched}">\n<meta charset="utf-8">'
+    )
+    page = (WEB / "index.html").read_text(encoding="utf-8")
+    page = page.replace('<meta charset="utf-8">', marks)
+    (directory / "index.html").write_text(page, encoding="utf-8")
 
 
 FIRST_COMMANDS: tuple[JsonObject, ...] = (

@@ -241,17 +241,25 @@ def only_one_may_deliver(world: ObservedWorld, message: Delivered) -> Reason:
         may_deliver = message.tp in member.feeds and world.now < member.gate
         lives = not (world.links[other].dead or member.closed)
         if other != message.who and may_deliver and lives:
-            return f"{message.who} and {other} may both deliver {message.tp}"
+            deliverer = world.members[message.who].name
+            return f"{deliverer} and {member.name} may both deliver {message.tp}"
     return None
 
 
 @promise("I3")
 def owner_delivers(world: ObservedWorld, message: Delivered) -> Reason:
     """When a member delivers a message, ZooKeeper's leader holds the member's owner znode."""
+    own = world.links[message.who].session
     owner = world.owner(message.tp)
-    if owner is not None and owner[1:] == (world.links[message.who].session, message.epoch):
+    if owner is not None and owner[1:] == (own, message.epoch):
         return None
-    return f"{message.tp} delivered to {message.who}, owned by {owner}"
+    delivers = f"{world.members[message.who].name} delivers {message.tp}"
+    if owner is None:
+        return f"{delivers}, which has no owner"
+    thread, session, _ = owner
+    if session == own:
+        return f"{delivers} under an earlier claim than its present one"
+    return f"{delivers}, which {thread} owns in session {session}"
 
 
 @promise("I8")

@@ -33,6 +33,7 @@ const SITUATIONS = [
 // Commands that may take seconds in a large world; the page says so after half a second.
 const SLOW = new Set(["open", "tour", "table", "compare"]);
 const COMPUTES = "The lab is computing …";
+const WAITS = "The page carries this out as soon as Python has started.";
 
 const BANDS = {
   simulated: ["SIMULATED", "Production code; ZooKeeper, network and clock are simulated."],
@@ -74,6 +75,7 @@ class App extends Component {
     }
     await this.transport.started;
     this.setState({ ready: true });
+    if (this.state.toast === WAITS && this.state.playing) this.hush();
     this.loop(performance.now());
   }
 
@@ -102,6 +104,11 @@ class App extends Component {
 
   get run() {
     return this.runs.get(this.state.current);
+  }
+
+  // Whether the page shows the stored picture, and Python, which will carry out the user's actions, still starts.
+  get isStarting() {
+    return !!this.transport.started && !this.state.ready && !!this.run;
   }
 
   get simulates() {
@@ -133,13 +140,14 @@ class App extends Component {
   // ---- commands and events ----------------------------------------------------------------------
 
   async command(command) {
-    const slow = SLOW.has(command.do) ? setTimeout(() => this.toast(COMPUTES, 600_000), 500) : 0;
+    if (this.isStarting) this.toast(WAITS, 600_000);
+    const slow = !this.isStarting && SLOW.has(command.do) ? setTimeout(() => this.toast(COMPUTES, 600_000), 500) : 0;
     let events;
     try {
       events = await this.transport.send(command);
     } finally {
       clearTimeout(slow);
-      if (this.state.toast === COMPUTES) this.hush();
+      if ([COMPUTES, WAITS].includes(this.state.toast)) this.hush();
     }
     this.take(events);
     // Steps are fetched ahead, so they are kept when the user sees them; other frames are kept at once.
@@ -376,6 +384,7 @@ class App extends Component {
   toggle = () => {
     const stops = this.state.playing;
     this.play(!stops);
+    if (this.isStarting && !stops) this.toast(WAITS, 600_000);
     if (stops) this.serial(() => this.hold(() => this.forget()));
   };
 
@@ -506,7 +515,7 @@ class App extends Component {
   };
 
   // Show trace files as one recorded run.
-  openFiles = (files) => this.state.ready && this.serial(async () => {
+  openFiles = (files) => this.serial(async () => {
     this.toast("The trace is being read …", 60_000);
     const events = await readFiles(files).then((read) => this.transport.send({ do: "play", files: read }))
       .catch((error) => [{ event: "error", text: error.message }]);
@@ -526,7 +535,7 @@ class App extends Component {
 
   key(event) {
     if (["Tab", "ArrowUp", "ArrowDown"].includes(event.key)) this.byPointer = false;
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.state.ready) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.run) return;
     if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) && event.target.type !== "range") return;
     if (this.state.menu && event.key === "Escape") return this.closeMenu();
     if (event.key === "Escape") this.hush();
@@ -606,7 +615,7 @@ class App extends Component {
 
   render(_, state) {
     const run = this.run;
-    if (!run) return html`<p class="loading">${state.progress || (state.about?.kind === "live" ? "Reading the group …" : "The lab is loading …")}</p>${this.notices()}`;
+    if (!run) return html`<p class="loading">${state.progress?.text || (state.about?.kind === "live" ? "Reading the group …" : "The lab is loading …")} ${state.progress ? startBar(state.progress) : null}</p>${this.notices()}`;
     const picture = run.picture(state.at);
     const sessions = new Map(run.last.members.map((member, who) => [member.ses, who]));
     const band = BANDS[state.compared ? "compared" : run.kind === "live" && state.about.sandbox ? "sandbox" : run.kind];
@@ -631,9 +640,9 @@ class App extends Component {
   }
 
   notices() {
-    const { toast, lost, ready, progress } = this.state;
+    const { toast, lost, progress } = this.state;
     return html`<div class="notices" role="status" aria-live="polite">${lost ? html`<p class="lost">The lab's server does not answer; the page tries again.</p>` : null}
-      ${this.run && !ready && progress ? html`<p class="engine"><progress aria-label="start of the engine"></progress> ${progress}</p>` : null}
+      ${this.isStarting && progress ? html`<p class="engine">${startBar(progress)} <span>${progress.text} You can use the page: it carries out your actions as soon as Python has started.</span></p>` : null}
       ${toast ? html`<p class="toast"><span>${toast}</span><button onClick=${this.hush} aria-label="close the message">✕</button></p>` : null}</div>`;
   }
 
@@ -758,6 +767,11 @@ function isForgotten(events) {
   return events[0]?.event === "error" && events[0].text.startsWith("there is no run");
 }
 
+// The progress of Python's start. A stage whose length nobody knows has no share; the browser then animates the bar.
+function startBar({ share }) {
+  return html`<progress aria-label="start of Python" max="1" ...${share === undefined ? {} : { value: share }}></progress>`;
+}
+
 function isDark(theme) {
   return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
@@ -765,7 +779,8 @@ function isDark(theme) {
 function transportFor(app) {
   const recorded = document.getElementById("recorded");
   if (recorded) return new RecordedTransport(JSON.parse(recorded.textContent));
-  if (document.querySelector("meta[name=lab-worker]")) return new WorkerTransport((text) => app.setState({ progress: text }));
+  const site = document.querySelector("meta[name=lab-worker]");
+  if (site) return new WorkerTransport(site.content, (progress) => app.setState({ progress }));
   return new HttpTransport(
     (lost) => lost !== !!app.state.lost && app.setState({ lost }),
     (events) => app.take(events),

@@ -61,12 +61,13 @@ function newTab() {
 }
 
 export class WorkerTransport {
-  constructor(onProgress) {
+  // `bytes` is the size of the files that the worker fetches.
+  constructor(bytes, onProgress) {
     // The answers to the page's first commands, which the build has computed: the engine starts meanwhile.
     this.stored = fetch("first.json").then((reply) => (reply.ok ? reply.json() : {})).catch(() => ({}));
     this.started = new Promise((done, refuse) => Object.assign(this, { start: done, refuse }));
     this.started.catch(() => {}); // whoever waits for it gets the error
-    this.worker = new Worker("worker.js", { type: "module" });
+    this.worker = new Worker(`worker.js?bytes=${bytes}`, { type: "module" });
     this.waiting = new Map();
     this.number = 0;
     this.worker.onmessage = ({ data }) => {

@@ -9,14 +9,38 @@ function lastLine(error) {
   return String(error?.message || error).trim().split("\n").pop();
 }
 
+// Count the bytes that arrive while Python loads. Pyodide requests its files itself, so `fetch` is wrapped.
+function countFetched(report) {
+  const original = self.fetch;
+  let bytes = 0;
+  self.fetch = async (...request) => {
+    const reply = await original(...request);
+    count(reply.clone()).catch(() => {}); // whoever reads the reply itself gets the error
+    return reply;
+  };
+  async function count(reply) {
+    const reader = reply.body.getReader();
+    for (let piece; !(piece = await reader.read()).done; ) report((bytes += piece.value.length));
+  }
+  return () => (self.fetch = original);
+}
+
 async function start() {
-  self.postMessage({ progress: "Python is loading: about 6 MB, once …" });
+  const total = Number(new URL(self.location.href).searchParams.get("bytes"));
+  const report = (text, share) => self.postMessage({ progress: { text, share } });
+  let percent = -1;
+  const stop = countFetched((bytes) => {
+    const now = Math.min(100, Math.floor((100 * bytes) / total));
+    if (now > percent) report(now < 100 ? `Python is loading: ${now} % …` : "Python is starting …", now < 100 ? now / 100 : undefined);
+    percent = Math.max(percent, now);
+  });
   const modules = fetch("zkconsumer.zip").then((reply) => {
     if (!reply.ok) throw new Error(`zkconsumer.zip cannot be loaded: HTTP status ${reply.status}`);
     return reply.arrayBuffer();
   });
   const python = await loadPyodide({ indexURL: new URL("./pyodide/", self.location.href).href });
-  self.postMessage({ progress: "The lab's modules are loading …" });
+  stop();
+  report("Python imports the lab's modules …");
   python.FS.writeFile("/zkconsumer.zip", new Uint8Array(await modules));
   python.runPython(`
 import json, sys
