@@ -69,9 +69,15 @@ def clocks_of(frames: list[dict[str, Any]]) -> Iterator[tuple[str, Clock]]:
 
 
 def check_shiviz(text: str, frames: list[dict[str, Any]]) -> None:
-    """Check a log as ShiViz parses it: hosts, clocks, and that each receive follows its send."""
-    found = re.findall(r"(?P<host>\S*) (?P<clock>{.*})\n(?P<event>.*)", text)
-    assert text == "".join(f"{host} {clock}\n{event}\n" for host, clock, event in found)
+    """Check a file as ShiViz opens it: hosts, clocks, and that each receive follows its send.
+
+    The first line is the regular expression of an entry, the second line says that the file has one
+    execution, and the rest is the log.
+    """
+    entry, delimiter, log = text.split("\n", 2)
+    assert delimiter == ""
+    found = re.findall("^" + entry.replace("(?<", "(?P<") + "$", log, re.MULTILINE)
+    assert log == "".join(f"{host} {clock}\n{event}\n" for host, clock, event in found)
     seen: dict[str, Clock] = {}
     for host, clock_text, event in found:
         clock, before = json.loads(clock_text), seen.get(host, {})

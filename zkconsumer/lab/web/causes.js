@@ -60,11 +60,13 @@ export function cutOf({ events, lines, clocks }, number) {
   return new Map(lines.map((line) => [line, cut.get(line)]));
 }
 
-// A log that ShiViz reads with its default regular expression: (?<host>\S*) (?<clock>{.*})\n(?<event>.*)
+const SHIVIZ_ENTRY = String.raw`(?<host>\S*) (?<clock>{.*})\n(?<event>.*)`;
+
+// A file that ShiViz opens: the regular expression of an entry, an empty line (the file has one execution), and the log.
 export function shivizOf(run) {
   const { events, clocks } = causesOf(run);
   const host = (line) => line.replaceAll(" ", "-");
-  return events.map((event) => {
+  return `${SHIVIZ_ENTRY}\n\n` + events.map((event) => {
     const clock = Object.fromEntries([...clocks[event.number]].map(([line, count]) => [host(line), count]));
     const rule = event.rules.length ? ` [${event.rules.join("; ")}]` : "";
     return `${host(event.line)} ${JSON.stringify(clock)}\n${`${event.text}${rule}`.replace(/\s+/g, " ")}\n`;
