@@ -201,7 +201,7 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             name="zombie",
             title="the zombie's commit",
             statement="Processes freeze until after the expiry of their session, and go on as if "
-            "nothing had happened.",
+            "nothing had happened. A process that wakes must neither commit nor deliver.",
             lesson="Between a check and a write a process can sleep for a minute. A commit must "
             "be a transaction that fails if the member has lost its registration.",
             programs=(2, 2),
