@@ -108,7 +108,7 @@ class App extends Component {
 
   // Whether the page shows the stored picture, and Python, which will carry out the user's actions, still starts.
   get isStarting() {
-    return !!this.transport.started && !this.state.ready && !!this.run;
+    return !!this.transport?.started && !this.state.ready && !!this.run;
   }
 
   get simulates() {
