@@ -15,8 +15,7 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 @pytest.mark.parametrize("goal", [Goal.PAUSE, Goal.ROLLBACK, Goal.FINISH])
 def test_a_bridge_continues_with_the_goal_of_a_dead_one(goal: Goal) -> None:
-    """A bridge that starts after a crash pursues the stored goal, with the share of its command; a
-    goal that has been reached is forgotten."""
+    """A bridge started after a crash pursues the stored goal; a reached goal is forgotten."""
     with FakeCluster() as cluster:
         config = ConsumerConfig(zookeeper_connect=cluster.zookeeper_connect, group_id="billing")
         with ZooKeeperClient(config) as connection:

@@ -125,9 +125,9 @@ def _stored(world: BridgedWorld, tp: TopicPartition) -> int:
 
 
 def test_a_member_that_has_read_an_early_offset_cannot_claim() -> None:
-    """A JVM member joins unplanned, reads an offset, and pauses before its claim. The bridge stores
-    a higher offset meanwhile, but releases later, so the claim fails, and no message is
-    redelivered."""
+    """The claim of a JVM member that read an old offset fails, so no message is redelivered."""
+    # The member joins unplanned, reads an offset, and pauses before its claim. The bridge stores a
+    # higher offset meanwhile, but releases the partition later.
     world = _shared(Plan(old=2, jvm=frozenset({1}), new=1, partitions=4), late=(1,))
     world.produce(3)
     world.run(1.0, _first)
