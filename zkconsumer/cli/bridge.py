@@ -319,7 +319,7 @@ def _change(common: Common, group: str | None, goal: Goal, text: str) -> None:
 @app.command("pause")
 @operator()
 def pause(common: Common, *, group: OneGroup = None) -> None:
-    """Keep the present number of the bridge's consumers, even if members join or leave.
+    """Keep the number of the bridge's consumers until `resume`.
 
     Example: zkconsumer bridge pause billing
     """
