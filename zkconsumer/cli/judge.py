@@ -75,6 +75,17 @@ class _LadderName(Enum):
 _ASSIGNOR: Final = "assignor"
 """The ladder of `--assignor`."""
 
+_Schedule = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Run only this schedule, in the form that a verdict prints."),
+]
+_Schedules = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Maximum number of schedules of a challenge; their numbers begin at 1."
+    ),
+]
+
 
 @app.command()
 @operator(formats=FORMATS)
@@ -118,18 +129,8 @@ def judge(
         int | None,
         typer.Option(metavar="N", min=0, help="Run only the schedule with this number."),
     ] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="Run only this schedule, in the form that a verdict prints."
-        ),
-    ] = None,
-    schedules: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Maximum number of schedules of a challenge; their numbers begin at 1."
-        ),
-    ] = 200,
+    schedule: _Schedule = None,
+    schedules: _Schedules = 200,
     seconds: Annotated[
         float,
         typer.Option(min=0.1, metavar="S", help="Seconds after which no further schedule begins."),
