@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -62,6 +63,15 @@ def test_the_naive_member_fails(name: str, promise: str) -> None:
     with court(CHALLENGES[name], lambda one: LocalProgram(one, kind)) as bench:
         found = (broken(bench, seed) for seed in range(1, ENOUGH))
         assert promise in {one.invariant for one in found if one is not None}
+
+
+def test_a_verdict_names_the_member_and_the_owner() -> None:
+    """Who delivers another client's partition is named, and so is the owner with its session."""
+    kind = example("naive").Naive
+    with court(CHALLENGES["claim"], lambda one: LocalProgram(one, kind)) as bench:
+        found = (broken(bench, seed) for seed in range(1, ENOUGH))
+        said = next(str(one) for one in found if one is not None and one.invariant == "I3")
+    assert re.search(r"g_0 delivers t-\d, which (has no owner|\S+ owns in session \d+)", said), said
 
 
 def test_the_naive_member_registers() -> None:
