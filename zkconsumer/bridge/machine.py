@@ -42,6 +42,7 @@ from zkconsumer.bridge.state import (
     GroupSeen,
     Held,
     LeaseChanged,
+    LockKept,
     ReleaseAsked,
     RemoveMembers,
     Return,
@@ -160,6 +161,9 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     if is_over(state):
         return state, ()
     state = _limit(state, event.now)
+    # A JoinGroup without a member id fences a process that has become active meanwhile.
+    may_join = state.member != msg.UNKNOWN_MEMBER or event.now < state.lock_until
+    state = replace(state, classic=replace(state.classic, polling=may_join))
     before = state.classic
     classic, commands = classic_member.step(before, event)
     if classic is before:
@@ -359,6 +363,11 @@ def _group_seen(state: State, event: Event) -> State:
     return replace(state, view=event.view, old=shares.old_members(state.setup, event.view))
 
 
+def _lock_kept(state: State, event: Event) -> State:
+    assert isinstance(event, LockKept)
+    return replace(state, lock_until=event.until)
+
+
 def _goal_changed(state: State, event: Event) -> State:
     assert isinstance(event, GoalChanged)
     return replace(state, goal=event.goal, share=event.share)
@@ -371,6 +380,7 @@ HANDLERS: Mapping[type[Event], Callable[[State, Event], State]] = {
     CommitEnded: _committed,
     LeaseChanged: _lease_changed,
     GroupSeen: _group_seen,
+    LockKept: _lock_kept,
     GoalChanged: _goal_changed,
 }
 
@@ -419,13 +429,13 @@ def _want(state: State, now: float) -> State:
     return state if change == state.change else replace(state, change=change)
 
 
-def _target(state: State) -> frozenset[int]:
+def target(state: State) -> frozenset[int]:
     return state.running if state.change is None else state.change
 
 
 def _stages(state: State) -> State:
     """Move each held partition to the stage that follows from what is known."""
-    state = shares.with_plan(state, _target(state))
+    state = shares.with_plan(state, target(state))
     leaving = shares.leaving(state)
     held = {tp: staged_partition(one, is_leaving=tp in leaving) for tp, one in state.held.items()}
     if held == state.held:
@@ -464,7 +474,7 @@ def take_lead(state: State, now: float) -> Step:
         return replace(state, asked_lead=True, classic=replace(state.classic, rejoin=True)), ()
     if not (state.setup.takes_lead or state.has_led):
         return (state, ()) if state.leaving is not None else _leave(state, now, FOLLOWS)
-    if now < state.remove_at:
+    if now < state.remove_at or now >= state.lock_until:
         return state, ()
     return replace(state, remove_at=now + REMOVE_AGAIN_S), (RemoveMembers(),)
 

@@ -80,6 +80,10 @@ LEASE_MARGIN: Final = 0.25
 """The part of ZooKeeper's session timeout before the end of a lease at which the new members must
 revoke. A lease lasts two thirds of the timeout, and is renewed six times per timeout."""
 
+LOCK_LASTS: Final = 2 / 3
+"""The part of ZooKeeper's session timeout for which an answer proves that this process is still the
+active one."""
+
 RECONNECT_S: Final = 5.0
 """The pause, in seconds, before a consumer that did not reach ZooKeeper tries again."""
 
@@ -155,6 +159,8 @@ class BridgeProcess:
         self._metadata_thread = _Repeated("bridge-metadata", self._ask_for_metadata, METADATA_S)
         group = _Repeated("bridge-group", lambda: self._read_zookeeper(control), READ_S)
         threads = (self._metadata_thread, group)
+        if control is None:  # nobody else can be active
+            self._step(_lock_kept(float("inf")))
         try:
             self._step(ev.PollStarted)
             for thread in threads:
@@ -216,7 +222,9 @@ class BridgeProcess:
         """Read the old group and the operator's wish."""
         try:
             if control is not None:
+                asked_at = boottime()
                 control.keep_lock()
+                self.post(_lock_kept(asked_at + self._zookeeper.session_timeout_s * LOCK_LASTS))
                 self._wish = control.wish()
             group = self.state.settings.group
             found, _ = live_group(self._zookeeper, group, strategy=self._strategy())
@@ -373,6 +381,10 @@ class _Repeated(threading.Thread):
         """Let the thread end after its present work."""
         self._is_over.set()
         self.hurry()
+
+
+def _lock_kept(until: float) -> Callable[[float], ev.Event]:
+    return lambda now: bridge.LockKept(now, until)
 
 
 def _lease(number: int, deadline: float) -> Callable[[float], ev.Event]:

@@ -164,6 +164,9 @@ class State:
         storing: the number of the request that stores offsets; None: none is in flight.
         mirror_at: when Kafka's offsets are read again.
         retry_at: the end of the back-off after a refused commit.
+        lock_until: until when no other process can have become the active bridge. A process that
+            was frozen does not know this. It then neither begins a new membership, which would
+            fence the other process, nor removes members.
         leaving: the number of the request that leaves the brokers' group.
         farewell: why the bridge leaves.
         ended: why the bridge has ended; empty while it works.
@@ -194,6 +197,7 @@ class State:
     storing: int | None = None
     mirror_at: float = NEVER
     retry_at: float = 0.0
+    lock_until: float = 0.0
     leaving: int | None = None
     farewell: str = ""
     ended: str = ""
@@ -288,6 +292,13 @@ class GroupSeen(Event):
     """The old group has been read from ZooKeeper."""
 
     view: GroupInput
+
+
+@dataclass(frozen=True, slots=True)
+class LockKept(Event):
+    """This process is the active bridge, at least until `until`."""
+
+    until: float
 
 
 @dataclass(frozen=True, slots=True)

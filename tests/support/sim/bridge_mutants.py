@@ -6,49 +6,78 @@ Each mutant replaces functions in this process, until its `with` block ends.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from zkconsumer.bridge import machine
+from support.sim import bridge_courses as courses
+from zkconsumer.bridge import machine, shares
 from zkconsumer.bridge.state import (
+    CommitEnded,
     Granted,
     GroupSeen,
     Held,
+    LockKept,
     RemoveMembers,
     RunConsumers,
     Stage,
     State,
     Withdrawn,
 )
-from zkconsumer.member import rebalance
+from zkconsumer.later import classic_group, classic_member
+from zkconsumer.member import operations, rebalance
 from zkconsumer.member.commands import Withdraw
+from zkconsumer.member.state import Settings as MemberSettings
 from zkconsumer.member.state import State as MemberState
 from zkconsumer.member.state import Step
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.later import assignors
 from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.assignors import Assignor
+from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.bridged.search import Weather, run
-from zkconsumer.sim.bridged.world import BridgedWorld
+from zkconsumer.sim.bridged.world import BridgedWorld, OldSide
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import NEVER, InvariantViolation
 
 Patch = tuple[Any, str, Any]
 
 
+Reveal = Callable[[], InvariantViolation | None]
+"""A run that reveals a fault; it returns the broken promise."""
+
+TRIES = 20
+"""How many seeds are tried, because a change of the world changes what a seed does."""
+
+
+def in_weather(weather: Weather, seed: int) -> list[Reveal]:
+    """Return the runs of a known seed and of those after it."""
+    return [
+        lambda seed=one: run(Decisions(random.Random(seed)), weather).violation  # type: ignore[misc]
+        for one in range(seed, seed + TRIES)
+    ]
+
+
+def broken_by(reveal: Reveal) -> InvariantViolation | None:
+    """Return the promise that a run breaks."""
+    try:
+        return reveal()
+    except InvariantViolation as violation:
+        return violation
+
+
 @dataclass(frozen=True)
 class BridgeMutant:
-    """A planted fault, the weather of the runs that must reveal it, and the promise it breaks.
-
-    `seed` is the seed of a run that reveals it.
-    """
+    """A planted fault, the promise it breaks, and the runs of which one must reveal it."""
 
     name: str
-    weather: Weather
     promise: str
     patches: Callable[[], list[Patch]]
-    seed: int = 0
+    reveals: Sequence[Reveal]
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -58,10 +87,14 @@ class BridgeMutant:
                 stack.enter_context(patch.object(where, name, replacement))
             yield
 
-    def caught(self, seed: int) -> InvariantViolation | None:
-        """Return the violation in the run of a seed."""
+    def caught(self) -> tuple[Reveal, InvariantViolation] | None:
+        """Return the first run that breaks the mutant's promise, and the violation."""
         with self.planted():
-            return run(Decisions(random.Random(seed)), self.weather).violation
+            for reveal in self.reveals:
+                violation = broken_by(reveal)
+                if violation is not None and violation.invariant == self.promise:
+                    return reveal, violation
+        return None
 
 
 def _lease_before_revoke() -> list[Patch]:
@@ -218,94 +251,200 @@ def _reconnect_cuts_off_the_wait() -> list[Patch]:
     return [(rebalance, "abort_rebalance", abort)]
 
 
+def _without_steps() -> list[Patch]:
+    genuine = assignors.assign_only
+
+    def assign(assignor: Assignor, *rest: Any) -> Any:
+        is_cooperative = assignor is Assignor.COOPERATIVE_STICKY
+        return genuine(Assignor.STICKY if is_cooperative else assignor, *rest)
+
+    return [(classic_member, "assign_only", assign)]
+
+
+def _no_nudge() -> list[Patch]:
+    genuine = OldSide._settings
+
+    def settings(side: OldSide, number: int) -> MemberSettings:
+        return replace(genuine(side, number), nudge_s=None)
+
+    return [(OldSide, "_settings", settings)]
+
+
+def _sets_without_comparing() -> list[Patch]:
+    genuine = operations._writes
+
+    def writes(member: Any, plan: Any) -> dict[TopicPartition, rq.Write]:
+        return {
+            tp: replace(one, version=-1) if isinstance(one, rq.SetData) else one
+            for tp, one in genuine(member, plan).items()
+        }
+
+    return [(operations, "_writes", writes)]
+
+
+def _accepts_every_commit() -> list[Patch]:
+    return [(classic_group, "commit_error", lambda group, request: Error.NONE)]
+
+
+def _keeps_the_first_plan() -> list[Patch]:
+    def with_plan(state: State, running: frozenset[int]) -> State:
+        plan = state.plan
+        if plan is not None and plan.view is state.view and plan.running != state.running:
+            return state  # a change is planned already
+        return shares.with_plan(state, running)
+
+    # The monitor goes on using the genuine function.
+    return [(machine, "shares", SimpleNamespace(**{**vars(shares), "with_plan": with_plan}))]
+
+
+def _releases_at_once() -> list[Patch]:
+    genuine = machine.HANDLERS[CommitEnded]
+
+    def committed(state: State, event: Any) -> State:
+        return genuine(replace(state, setup=replace(state.setup, claim_s=0.0)), event)
+
+    return [(machine, "HANDLERS", {**machine.HANDLERS, CommitEnded: committed})]
+
+
+def _trusts_the_lock() -> list[Patch]:
+    def kept(state: State, event: Any) -> State:
+        return replace(state, lock_until=NEVER)
+
+    return [(machine, "HANDLERS", {**machine.HANDLERS, LockKept: kept})]
+
+
 MUTANTS = (
     BridgeMutant(
-        "the lease ends before the revocation", Weather.CUT_OFF, "B1", _lease_before_revoke, 27
+        "the lease ends before the revocation",
+        "B1",
+        _lease_before_revoke,
+        in_weather(Weather.CUT_OFF, 46),
     ),
     BridgeMutant(
         "a partition is released before it is revoked",
-        Weather.CALM,
         "B1",
         _release_before_revoke,
-        54,
+        in_weather(Weather.CALM, 126),
     ),
     BridgeMutant(
         "a partition is released before its offset is stored",
-        Weather.CALM,
         "B7",
         _release_before_commit,
-        10,
+        in_weather(Weather.CALM, 10),
     ),
     BridgeMutant(
-        "the consumers change before partitions return", Weather.CALM, "B4", _ids_before_release, 1
+        "the consumers change before partitions return",
+        "B4",
+        _ids_before_release,
+        in_weather(Weather.CALM, 1),
     ),
     BridgeMutant(
         "Kafka's offset is overwritten without a comparison",
-        Weather.STORM,
         "B2",
         _commit_without_comparing,
-        31,
+        in_weather(Weather.STORM, 31),
     ),
     BridgeMutant(
         "partitions are assigned before Kafka has the offset",
-        Weather.CALM,
         "B7",
         _assign_before_commit,
-        2,
+        in_weather(Weather.CALM, 2),
     ),
     BridgeMutant(
         "a restarted bridge joins again without its member id",
-        Weather.STORM,
         "B6",
         _rejoin_without_the_member_id,
-        0,
+        in_weather(Weather.STORM, 0),
     ),
-    BridgeMutant("a standby joins early", Weather.STORM, "B5", _standby_joins_early, 1),
+    BridgeMutant("a standby joins early", "B5", _standby_joins_early, in_weather(Weather.STORM, 1)),
     BridgeMutant(
         "what cooperative members own is ignored",
-        Weather.CALM,
         "B4",
         _forgets_owned_partitions,
-        1,
+        [courses.return_in_two_steps],
     ),
     BridgeMutant(
-        "Kafka's offset counts although it is lower", Weather.CALM, "B7", _kafka_is_always_right, 10
+        "Kafka's offset counts although it is lower",
+        "B7",
+        _kafka_is_always_right,
+        in_weather(Weather.CALM, 10),
     ),
     BridgeMutant(
         "a partition that its consumer has lost stays lent",
-        Weather.STORM,
         "B6",
         _lends_what_it_has_lost,
-        1,
+        in_weather(Weather.STORM, 1),
     ),
     BridgeMutant(
         "a partition that the bridge keeps after all is not lent again",
-        Weather.CALM,
         "B6",
         _stays_returned,
-        138,
+        in_weather(Weather.CALM, 138),
     ),
     BridgeMutant(
         "an assignment counts before the coordinator has stored it",
-        Weather.STORM,
         "B1",
         _counts_on_what_is_not_stored,
-        740000148,
+        in_weather(Weather.STORM, 740000148),
     ),
-    BridgeMutant("a new partition is not seen", Weather.CALM, "B6", _topics_do_not_grow, 0),
-    BridgeMutant("a bridge that follows goes on following", Weather.STORM, "B6", _follows, 0),
+    BridgeMutant(
+        "a new partition is not seen", "B6", _topics_do_not_grow, in_weather(Weather.CALM, 0)
+    ),
+    BridgeMutant(
+        "a bridge that follows goes on following", "B6", _follows, in_weather(Weather.STORM, 0)
+    ),
     BridgeMutant(
         "the bridge does not join again at another coordinator",
-        Weather.STORM,
         "B6",
         _unknown_to_the_next_coordinator,
-        31,
+        in_weather(Weather.STORM, 31),
     ),
     BridgeMutant(
         "a reconnect cuts off the wait for new members",
-        Weather.CUT_OFF,
         "B1",
         _reconnect_cuts_off_the_wait,
-        459,
+        in_weather(Weather.CUT_OFF, 459),
+    ),
+    BridgeMutant(
+        "the lease of a frozen bridge never ends",
+        "B9",
+        _lease_before_revoke,
+        [courses.frozen_bridge],
+    ),
+    BridgeMutant(
+        "a bridge that wakes trusts its lock", "B6", _trusts_the_lock, [courses.replaced_bridge]
+    ),
+    BridgeMutant(
+        "a cooperative partition is assigned before it is revoked",
+        "B8",
+        _without_steps,
+        [courses.two_steps],
+    ),
+    BridgeMutant(
+        "the bridge never wakes an idle JVM member", "B6", _no_nudge, [courses.slow_new_member]
+    ),
+    BridgeMutant(
+        "an offset in ZooKeeper is overwritten without a comparison",
+        "B2",
+        _sets_without_comparing,
+        [courses.late_commit_of_an_old_member],
+    ),
+    BridgeMutant(
+        "the coordinator accepts a removed member's commit",
+        "B2",
+        _accepts_every_commit,
+        [courses.late_commit_of_a_new_member],
+    ),
+    BridgeMutant(
+        "a hand-over ignores that the share changes",
+        "B4",
+        _keeps_the_first_plan,
+        [courses.share_changes],
+    ),
+    BridgeMutant(
+        "a partition is released as soon as its offset is stored",
+        "B7",
+        _releases_at_once,
+        [courses.early_offset],
     ),
 )

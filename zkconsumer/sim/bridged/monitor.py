@@ -1,7 +1,8 @@
 """The promises of a group that a bridge divides, checked after every move of a joint world.
 
-A bridge rules from its first assignment as the leader of the brokers' group until it dies, or until
-the coordinator removes it. The promises B1, B4 and B5 hold for a bridge that rules.
+A bridge rules from its first assignment as the leader of the brokers' group until it dies or is
+frozen, or until the coordinator removes it. The promises B1, B4, B5 and B8 hold for a bridge that
+rules.
 
 Two kinds of members are outside of a bridge's power. A new member that the coordinator has removed
 delivers the batch that it holds. A JVM member delivers until it learns that its session has ended,
@@ -19,6 +20,7 @@ from zkconsumer.later.classic_member_state import ClassicState
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind
@@ -96,7 +98,9 @@ def consumers_change_last(world: BridgedWorld, number: int, change: frozenset[in
 def only_a_dead_bridge_is_replaced(world: BridgedWorld, number: int) -> Reason:
     """The coordinator fences a bridge only if its consumers' sessions have ended."""
     alive = world.sessions_of(number)
-    if not alive or not world.bridge_state(number).ended.endswith("FENCED_INSTANCE_ID"):
+    if not alive or number in world.replaced:
+        return None  # a bridge that wakes registers again, until it learns that it is replaced
+    if not world.bridge_state(number).ended.endswith("FENCED_INSTANCE_ID"):
         return None
     return f"bridge {number} is fenced, while it has {len(alive)} sessions"
 
@@ -129,6 +133,40 @@ def nothing_is_redelivered(tp: TopicPartition, end: int, offset: int) -> Reason:
     return f"{tp} at {offset} is redelivered" if offset < end else None
 
 
+@promise("B8")
+def one_new_member_delivers(world: BridgedWorld, who: int, tp: TopicPartition) -> Reason:
+    """While a bridge rules, a partition has one deliverer among the members of the brokers' group.
+
+    In cooperative mode, the bridge assigns a partition to another member only after the member that
+    has it has revoked it and joined again.
+    """
+    known = world.new.known() or {}
+    if world.new.members[who].state.member not in known:
+        return None
+    for other, one in enumerate(world.new.members):
+        if other != who and one.lives and one.state.member in known and tp in one.fetching:
+            return f"g_{who} delivers {tp}, which g_{other} has not revoked"
+    return None
+
+
+@promise("B9")
+def a_bridge_assigns_what_it_owns(
+    monitor: BridgeMonitor, world: BridgedWorld, number: int, tp: TopicPartition
+) -> Reason:
+    """A bridge assigns only partitions that its consumers own in ZooKeeper, also after it was
+    frozen for longer than its sessions.
+
+    If another client has ended a session, the bridge may not know yet that it has lost partitions
+    (see `monitor.sees_each_loss`).
+    """
+    owner = world.old.owner(tp)
+    if owner is not None and owner[1] in world.sessions_of(number):
+        return None
+    if tp in monitor.lost and not monitor.sees_each_loss:
+        return None
+    return f"bridge {number} assigns {tp}, which {owner[0] if owner else 'nobody'} owns"
+
+
 PROMISES: Final[tuple[Promise[...], ...]] = (
     new_members_deliver_only_what_the_bridge_owns,
     no_offset_goes_back,
@@ -137,6 +175,8 @@ PROMISES: Final[tuple[Promise[...], ...]] = (
     only_a_dead_bridge_is_replaced,
     both_sides_settle,
     nothing_is_redelivered,
+    one_new_member_delivers,
+    a_bridge_assigns_what_it_owns,
 )
 
 
@@ -158,14 +198,18 @@ class BridgeMonitor:
         old, new: the watchers of both sides.
         is_strict: whether only the bridge's connection to ZooKeeper fails in this run.
         is_calm: whether no process dies and no member is removed in this run.
+        sees_each_loss: whether no other client ends the session of a bridge's consumer in this run.
         ends: partition -> the offset after the last message that a user got.
         lost: partitions whose consumer has lost them, until the new members have revoked them.
         deliveries, duplicates, rebalances: the counts of the run.
         handed_over: partitions that have become the bridge's, and partitions that were its.
     """
 
-    def __init__(self, *, is_strict: bool = False, is_calm: bool = False) -> None:
+    def __init__(
+        self, *, is_strict: bool = False, is_calm: bool = False, sees_each_loss: bool = False
+    ) -> None:
         self.is_strict, self.is_calm = is_strict, is_calm
+        self.sees_each_loss = sees_each_loss
         self.world: BridgedWorld | None = None
         self.old, self.new = _OldWatcher(self), _NewWatcher(self)
         self.ends: dict[TopicPartition, int] = {}
@@ -207,12 +251,18 @@ class BridgeMonitor:
             consumers_change_last.check(self.world, number, command.consumers)
         if isinstance(command, bridge.BridgeEnded):
             only_a_dead_bridge_is_replaced.check(self.world, number)
+        if isinstance(command, ev.Send) and isinstance(command.request, msg.SyncGroup):
+            for assignment in command.request.assignments.values():
+                for tp in decode_assignment(assignment)[0]:
+                    a_bridge_assigns_what_it_owns.check(self, self.world, number, tp)
 
     def new_delivered(self, message: Delivered) -> None:
         """Check a message that a new member has delivered."""
         assert self.world is not None
         tp = message.tp
         new_members_deliver_only_what_the_bridge_owns.check(self, self.world, message.who, tp)
+        if self.rules(self.world):
+            one_new_member_delivers.check(self.world, message.who, tp)
         if message.offset == self.ends.get(tp, 0):
             self._new_first.setdefault(tp, set()).add(message.offset)
         self.delivered(message)

@@ -27,7 +27,8 @@ class Weather(Enum):
 
     CALM = "calm"  # members join and leave, the topic grows, the operator changes the goal
     CUT_OFF = "cut off"  # the same, and the bridge loses its connection to ZooKeeper
-    STORM = "storm"  # the same; processes die, freeze and are removed; servers go away and return
+    FREEZE = "freeze"  # as calm, and the bridge's process freezes, while a standby waits
+    STORM = "storm"  # as cut off; processes die, freeze and are removed; servers go away and return
 
 
 ASSIGNORS = (("range",), ("cooperative-sticky",), ("roundrobin",), ("sticky",))
@@ -70,6 +71,7 @@ def run(
     monitor = BridgeMonitor(
         is_strict=chosen is Weather.CUT_OFF,
         is_calm=chosen is Weather.CALM and is_eager,
+        sees_each_loss=chosen is not Weather.STORM,
     )
     world = BridgedWorld(plan, monitor.old, monitor.new)
     monitor.watch(world)
@@ -98,7 +100,7 @@ def _plan(decide: Decide, weather: Weather) -> Plan:
         old=old,
         jvm=jvm,
         new=1 + decide(3),
-        bridges=2 if weather is Weather.STORM else 1,
+        bridges=2 if weather in (Weather.STORM, Weather.FREEZE) else 1,
         partitions=1 + decide(6),
         setup=lambda one: replace(one, share=share, takes_lead=True),
         settings=settings,
@@ -159,6 +161,8 @@ class _Course:
         found += [(f"goal {goal.value}", -1) for goal in (Goal.RUN, Goal.PAUSE)]
         if self._weather is Weather.CUT_OFF:
             found += _of_consumers(world)
+        elif self._weather is Weather.FREEZE:
+            found += _freezes(world)
         elif self._weather is Weather.STORM:
             found += _of_consumers(world)
             found += _faults(world)
@@ -167,6 +171,8 @@ class _Course:
     def end(self) -> None:
         """End all faults, and make sure that a bridge and a member live."""
         world = self._world
+        for number in list(world.frozen_at):
+            world.thaw_bridge(number)
         heal(world.old, lambda below: below - 1)
         # Who is about to leave does not count, and must not be told to go on.
         world.run(LEAVING_S, self._choose)
@@ -235,6 +241,12 @@ def _of_consumers(world: BridgedWorld) -> list[Event]:
             elif link.connected:
                 found += [("network fails for", who), ("connection breaks of", who)]
     return found
+
+
+def _freezes(world: BridgedWorld) -> list[Event]:
+    """Return whether each bridge may freeze or thaw."""
+    living = [one for one in range(world.plan.bridges) if world.bridge_lives(one)]
+    return [("bridge thaws" if one in world.frozen_at else "bridge freezes", one) for one in living]
 
 
 def _faults(world: BridgedWorld) -> list[Event]:
@@ -339,6 +351,8 @@ EVENTS_OF: dict[str, Callable[[BridgedWorld, int], None]] = {
     "topic grows": lambda world, _: world.grow(),
     "bridge starts": _bridge_starts,
     "bridge dies": lambda world, number: world.kill_bridge(number),
+    "bridge freezes": lambda world, number: world.freeze_bridge(number),
+    "bridge thaws": lambda world, number: world.thaw_bridge(number),
     "network fails for": _on_old(Do.BLACK_HOLE),
     "network returns to": _on_old(Do.END_BLACK_HOLE),
     "connection breaks of": _on_old(Do.CUT),

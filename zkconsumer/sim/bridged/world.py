@@ -175,6 +175,9 @@ class CommitAnswer:
         self.set_result(None)
 
 
+LOCK_LOOK_S = 1.0
+"""How often, in virtual seconds, a bridge looks whether it is still the active one."""
+
 LOOK_S = 0.1
 """The shortest time, in virtual seconds, between two looks at the sessions of gone clients."""
 
@@ -334,6 +337,8 @@ class BridgedWorld:
         running: bridge -> the consumers that it wants to run.
         active: the bridge that works; None: none does.
         standbys: the bridges that wait until the sessions of the active one have ended.
+        frozen_at: bridge whose process is frozen -> since when.
+        replaced: the bridges that were frozen when another one became active.
     """
 
     def __init__(
@@ -345,6 +350,9 @@ class BridgedWorld:
         self.running: dict[int, frozenset[int]] = {}
         self.active: int | None = None
         self.standbys: list[int] = []
+        self.frozen_at: dict[int, float] = {}
+        self.replaced: set[int] = set()
+        self._look_at: dict[int, float] = {}
         self._closed: set[int] = set()
         self._seen = 0
         self._is_settling = False
@@ -374,6 +382,8 @@ class BridgedWorld:
         twin._told, twin.orders = self._told.copy(), self.orders.copy()
         twin.running, twin.standbys = self.running.copy(), self.standbys.copy()
         twin._closed = self._closed.copy()
+        twin._look_at = self._look_at.copy()
+        twin.frozen_at, twin.replaced = self.frozen_at.copy(), self.replaced.copy()
         twin.before_order = _no_check
         twin.old = self.old.copy(old)
         twin.new = self.new.copy(new_world.Watchers(_Orders(twin), new))
@@ -484,6 +494,9 @@ class BridgedWorld:
     def start(self, number: int) -> None:
         """Start the process of a bridge; see `may_start`."""
         self.active = number
+        self.replaced |= self.frozen_at.keys()
+        self.replaced.discard(number)
+        self._look_at[number] = 0.0
         if self.new.members[number].joined:
             self.new.revive(number)
         else:
@@ -494,7 +507,9 @@ class BridgedWorld:
     def order_all_to_continue(self) -> None:
         """End the faults of the new side: every process works, and a broker coordinates."""
         for who, member in enumerate(self.new.members):
-            if member.frozen:
+            if who in self.frozen_at:
+                self.thaw_bridge(who)
+            elif member.frozen:
                 self.order("thaw", who)
             if member.slow and member.lives and not member.state.settings.instance:
                 self.order("hurry", who)
@@ -504,12 +519,54 @@ class BridgedWorld:
     def kill_bridge(self, number: int) -> None:
         """The process of a bridge dies, and its connections with it."""
         self.new.kill(number)
+        self.frozen_at.pop(number, None)
         for who in self.plan.consumers(number):
             link = self.old.links[who]
             if link.joined and not link.dead:
                 self.old.act(Action(Do.KILL, who))
         self.running.pop(number, None)
         self._settle()
+
+    def freeze_bridge(self, number: int) -> None:
+        """The process of a bridge stops, as after SIGSTOP; its connections stay open."""
+        self.frozen_at[number] = self.now
+        self.new.freeze(number)
+        for who in self.plan.consumers(number):
+            link = self.old.links[who]
+            if link.joined and not link.dead:
+                self._on_old_side(Action(Do.FREEZE, who))
+
+    def thaw_bridge(self, number: int) -> None:
+        """The process of a bridge continues, and handles what arrived while it was frozen."""
+        del self.frozen_at[number]
+        self._look_at[number] = self.now + LOCK_LOOK_S
+        # The thread of the bridge may run before those of its consumers, which know their leases.
+        self.perform(lambda: self.new.thaw(number))
+        for who in self.plan.consumers(number):
+            if self.old.links[who].frozen:
+                self._on_old_side(Action(Do.THAW, who))
+        self._settle()
+
+    def _look_at_locks(self) -> None:
+        """Let each bridge look at the lock when it is due; a replaced bridge then ends."""
+        if self.old.active_faults.no_quorum:
+            return
+        for number, due in list(self._look_at.items()):
+            if not self.bridge_lives(number):
+                del self._look_at[number]
+            elif number in self.frozen_at or self.now < due:
+                continue
+            elif number in self.replaced:
+                self.kill_bridge(number)
+            else:
+                self._look_at[number] = self.now + LOCK_LOOK_S
+                until = self.now + self.plan.session_s * 2 / 3
+                self.tell(number, _LockKept(until))
+
+    def _is_active(self, number: int) -> bool:
+        """Return whether ZooKeeper may still have the session of a bridge's process."""
+        ends = self.frozen_at.get(number, self.now) + self.plan.session_s
+        return self.bridge_lives(number) and self.now < ends
 
     def sessions_of(self, number: int) -> list[int]:
         """Return the living sessions of a bridge's consumers in ZooKeeper."""
@@ -529,6 +586,7 @@ class BridgedWorld:
 
     def _work(self) -> Iterator[None]:
         while True:
+            self._look_at_locks()
             self._show_group()
             self._note_closed()
             told, self._told = self._told, []
@@ -599,7 +657,7 @@ class BridgedWorld:
     def may_start(self, number: int) -> bool:
         """Return whether a bridge may start: no other one has a session in ZooKeeper."""
         others = [one for one in range(self.plan.bridges) if one != number]
-        return not any(self.bridge_lives(one) or self.sessions_of(one) for one in others)
+        return not any(self._is_active(one) or self.sessions_of(one) for one in others)
 
     def _replace_dead_bridge(self) -> None:
         if self.standbys and self.may_start(self.standbys[0]):
@@ -651,6 +709,16 @@ class BridgedWorld:
             if one.acts:
                 found.update(one.fetching)
         return found
+
+
+@dataclass(frozen=True)
+class _LockKept:
+    """Makes the event that a bridge is still the active one."""
+
+    until: float
+
+    def __call__(self, now: float) -> ev.Event:
+        return bridge.LockKept(now, self.until)
 
 
 @dataclass(frozen=True)
