@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.internals import connector_of, wait_of
-from support.kafka.streams import ColumnLog, KafkaLog, Log, Reader, log_cases, opened
+from support.kafka.streams import ColumnLog, KafkaLog, Log, MemoryLog, Reader, log_cases, opened
 from support.members.group import SETTINGS, Group
 from support.wait import LIMIT_S, eventually, soon
 
@@ -220,6 +220,24 @@ def test_polls_of_fetched_messages_stay_in_the_loop(reader: Both) -> None:
         assert (await anext(reader.aio)).offset == seen
 
     run(main())
+
+
+def test_messages_that_have_arrived_are_taken_in_the_loop() -> None:
+    """A poll without a fetched message takes those that have arrived, without another thread."""
+    log = MemoryLog("arrived")
+    log.append(0, map(str, range(3000)))
+    reader = Both(log, timeout_s=None)
+    reader.grant(0, 0)
+
+    async def main() -> None:
+        seen = len(await reader.aio.poll(timeout_s=LIMIT_S))  # connects in the stream's thread
+        while seen < 3000:
+            assert not reader.stream.queued
+            seen += len(await reader.aio.poll(timeout_s=LIMIT_S))
+            assert reader.stream.user is threading.current_thread()
+
+    run(main())
+    reader.close()
 
 
 def test_polls_without_messages_leave_no_task(reader: Both) -> None:

@@ -300,17 +300,31 @@ class StreamReader(Generic[K, V]):
         return self._fetcher.has_columns
 
     def is_ready(self) -> bool:
-        """Return whether `wait` would return True at once; never block.
+        """Return whether `wait` would return True at once, with messages that have arrived.
 
-        As in `wait`, the user has finished every message that was handed out before. Another call
-        of `wait` must not be running.
+        The call never blocks. As in `wait`, the user has finished every message that was handed out
+        before. Another call of `wait` must not be running.
         """
         if self._fork_error is not None or self._is_interrupted or self.closed:
             return False
         self.user = threading.current_thread()
         self._waits += 1
         self._finish()
-        return self.may_hand_out and self._fetcher.first() is not None
+        return self.may_hand_out and (self._fetcher.first() is not None or self._has_arrived())
+
+    def _has_arrived(self) -> bool:
+        """Take messages that have arrived, unless another thread closes the fetcher."""
+        if not self._in_use.acquire(blocking=False):
+            return False
+        try:
+            return self._fetcher.take_arrived(BUFFER_MESSAGES)
+        except BaseException:
+            self._is_interrupted = True  # as in `wait`
+            raise
+        finally:
+            self._in_use.release()
+            if self.closed:
+                self._close_if_unused()
 
     def _finish(self) -> None:
         for state in self._fetcher.states.values():

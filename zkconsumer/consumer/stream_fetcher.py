@@ -296,11 +296,7 @@ class StreamFetcher:
             now = self._clock()
             due_in_s = min((one.due for one in self.not_fetched.values()), default=math.inf) - now
             turn_s = max(0.0, min(limit - now, due_in_s, self._turn_s))
-            count = self._fill(client, max_messages, turn_s)
-            # Read the log ends also with the first messages, because the user may process one of
-            # them for a long time.
-            if self._watch.are_ends_due(now) or (count and not self.ends):
-                self.ends = client.ends(self.states)
+            count = self._fill(client, now, max_messages, turn_s)
             faults = client.faults
             while faults:
                 self._on_fault(faults.popleft())
@@ -309,7 +305,24 @@ class StreamFetcher:
             if self._client is client:
                 self._check_progress(client, now, count)
 
-    def _fill(self, client: _Client, max_messages: int, turn_s: float) -> int:
+    def take_arrived(self, max_messages: int) -> bool:
+        """Fill the empty buffer with messages that have arrived; never wait, and raise no fault.
+
+        Return whether there are such messages. A fault, a partition that is not fetched, and a
+        position at the end of a log are left to `fetch`.
+        """
+        client = self._client
+        if client is None or client.faults or self.not_fetched or self._ends_after_buffer:
+            return False
+        if not client.is_instant:
+            return False
+        now = self._clock()
+        if not (count := self._fill(client, now, max_messages, 0.0)):
+            return False
+        self._check_progress(client, now, count)
+        return True
+
+    def _fill(self, client: _Client, now: float, max_messages: int, turn_s: float) -> int:
         """Fetch messages, and count their bytes; return the number of messages."""
         if self.is_columns:
             # The member's requests do not end a wait of this client, so the wait is short.
@@ -318,7 +331,12 @@ class StreamFetcher:
         self.unread = [Unread(run) for run in runs]
         for run in runs:
             self.fetched_bytes[run.tp.topic] += run.estimated_size
-        return sum(map(len, runs))
+        count = sum(map(len, runs))
+        # Read the log ends also with the first messages, because the user may process one of them
+        # for a long time.
+        if self._watch.are_ends_due(now) or (count and not self.ends):
+            self.ends = client.ends(self.states)
+        return count
 
     def _move_to_ends(self) -> None:
         """Move positions over transaction markers and compacted messages at the ends of logs.

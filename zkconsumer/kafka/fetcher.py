@@ -277,6 +277,10 @@ class BrokerClient(Protocol):
         """The maximum time, in seconds, for which a broker may delay its response to a fetch."""
 
     @property
+    def is_instant(self) -> bool:
+        """Whether `fetch` with a timeout of 0 never waits for a lock or for a compiler."""
+
+    @property
     def queued(self) -> int:
         """The number of messages that wait in a queue of this client; any thread may read it.
 

@@ -143,6 +143,7 @@ class _Errors:
 class KafkaFetcher:
     """The `Fetcher` of real brokers."""
 
+    is_instant: Final = False  # librdkafka's queue has a lock
     queued: Final = 0
 
     def __init__(self, settings: Settings) -> None:

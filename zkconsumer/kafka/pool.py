@@ -115,6 +115,7 @@ class SharedFetcher:
     """The `Fetcher` of a stream that shares its clients with other streams; see the module's
     docstring."""
 
+    is_instant = False  # the queue has a lock
     wait_s = math.inf  # the pool itself checks that messages arrive
 
     def __init__(self, pool: FetcherPool, wake_signal: WakeSignal) -> None:

@@ -88,6 +88,7 @@ class MemoryFetcher:
     is a message, so such an end would move no position.
     """
 
+    is_instant = True
     wait_s = 0.0
     queued: Final = 0
 

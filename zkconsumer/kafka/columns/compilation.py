@@ -102,6 +102,11 @@ def _waits_until() -> float:
 _large_responses: Final = itertools.count()
 
 
+def is_decided() -> bool:
+    """Return whether `engine_for` never waits from now on: the loops are loaded, or will be late."""
+    return _is_decided.is_set()
+
+
 def fastest_engine() -> ParserEngine:
     """Return the compiled engine; wait until it is loaded or compiled.
 

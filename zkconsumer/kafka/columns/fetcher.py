@@ -31,7 +31,7 @@ from typing import Final, Generic, TypeVar
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import RECEIVE_BYTES, Settings
 from zkconsumer.kafka.columns import fetch_sessions, parsers, requests
-from zkconsumer.kafka.columns.compilation import engines_for
+from zkconsumer.kafka.columns.compilation import engines_for, is_decided
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.kafka.columns.fetch_sessions import FetchSession
 from zkconsumer.kafka.columns.lookups import (
@@ -277,6 +277,10 @@ class OwnFetcher(ABC, Generic[R]):
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         known = ((tp, self._partitions.get(tp)) for tp in tps)
         return {tp: one.end for tp, one in known if one is not None and one.end >= 0}
+
+    @property
+    def is_instant(self) -> bool:
+        return is_decided()
 
     @property
     def sessions(self) -> dict[int, FetchSession]:
