@@ -438,3 +438,7 @@ def main() -> None:
             raise
         logging.getLogger("zkconsumer").debug("the clean-up after Ctrl-C failed", exc_info=error)
         sys.exit(Exit.INTERRUPTED)
+    finally:
+        # Before the interpreter ends, it would search all objects for cycles once more, which takes
+        # a sixth of the run time of a short command.
+        gc.freeze()

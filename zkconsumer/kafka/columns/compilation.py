@@ -103,7 +103,7 @@ _large_responses: Final = itertools.count()
 
 
 def is_decided() -> bool:
-    """Return whether `engine_for` never waits from now on: the loops are loaded, or will be late."""
+    """Return whether `engine_for` never waits from now on."""
     return _is_decided.is_set()
 
 
