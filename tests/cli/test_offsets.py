@@ -322,7 +322,11 @@ def test_offsets_deleted(clients: Clients, command: Command) -> None:
         (["offsets", "copy", "--from", "nobody", "-g", "g"], 1, "does not exist"),
         (["offsets", "import", "missing"], 2, "No such file"),
         (["groups", "delete", "nobody"], 1, "does not exist"),
-        (["groups", "copy", "g", "g"], 4, "exists"),
+        (
+            ["groups", "copy", "g", "g"],
+            4,
+            "exists (/consumers/g): name a group that does not exist\n",
+        ),
         (["groups", "rename", "g", "../x"], 2, "not a legal group"),
         (["groups", "delete", "g", "--max-znodes", "2"], 4, "more than 2"),
         (["topics", "forget", "x", "--all-groups"], 2, "no group has owners or offsets of x"),

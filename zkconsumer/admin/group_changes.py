@@ -300,12 +300,12 @@ def _malformed(tree: GroupImage) -> list[str]:
 
 def _copy(connection: ZooKeeperClient, tree: GroupImage, target: str) -> list[Change]:
     if connection.stats([paths.group(target)]):
-        raise RefusedError(
-            f"group {target} exists",
-            where=paths.group(target),
-            remedy="name a group that does not exist, or copy offsets into the existing group",
-            advice=Advice(RemedyOperation.COPY_OFFSETS, target, tree.name),
-        )
+        remedy, advice = "name a group that does not exist", None
+        if target != tree.name:
+            remedy += ", or copy offsets into the existing group"
+            advice = Advice(RemedyOperation.COPY_OFFSETS, target, tree.name)
+        where = paths.group(target)
+        raise RefusedError(f"group {target} exists", where=where, remedy=remedy, advice=advice)
     parents = {paths.group(tree.name), paths.offsets(tree.name)}
     wanted = [
         path
