@@ -240,7 +240,7 @@ def test_wrong_usage(tmp_path: Path) -> None:
         (["x", "--ladder", "classic", *claim], "no challenge of the ladder classic is called"),
         ([naive, *claim, "--seed", "1", "--schedule", "actions=0"], "does not use --seed"),
         ([naive, "--sandbox", "--seed", "1"], "does not use --seed"),
-        ([naive, "--sandbox", "--challenge", "herd"], "no course on real servers for 'herd'"),
+        ([naive, "--sandbox", "--challenge", "herd"], "is not a challenge on real servers"),
     ):
         result = CliRunner().invoke(app, ["judge", *words])
         assert result.exit_code == 2
