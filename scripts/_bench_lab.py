@@ -6,9 +6,9 @@
 | `live` | `event_to_screen_s` | from the write of an owner znode to its cell; median of 10 |
 | `scrub 10000` | `seconds` | from a jump of the slider to the second frame after it, in a run of 10,000 moves; worst of 20 |
 | `start` | `seconds` | from the start of `zkconsumer lab` to the first picture in an open browser |
-| `static` | `interactive_s` | from a visit of the static site with a warm cache until it accepts actions |
+| `static` | `interactive_s` | from a visit of the static site with a warm cache until Python has started |
 | `cold` | `first_picture_s` | from a visit of the static site with an empty cache to its first picture |
-| `cold` | `interactive_s` | from the same visit until the page accepts actions |
+| `cold` | `interactive_s` | from the same visit until Python has started; the page keeps earlier actions |
 | `cold-tour` | `first_picture_s` | the same for the address of a tour, whose picture the engine must compute |
 """  # noqa: E501 - a table
 
@@ -199,7 +199,7 @@ def cold(browser: Browser) -> list[Result]:
 
 
 def visit(browser: Browser, address: str) -> tuple[float, float]:
-    """Visit the site with an empty cache; return the seconds to the picture, and until it acts."""
+    """Visit the site with an empty cache; return the seconds to the picture, and to Python's start."""
     context = browser.new_context(viewport={"width": 1280, "height": 720})
     page = context.new_page()
     started = time.perf_counter()
