@@ -199,7 +199,7 @@ def cold(browser: Browser) -> list[Result]:
 
 
 def visit(browser: Browser, address: str) -> tuple[float, float]:
-    """Visit the site with an empty cache; return the seconds to the picture, and to Python's start."""
+    """Visit the site with an empty cache; return seconds to the picture and to Python's start."""
     context = browser.new_context(viewport={"width": 1280, "height": 720})
     page = context.new_page()
     started = time.perf_counter()
