@@ -202,7 +202,7 @@ def test_a_bridge_does_not_follow() -> None:
             "both sides read everything",
         )
         connection = stack.enter_context(ZooKeeperClient(scene.config))
-        with pytest.raises(RefusedError, match="already has 1 member, ") as found:
+        with pytest.raises(RefusedError, match="already has 1 member, and") as found:
             scene.process(connection)
         assert "--take-lead" in (found.value.remedy or "")
         brokers = settings_of_brokers(scene.config, connection, None)

@@ -137,8 +137,8 @@ def check_brokers_group(
     if not takes_lead and not is_expected:
         shown = first_few(sorted(found.members.values()), 5)
         raise RefusedError(
-            f"the brokers' group already has {count(found.members, 'member')}, one of which leads"
-            f" it: {shown}",
+            f"the brokers' group already has {count(found.members, 'member')}, and the bridge does"
+            f" not lead it: {shown}",
             where=group,
             remedy="start the bridge before the new members, or give --take-lead: the bridge then"
             " removes them once, and they join again at once",

@@ -252,7 +252,7 @@ class _Shown:
             f" {count(state.old, 'old member')}"
             + (f", {count(moving, 'partition')} on their way" if moving else "")
             + ("" if state.leads or not state.has_led else ", the brokers' group rebalances")
-            + ("" if state.goal is Goal.RUN else f", goal {state.goal.value}")
+            + ("" if state.goal in (Goal.RUN, Goal.STOP) else f", goal {state.goal.value}")
         )
         if text != self._last:
             self._last = text
