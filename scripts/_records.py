@@ -424,13 +424,13 @@ def _bridge() -> str:
         again = ", ".join(f"{why}: {n:,}" for why, n in sorted(counts["redelivered"].items()))
         rows.append(
             (
-                *(one["date"], counts["release"], counts["assignor"], _time(one)),
+                *(one["commit"], counts["release"], counts["assignor"], _time(one)),
                 _pair([counts["hand-over to new"], counts["hand-over to old"]]),
                 _pair([counts["kill old"], counts["kill new"]]),
                 *(f"{counts['messages']:,}", again or "none", len(one["violations"])),
             )
         )
-    head = ("Date", "Brokers", "Assignor", "Time", "Hand-overs (new / old)", "Kills (old / new)")
+    head = ("Commit", "Brokers", "Assignor", "Time", "Hand-overs (new / old)", "Kills (old / new)")
     return _table((*head, "Messages", "Redelivered, and why", "Violations"), rows)
 
 

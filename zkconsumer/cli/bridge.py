@@ -67,7 +67,7 @@ app = typer.Typer(
     no_args_is_help=True,
     cls=_DefaultRun,
     help="Let old and new consumers share one group while it moves from ZooKeeper to Kafka.\n\n"
-    "Experimental: `zkconsumer docs migrating` says what was tried, and which fault is known.",
+    "`zkconsumer docs migrating` says what was tried with real members, and what was not.",
 )
 
 Bootstrap = Annotated[
