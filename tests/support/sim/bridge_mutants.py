@@ -6,9 +6,10 @@ Each mutant replaces functions in this process, until its `with` block ends.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -30,7 +31,6 @@ from zkconsumer.bridge.state import (
 from zkconsumer.later import classic_group, classic_member
 from zkconsumer.member import operations, rebalance
 from zkconsumer.member.commands import Withdraw
-from zkconsumer.member.state import Settings as MemberSettings
 from zkconsumer.member.state import State as MemberState
 from zkconsumer.member.state import Step
 from zkconsumer.protocol import requests as rq
@@ -39,8 +39,9 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sim.bridged import world as bridged_world
 from zkconsumer.sim.bridged.search import Weather, run
-from zkconsumer.sim.bridged.world import BridgedWorld, OldSide
+from zkconsumer.sim.bridged.world import BridgedWorld
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import NEVER, InvariantViolation
 
@@ -56,10 +57,11 @@ TRIES = 20
 
 def in_weather(weather: Weather, seed: int) -> list[Reveal]:
     """Return the runs of a known seed and of those after it."""
-    return [
-        lambda seed=one: run(Decisions(random.Random(seed)), weather).violation  # type: ignore[misc]
-        for one in range(seed, seed + TRIES)
-    ]
+    return [partial(_violation, weather, one) for one in range(seed, seed + TRIES)]
+
+
+def _violation(weather: Weather, seed: int) -> InvariantViolation | None:
+    return run(Decisions(random.Random(seed)), weather).violation
 
 
 def broken_by(reveal: Reveal) -> InvariantViolation | None:
@@ -262,24 +264,20 @@ def _without_steps() -> list[Patch]:
 
 
 def _no_nudge() -> list[Patch]:
-    genuine = OldSide._settings
-
-    def settings(side: OldSide, number: int) -> MemberSettings:
-        return replace(genuine(side, number), nudge_s=None)
-
-    return [(OldSide, "_settings", settings)]
+    return [(bridged_world, "NUDGE_S", None)]
 
 
 def _sets_without_comparing() -> list[Patch]:
-    genuine = operations._writes
+    genuine = operations.transact
 
-    def writes(member: Any, plan: Any) -> dict[TopicPartition, rq.Write]:
-        return {
+    def transact(member: Any, writes: Mapping[TopicPartition, rq.Write]) -> Any:
+        plain = {
             tp: replace(one, version=-1) if isinstance(one, rq.SetData) else one
-            for tp, one in genuine(member, plan).items()
+            for tp, one in writes.items()
         }
+        return genuine(member, plain)
 
-    return [(operations, "_writes", writes)]
+    return [(operations, "transact", transact)]
 
 
 def _accepts_every_commit() -> list[Patch]:

@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Self, cast
+from typing import Final, Self, cast
 
 from zkconsumer.bridge import machine
 from zkconsumer.bridge import state as bridge
@@ -45,6 +45,9 @@ from zkconsumer.sim.plan import Action, Do
 
 CONSUMERS = 4
 """The number of consumers that a simulated bridge may run."""
+
+NUDGE_S: Final[float | None] = 10.0
+"""The minimum time, in virtual seconds, between two nudges of a bridge's consumer."""
 
 INSTANCE = "bridge"
 """The bridges' `group.instance.id`."""
@@ -238,7 +241,7 @@ class OldSide(MixedWorld):
             subscription={self.TOPIC: 1},
             grace_s=30.0,
             auto_commit_s=2.0,
-            nudge_s=10.0,
+            nudge_s=NUDGE_S,
         )
 
 
