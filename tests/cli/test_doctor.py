@@ -132,11 +132,11 @@ def test_doctor_by_the_members_own_file(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_brokers_that_do_not_answer_are_a_note(ask: Ask) -> None:
-    """If brokers do not answer, there is a note, but no finding."""
+    """If brokers do not answer, a note says so, and the last line refers to it."""
     code, out, err = ask("doctor", "--timeout", "0.5")
     assert code == 0
     assert "NOTE log-unknown" in out
-    assert err == "zkconsumer: no problem found\n"
+    assert err == "zkconsumer: no problem found (1 note: something could not be examined)\n"
 
 
 def test_explain(ask: Ask, scene: Scene) -> None:

@@ -148,22 +148,29 @@ def doctor(
             if how.execute:
                 found = examine()
                 say_all(f"remains: {one}" for one in found)
+    say(_summary(names, found))
+    if any(one.is_problem for one in found) and (not fix or how.execute):
+        raise typer.Exit(Exit.FOUND)
+
+
+def _summary(names: Sequence[str] | None, found: Sequence[Finding]) -> str:
+    """Return `_title`, and how many problems can be fixed."""
+    fixable = sum(bool(one.fixes) for one in found if one.is_problem)
+    has_problem = any(one.is_problem for one in found)
+    return _title(names, found) + f", of which --fix can fix {fixable}" * has_problem
+
+
+def _title(names: Sequence[str] | None, found: Sequence[Finding]) -> str:
+    """Return the number of problems, the groups if not all were examined, and what is unknown."""
     problems = sum(one.is_problem for one in found)
-    if problems:
-        fixable = sum(bool(one.fixes) for one in found)
-        say(f"{_title(names, problems)}, of which --fix can fix {fixable}")
-        if not fix or how.execute:
-            raise typer.Exit(Exit.FOUND)
-    else:
-        say(_title(names, problems))
-
-
-def _title(names: Sequence[str] | None, problems: int) -> str:
-    """Return the number of problems, with the groups that were examined if not all were."""
-    text = _counted(problems, "problem") if problems else "no problem found"
-    if names is None:
-        return text
-    return f"group{'' if len(names) == 1 else 's'} {first_few(names, 5)}: {text}"
+    notes = len(found) - problems
+    text = ""
+    if names is not None:
+        text = f"group{'' if len(names) == 1 else 's'} {first_few(names, 5)}: "
+    text += _counted(problems, "problem") if problems else "no problem found"
+    if notes:
+        text += f" ({_counted(notes, 'note')}: something could not be examined)"
+    return text
 
 
 def _say_wait(count: int, left_s: float) -> None:
@@ -219,9 +226,8 @@ def clients_of(one: Finding, addresses: ClientAddresses | None) -> str:
 
 
 def _findings(names: Sequence[str] | None, found: list[Finding], worded: Remedies) -> Reading:
-    problems = sum(one.is_problem for one in found)
     table = Table([_row(one, worded(one)) for one in found], COLUMNS)
-    return _title(names, problems), table, []
+    return _title(names, found), table, []
 
 
 def _counted(count: int, word: str) -> str:
