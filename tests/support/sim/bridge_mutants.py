@@ -401,7 +401,7 @@ MUTANTS = (
         "a reconnect cuts off the wait for new members",
         "B1",
         _reconnect_cuts_off_the_wait,
-        in_weather(Weather.CUT_OFF, 459),
+        in_weather(Weather.CUT_OFF, 98),
     ),
     BridgeMutant(
         "the lease of a frozen bridge never ends",
