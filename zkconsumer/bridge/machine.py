@@ -161,10 +161,8 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     if is_over(state):
         return state, ()
     state = _limit(state, event.now)
-    # A JoinGroup without a member id fences a process that has become active meanwhile.
-    may_join = state.member != msg.UNKNOWN_MEMBER or event.now < state.lock_until
-    state = replace(state, classic=replace(state.classic, polling=may_join))
-    before = state.classic
+    before = replace(state.classic, polling=_may_join(state, event), poll_until=NEVER)
+    state = replace(state, classic=before)
     classic, commands = classic_member.step(before, event)
     if classic is before:
         return state, commands
@@ -181,6 +179,17 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     if classic.phase in OVER:
         state = replace(state, ended=f"the brokers refuse the bridge: {classic.error.name}")
     return state, _without_listener(commands)
+
+
+def _may_join(state: State, event: ev.Event) -> bool:
+    """Return whether the membership may join while it handles an event.
+
+    A JoinGroup without a member id fences a process that has become active meanwhile. An answer may
+    take the member id away, so the JoinGroup then waits for the `Tick` that follows each event.
+    """
+    if event.now < state.lock_until:
+        return True
+    return state.member != msg.UNKNOWN_MEMBER and not isinstance(event, ev.Answered)
 
 
 def greet_coordinator(state: State) -> State:

@@ -528,6 +528,7 @@ class BridgedWorld:
             if link.joined and not link.dead:
                 self.old.act(Action(Do.KILL, who))
         self.running.pop(number, None)
+        self.orders = [(who, order) for who, order in self.orders if who != number]
         self._settle()
 
     def freeze_bridge(self, number: int) -> None:
