@@ -11,12 +11,17 @@ from support.sim.bridge_courses import COURSES, first, settle, shared
 from support.sim.bridge_mutants import MUTANTS, BridgeMutant, broken_by
 
 from zkconsumer.bridge import machine
-from zkconsumer.bridge.state import Goal, GoalChanged, RemoveMembers, Settings, begin
+from zkconsumer.bridge.state import Goal, GoalChanged, LockKept, RemoveMembers, Settings, begin
+from zkconsumer.later import client_state
 from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
+from zkconsumer.later.member_events import Answered, Commands, Send
+from zkconsumer.protocol.later import messages as msg
+from zkconsumer.protocol.later.messages import Error
 from zkconsumer.sim.bridged.search import Weather, run
 from zkconsumer.sim.bridged.world import Plan
 from zkconsumer.sim.kernel.search import Decisions
+from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Action, Do
 
 
@@ -83,12 +88,37 @@ def test_a_removal_without_a_rebalance_is_repeated() -> None:
     assert machine.take_lead(state, 12.0) == (state, ())  # another process may be active
 
 
+def test_a_bridge_that_was_frozen_joins_anew_only_with_the_lock() -> None:
+    """If the brokers take the member id away, a bridge joins when it knows that it is active."""
+    state = begin(Settings(ClientSettings("g", "c", ("t",), instance="bridge"), ()))
+    member = replace(
+        state.classic,
+        phase=ClassicPhase.STABLE,
+        member="bridge-1",
+        generation=1,
+        rejoin=False,
+        client=replace(state.client, coordinator=0),
+    )
+    heartbeat = msg.Heartbeat("g", "bridge-1", 1, "bridge")
+    client, (sent,) = client_state.send(member.client, heartbeat, 0.0, membership=member.membership)
+    assert isinstance(sent, Send)
+    state = replace(state, classic=replace(member, client=client), lock_until=12.0)
+    refused = Answered(20.0, sent.number, msg.HeartbeatAnswer(Error.UNKNOWN_MEMBER_ID))
+    state, commands = machine.step(state, refused)
+    assert state.member == msg.UNKNOWN_MEMBER
+    assert not _joins(commands)
+    assert _joins(machine.step(state, LockKept(21.0, 29.0))[1])
+
+
+def _joins(commands: Commands) -> bool:
+    return any(isinstance(one, Send) and isinstance(one.request, msg.JoinGroup) for one in commands)
+
+
 @pytest.mark.parametrize("weather", list(Weather), ids=[one.name for one in Weather])
 def test_a_random_run_keeps_the_promises(weather: Weather) -> None:
     """Two runs with known seeds break no promise; `test_many_random_runs` draws fresh seeds."""
     for seed in (0, 1):
-        result = run(Decisions(random.Random(seed)), weather)
-        assert result.violation is None, (seed, weather)
+        assert _violation(seed, weather) is None, (seed, weather)
 
 
 @pytest.mark.parametrize("weather", list(Weather), ids=[one.name for one in Weather])
@@ -96,8 +126,16 @@ def test_many_random_runs_keep_the_promises(weather: Weather) -> None:
     """Hundreds of fresh random runs break no promise."""
     first = random.randrange(10**9)
     for seed in range(first, first + 300):
-        result = run(Decisions(random.Random(seed)), weather)
-        assert result.violation is None, (seed, weather)
+        assert _violation(seed, weather) is None, (seed, weather)
+
+
+def _violation(seed: int, weather: Weather) -> InvariantViolation | None:
+    """Return which promise a run breaks. If the run ends in an error, the error names the seed."""
+    try:
+        return run(Decisions(random.Random(seed)), weather).violation
+    except Exception as error:
+        error.add_note(f"seed {seed}, {weather.name}")
+        raise
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[one.name for one in MUTANTS])
