@@ -91,7 +91,7 @@ def test_another_file(text: str, tmp_path: Path) -> None:
     """A file with another content is refused, and stays as it is."""
     path = tmp_path / "offsets"
     path.write_text(text)
-    with pytest.raises(BadFileError, match="none of `zkconsumer history record`"):
+    with pytest.raises(BadFileError, match="`zkconsumer history record` did not write this file"):
         ConnectionLog(path)
     assert path.read_text() == text
     with pytest.raises(HistoryError, match="cannot be written"):

@@ -167,7 +167,7 @@ def test_the_page_and_its_burn_down(topic: Scene, tmp_path: Path) -> None:
             assert ("<svg" in text) is (runs == 2)
     assert "<td>a&lt;b&gt;</td>" in text
     (state / "inventory-3.json").write_text(json.dumps({"format": "x"}))
-    with pytest.raises(BadFileError, match="no result of an earlier run"):
+    with pytest.raises(BadFileError, match="not the result of an earlier run"):
         remember(state, found)
 
 

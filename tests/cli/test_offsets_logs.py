@@ -70,7 +70,10 @@ def test_the_span_of_time_and_the_group(call: Run) -> None:
             ("offsets", "restore", "-g", "tool", "--undo-tool", "--offsets-log", KAFKA),
             "neither transactions nor sessions",
         ),
-        (("offsets", "restore", "-g", "tool", "--at", "2026-01-01"), "it is not said where"),
+        (
+            ("offsets", "restore", "-g", "tool", "--at", "2026-01-01"),
+            "no source of the offsets of the past is given",
+        ),
         (("history", "report", "--offsets-log", "/missing"), "the path does not exist"),
         (("history", "report", "--offsets-log", KAFKA, "--offsets-topic"), "give one of the two"),
         (

@@ -65,7 +65,7 @@ def test_who_wrote_it(
     assert "undoes the edit of session 0x8 from 10.0.0.8:48, last at" in err
     code, out, err = call(*words[:-2], "--undo-session", "0x8", "--tables", str(tmp_path))
     assert code == 2
-    assert "from files and from tables" in err
+    assert "two sources of ZooKeeper's transactions are given, files and tables" in err
 
 
 def test_unknown_offsets(call: Run, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:

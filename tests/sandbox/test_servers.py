@@ -133,7 +133,9 @@ def test_port_taken_while_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_directory_in_use(tmp_path: Path) -> None:
     """A second server refuses the directory of a running server, which keeps running."""
     with ZooKeeperServer(tmp_path, tick_time_s=0.1) as first:
-        with pytest.raises(SandboxError, match=f"already, pid {first.pid}"):
+        with pytest.raises(
+            SandboxError, match=f"already running in this directory, pid {first.pid}"
+        ):
             ZooKeeperServer(tmp_path).start()
         assert first.alive
 

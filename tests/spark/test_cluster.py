@@ -199,7 +199,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "conf" / "spark-env.sh").write_text("exit 3\n")
     with pytest.raises(SandboxError, match="master is not ready"):
         cluster.start()
-    with pytest.raises(SandboxError, match="does not run"):
+    with pytest.raises(SandboxError, match="is not running"):
         _ = cluster.url
 
 

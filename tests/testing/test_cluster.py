@@ -309,7 +309,7 @@ def test_errors_say_what_is_wrong(kafka: FakeCluster) -> None:
         kafka.broker.inject(Fault.SILENCE, "Fetsch")
     with pytest.raises(ConfigError, match=r"no fake broker of release 2\.4"):
         FakeCluster(release="2.4.0")
-    with pytest.raises(FakeServerError, match="does not run"):
+    with pytest.raises(FakeServerError, match="the fake cluster is not running"):
         FakeCluster().create_topic("t")
 
 
