@@ -97,6 +97,22 @@ def test_the_leader_assigns() -> None:
     }
 
 
+def test_a_leader_fails_if_its_assignor_does() -> None:
+    """A member owns a partition that the leader's metadata lacks: `poll` raises, as in Kafka."""
+    member = Member(assignors=COOPERATIVE).joining()
+    known = Subscription(("t",))
+    members = tuple(
+        msg.JoinedMember(name, None, wire.encode_subscription(replace(known, owned=owned)))
+        for name, owned in (("c-1", (T0,)), ("d-1", (TopicPartition("t", 2),)))
+    )
+    joined = msg.Joined(
+        member="c-1", generation=3, protocol="cooperative-sticky", leader="c-1", members=members
+    )
+    member.answer(joined, msg.JoinGroup)
+    assert member.state.phase is ClassicPhase.FAILED
+    assert member.commands == (ev.Fail(Error.UNKNOWN_SERVER_ERROR),)
+
+
 def test_a_restarted_static_leader_keeps_the_assignment() -> None:
     """If the reply has `skip_assignment`, a restarted static leader sends no assignment."""
     member = Member(instance="i").joining()

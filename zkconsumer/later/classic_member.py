@@ -31,6 +31,7 @@ from zkconsumer.later.client_state import (
     Mode,
 )
 from zkconsumer.later.member_events import Callback, CallListener, Commands, then
+from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.later import consumer_protocol as wire
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor, assign, assign_only
@@ -358,7 +359,12 @@ def _joined(state: ClassicState, sent: InFlightRequest, response: msg.Response, 
         state = replace(state, is_leader=True, planned=_subscribed(state))
         if not response.skip_assignment:
             topics = state.client.topics
-            assignments = compute_assignments(response, topics, state.settings.lends)
+            try:
+                assignments = compute_assignments(response, topics, state.settings.lends)
+            except JavaError:
+                # `onLeaderElected` throws, for instance if a member owns a partition that the
+                # leader's older metadata lacks. Kafka's consumer throws the exception in `poll`.
+                return _failed(state, Error.UNKNOWN_SERVER_ERROR)
     request = msg.SyncGroup(
         state.settings.group,
         state.member,
@@ -440,6 +446,11 @@ def _rebalance_failed(state: ClassicState, error: Error, now: float) -> Step:
         return state, ()
     if error in RETRIABLE:
         return replace(state, retry_at=now + BACKOFF_S), ()
+    return _failed(state, error)
+
+
+def _failed(state: ClassicState, error: Error) -> Step:
+    """End the member with an error that it does not retry."""
     return replace(state, phase=ClassicPhase.FAILED, error=error), (
         *((ev.StopFetching(state.owned),) if state.owned else ()),
         ev.Fail(error),
