@@ -55,8 +55,10 @@ def test_the_naive_member_joins() -> None:
 
 @pytest.mark.parametrize(("name", "promise"), FAILS.items())
 def test_the_naive_member_fails(name: str, promise: str) -> None:
-    """The naive member breaks the promise that the challenge is about."""
-    assert promise in promises(name, example("naive_classic").Naive, range(1, 16))
+    """One of a hundred schedules shows that the naive member breaks the challenge's promise."""
+    kind = example("naive_classic").Naive
+    with court(CHALLENGES[name], lambda one: LocalProgram(one, kind, VOCABULARY)) as bench:
+        assert any(broken(bench, seed) == promise for seed in range(1, 101))
 
 
 def test_an_eager_member_stops_what_stays() -> None:
