@@ -278,8 +278,8 @@ class Run:
     def freeze(self, who: int) -> None:
         """Freeze a member until the others have committed every message.
 
-        When it freezes, the member has delivered messages that it has not committed, unless it
-        commits each one at once.
+        At the beginning of the freeze, the member has delivered messages without a commit, unless
+        it commits each message at once.
         """
         member = self._members[who]
         self._is_harmed = True
