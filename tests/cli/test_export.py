@@ -164,7 +164,7 @@ def test_a_signal(
 # Kills the process by SIGKILL at a given step of the first file that it completes.
 KILLED = """
 import os, signal, sys
-from zkconsumer.cli import consume, export, main
+from zkconsumer.cli import export, main
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 moment = sys.argv.pop(1)
@@ -173,13 +173,13 @@ if moment == "before the file is synced":
 elif moment == "before the directory is synced":
     export.Directory.sync = die
 elif moment == "before the commit":
-    consume._Files.commit = die
+    export.Export._commit = die
 else:
-    commit = consume._Files.commit
+    commit = export.Export._commit
     def after(*given):
         commit(*given)
         die()
-    consume._Files.commit = after
+    export.Export._commit = after
 main()
 """
 
