@@ -161,8 +161,10 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     if is_over(state):
         return state, ()
     state = _limit(state, event.now)
-    before = replace(state.classic, polling=_may_join(state, event), poll_until=NEVER)
-    state = replace(state, classic=before)
+    before, polling = state.classic, _may_join(state, event)
+    if before.polling is not polling or before.poll_until != NEVER:
+        before = replace(before, polling=polling, poll_until=NEVER)
+        state = replace(state, classic=before)
     classic, commands = classic_member.step(before, event)
     if classic is before:
         return state, commands
@@ -586,6 +588,8 @@ def change_consumers(state: State) -> Step:
 
 def _store_in_zookeeper(state: State, returned: Mapping[TopicPartition, Held]) -> Step:
     """Let the consumers commit the offsets that the new side has reached, one commit at a time."""
+    if all(one.stored is not Stored.NO for one in returned.values()):
+        return state, ()
     held, offsets = dict(state.held), dict[int, dict[TopicPartition, int]]()
     busy = {one.consumer for one in held.values() if one.stored is Stored.SENT}
     for tp, one in sorted(returned.items()):

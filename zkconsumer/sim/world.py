@@ -832,6 +832,13 @@ class World:
 
         The list is empty only when the world is at rest.
         """
+        actions = self.enabled_now()
+        if any(moment < NEVER for moment in self._moments()):
+            actions.append(Action(Do.TIME))
+        return actions
+
+    def enabled_now(self) -> list[Action]:
+        """Return the actions that need no time."""
         actions: list[Action] = []
         for who, (member, link) in enumerate(zip(self.members, self.links, strict=True)):
             if link.joined:
@@ -840,8 +847,6 @@ class World:
                 actions.append(Action(Do.JOIN, who))
         if self.tool and self.tool.pending is not None and not self.active_faults.no_quorum:
             actions.append(Action(Do.TOOL))
-        if any(moment < NEVER for moment in self._moments()):
-            actions.append(Action(Do.TIME))
         return actions
 
     def _of_member(self, actions: list[Action], who: int, member: SimMember, link: Link) -> None:

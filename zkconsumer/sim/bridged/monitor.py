@@ -11,6 +11,7 @@ and its commits are unconditional.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from zkconsumer.bridge import shares
@@ -76,8 +77,8 @@ def nothing_is_skipped(tp: TopicPartition, end: int, offset: int) -> Reason:
 
 @promise("B4")
 def consumers_change_last(world: BridgedWorld, number: int, change: frozenset[int]) -> Reason:
-    """The bridge changes its consumers only when no new member delivers what the change takes away,
-    and ZooKeeper has the offsets.
+    """The bridge decides to change its consumers only when no new member delivers what the change
+    takes away from them, as far as it has read the old group, and ZooKeeper has the offsets.
 
     A JVM member reads the offset before it claims, and gives up after four attempts.
     """
@@ -221,9 +222,8 @@ class BridgeMonitor:
         self._seen = 0
 
     def watch(self, world: BridgedWorld) -> None:
-        """Check the commands of this world's bridges before they are executed."""
+        """Check this world's bridges and members from now on."""
         self.world = world
-        world.before_order = self._before_order
 
     def rules(self, world: BridgedWorld) -> bool:
         """Return whether the active bridge rules the brokers' group."""
@@ -245,16 +245,22 @@ class BridgeMonitor:
             nothing_is_redelivered.check(tp, end, message.offset)
         self.ends[tp] = max(end, message.offset + 1)
 
-    def _before_order(self, number: int, command: ev.Command) -> None:
-        assert self.world is not None
-        if isinstance(command, bridge.RunConsumers) and self.rules(self.world):
-            consumers_change_last.check(self.world, number, command.consumers)
+    def decided(self, number: int, commands: Sequence[ev.Command]) -> None:
+        """Check the commands that a bridge has just decided, with what it knows now."""
+        if self.world is None or number >= self.world.plan.bridges:
+            return
+        for command in commands:
+            self._decided(self.world, number, command)
+
+    def _decided(self, world: BridgedWorld, number: int, command: ev.Command) -> None:
+        if isinstance(command, bridge.RunConsumers) and self.rules(world):
+            consumers_change_last.check(world, number, command.consumers)
         if isinstance(command, bridge.BridgeEnded):
-            only_a_dead_bridge_is_replaced.check(self.world, number)
+            only_a_dead_bridge_is_replaced.check(world, number)
         if isinstance(command, ev.Send) and isinstance(command.request, msg.SyncGroup):
             for assignment in command.request.assignments.values():
                 for tp in decode_assignment(assignment)[0]:
-                    a_bridge_assigns_what_it_owns.check(self, self.world, number, tp)
+                    a_bridge_assigns_what_it_owns.check(self, world, number, tp)
 
     def new_delivered(self, message: Delivered) -> None:
         """Check a message that a new member has delivered."""
@@ -342,6 +348,9 @@ class _NewWatcher(new_world.Watcher):
 
     def delivered(self, world: new_world.World, message: Delivered) -> None:
         self._monitor.new_delivered(message)
+
+    def transition(self, world: new_world.World, step: new_world.MemberTransition) -> None:
+        self._monitor.decided(step.who, step.commands)
 
     def answered(
         self, world: new_world.World, who: int, request: msg.Request, response: msg.Response

@@ -313,10 +313,6 @@ class NewSide(new_world.World):
         self._happens(number, event)
 
 
-def _no_check(number: int, command: ev.Command) -> None:
-    """Accept every command of a bridge."""
-
-
 class _Orders(new_world.Watcher):
     """Collects the commands of the bridges."""
 
@@ -363,7 +359,6 @@ class BridgedWorld:
         watchers = (_Orders(self), *([new] if new is not None else []))
         self.new = NewSide(self, new_world.Watchers(*watchers))
         self.new.log_end = self.old.log_end
-        self.before_order: Callable[[int, ev.Command], None] = _no_check
 
     @property
     def now(self) -> float:
@@ -387,7 +382,6 @@ class BridgedWorld:
         twin._closed = self._closed.copy()
         twin._look_at = self._look_at.copy()
         twin.frozen_at, twin.replaced = self.frozen_at.copy(), self.replaced.copy()
-        twin.before_order = _no_check
         twin.old = self.old.copy(old)
         twin.new = self.new.copy(new_world.Watchers(_Orders(twin), new))
         twin.old.move_to(twin)
@@ -408,8 +402,7 @@ class BridgedWorld:
 
     def old_moves(self) -> list[Action]:
         """Return the moves of the old side that need no time; members join by orders only."""
-        found = self.old.enabled()
-        return [one for one in found if one.do not in (Do.TIME, Do.JOIN)]
+        return [one for one in self.old.enabled_now() if one.do is not Do.JOIN]
 
     def step(self, choose: Callable[[list[Action]], Action]) -> None:
         """Perform what is due, or one of the old side's moves, or let time pass."""
@@ -629,12 +622,12 @@ class BridgedWorld:
 
     def _note_closed(self) -> None:
         for who in range(self.plan.old, len(self.old.links)):
-            link, where = self.old.links[who], self.plan.bridge_of(who)
-            assert where is not None
-            if not link.dead:
+            if not self.old.links[who].dead:
                 self._closed.discard(who)
             elif who not in self._closed:
                 self._closed.add(who)
+                where = self.plan.bridge_of(who)
+                assert where is not None
                 number, consumer = where
                 held = self.bridge_state(number).held
                 gone = frozenset(tp for tp, one in held.items() if one.consumer == consumer)
@@ -642,7 +635,6 @@ class BridgedWorld:
                     self.tell(number, _Gone(consumer, gone))
 
     def _execute(self, number: int, command: ev.Command) -> None:
-        self.before_order(number, command)
         match command:
             case bridge.Return(consumer, partitions):
                 self.consumer(number, consumer).lending.returned(partitions)
