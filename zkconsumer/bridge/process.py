@@ -301,7 +301,8 @@ class BridgeProcess:
             return  # it has been closed, and has lost its partitions
         thread = self._consumers[number].member.thread
         assert thread is not None  # it holds the partitions
-        answer = thread.commit(CommitRequested(0, offsets))
+        # An old member that has taken the partition away may have committed a higher offset.
+        answer = thread.commit(CommitRequested(0, offsets, purpose=Purpose.EXPLICIT))
         answer.add_done_callback(lambda _: self.post(lambda now: bridge.CommitEnded(now, number)))
 
     def _run_consumers(self, numbers: frozenset[int]) -> None:

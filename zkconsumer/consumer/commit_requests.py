@@ -68,6 +68,8 @@ class CommitRequested:
     answer: Future[None] = field(default_factory=_running_future)
     # Partition -> the fencing token under which this member must still own the partition.
     tokens: Mapping[TopicPartition, int] = field(default_factory=dict)
+    # GIVEN stores exactly `given`. EXPLICIT leaves a higher offset that is stored already.
+    purpose: Purpose = Purpose.GIVEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ def commit_event(
     request: int,
     now: float,
 ) -> PositionsCollected:
-    """Return the event that commits exactly these offsets, with this member's epochs.
+    """Return the event that commits these offsets, with this member's epochs.
 
     Raises NotOwnedError if this member does not own all of the partitions, or if the fencing token
     of a partition has changed since its messages were delivered. Nothing is committed then.
@@ -176,7 +178,7 @@ def commit_event(
         )
     offsets = {tp: at if isinstance(at, int) else at.offset for tp, at in given.items()}
     commit = Commit(
-        Purpose.GIVEN,
+        asked.purpose,
         {tp: Position(owned[tp].epoch, offset) for tp, offset in offsets.items()},
         metadata={tp: at.metadata for tp, at in given.items() if not isinstance(at, int)},
         requests=(request,),

@@ -153,6 +153,20 @@ def late_commit_of_an_old_member() -> None:
     settle(world)
 
 
+def higher_offset_of_an_old_member() -> None:
+    """An old member without a claim has committed a higher offset, and the bridge's consumer has
+    noticed it. When the new side ends, the bridge returns the partition with the higher offset."""
+    world = shared(Plan(new=1), is_calm=False)
+    tp = min(world.bridge_state(0).held)
+    world.order("freeze", 1)
+    world.produce(2)
+    data = payloads.encode_offset(world.log_end[tp])
+    world.old.foreign(rq.SetData(paths.offset(world.old.GROUP, tp), data, -1))
+    world.run(15.0, first)  # an automatic commit compares the stored offset
+    until(world, lambda: tp not in world.bridge_state(0).held)
+    assert stored(world, tp) == world.log_end[tp]
+
+
 def late_commit_of_a_new_member() -> None:
     """A new member is frozen, an operator removes it, and another one continues from its offsets.
     When the first one wakes, its commit is refused."""
@@ -269,6 +283,7 @@ COURSES: tuple[Callable[[], None], ...] = (
     early_offset,
     slow_new_member,
     late_commit_of_an_old_member,
+    higher_offset_of_an_old_member,
     late_commit_of_a_new_member,
     two_steps,
     return_in_two_steps,

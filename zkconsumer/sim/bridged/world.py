@@ -31,7 +31,7 @@ from zkconsumer.member.read_group import read_raw_group
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Purpose, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.requests import Reply, Request, run_operation
 from zkconsumer.sim import plan as old_plan
@@ -640,7 +640,8 @@ class BridgedWorld:
                 self.consumer(number, consumer).lending.returned(partitions)
             case bridge.CommitToZooKeeper(consumer, offsets):
                 one = self.consumer(number, consumer)
-                one.post(CommitRequested(0, offsets, cast("Future[None]", CommitAnswer(one))))
+                answer = cast("Future[None]", CommitAnswer(one))
+                one.post(CommitRequested(0, offsets, answer, purpose=Purpose.EXPLICIT))
             case bridge.RunConsumers(consumers):
                 self.running[number] = consumers
             case bridge.RemoveMembers() if self.new.leader is not None:
