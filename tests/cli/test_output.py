@@ -70,6 +70,24 @@ def test_a_narrow_terminal() -> None:
     assert text.replace("\n", "").count("x") == 30
 
 
+def test_a_long_list_on_a_terminal() -> None:
+    """A terminal shows the first items of a list and counts the others; other outputs show all."""
+    names = [f"t{number}" for number in range(200)]
+    rows = [{"topics": names, "threads": dict.fromkeys(names, 1)}, {"topics": ["t0"]}]
+    columns = (
+        Column("topics", type="strings", show=", ".join, most=3),
+        Column("threads", type="counts?", show=", ".join, most=2),
+    )
+    table = Table(rows, columns)
+    assert format_table(table, Output.TABLE, Screen(80))[0].splitlines() == [
+        "TOPICS                   THREADS",
+        "t0, t1, t2 and 197 more  t0, t1 and 198 more",
+        "t0                       -",
+    ]
+    for output, screen in ((Output.WIDE, Screen(80)), (Output.TABLE, Screen())):
+        assert format_table(table, output, screen)[0].count("t199") == 2
+
+
 def test_colours() -> None:
     """With colours on, codes surround the text, but not its padding."""
     painted, _ = format_table(Table(ROWS, COLUMNS), Output.TABLE, Screen(80, color=True))

@@ -20,8 +20,8 @@ from zkconsumer.admin.checks import offsets, owners, registrations, rights
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Log, Severity
 from zkconsumer.admin.group_changes import plan_writes
 from zkconsumer.admin.groups import (
-    SLICE,
     GroupImage,
+    in_slices,
     read_all_topic_payloads,
     read_allowed_groups,
     read_brokers,
@@ -115,10 +115,8 @@ def doctor(
     names = read_group_names(connection) if groups is None else list(groups)
     denied: list[Finding] = []
     by_name: dict[str, ExaminedGroup] = {}
-    for at in range(0, len(names), SLICE):
-        some = names[at : at + SLICE]
+    for some in in_slices(names, on_progress):
         by_name |= _read_examined(connection, some, settings, denied)
-        on_progress(at + len(some), len(names))
     if groups is not None:
         for name in names:
             if name not in by_name and all(one.group != name for one in denied):

@@ -10,7 +10,8 @@ version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -271,8 +272,35 @@ def matching_groups(connection: ZooKeeperClient, wanted: Iterable[str]) -> list[
 
 _WILDCARDS = frozenset("*?[")
 
-SLICE: Final = 500
-"""Number of groups that are read together, between two reports of the progress."""
+FEWEST_GROUPS, MOST_GROUPS = 16, 500
+"""Number of groups that are read together: with fewer of them, a read would mostly consist of
+round trips; with more of them, the replies would take much memory."""
+
+SLICE_S: Final = 1.0
+"""Duration in seconds that `in_slices` aims at, because it reports the progress once per slice."""
+
+
+def in_slices(
+    names: Sequence[str],
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
+) -> Iterator[Sequence[str]]:
+    """Yield slices of group names to read together, and report the progress after each slice.
+
+    A group may have one partition or ten thousand, and ZooKeeper may be near or far. Therefore the
+    time that the caller takes for one slice decides the size of the next one.
+
+    Args:
+        on_progress: called with the number of groups read so far and the total number.
+    """
+    at, size = 0, FEWEST_GROUPS
+    while at < len(names):
+        begin_s = time.monotonic()
+        some = names[at : at + size]
+        yield some
+        at += len(some)
+        on_progress(at, len(names))
+        factor = SLICE_S / max(time.monotonic() - begin_s, SLICE_S / 4)
+        size = min(MOST_GROUPS, max(FEWEST_GROUPS, int(size * factor)))
 
 
 def read_groups(

@@ -18,8 +18,8 @@ from enum import Enum
 from typing import Final
 
 from zkconsumer.admin.groups import (
-    SLICE,
     GroupImage,
+    in_slices,
     read_all_topic_payloads,
     read_allowed_groups,
     read_group_names,
@@ -137,9 +137,9 @@ def inventory(
     """
     survey = _Survey(connection, limit_s, idle_s)
     names = read_group_names(connection) if groups is None else sorted(groups)
-    for at in range(0, len(names), SLICE):
-        survey.read(names[at : at + SLICE])
-        on_progress(min(at + SLICE, len(names)), len(names))
+    for some in in_slices(names, on_progress):
+        survey.read(some)
+    survey.ask_brokers()
     survey.look_again(patience_s, on_wait)
     survey.clients = addresses()
     entries = [*survey.entries(), *(survey.trees() if groups is None else ())]
@@ -158,6 +158,7 @@ class _Survey:
     idle_s: float
     now_s: float = field(default_factory=time.time)
     clients: ClientAddresses = field(default_factory=ClientAddresses)
+    _images: dict[str, GroupImage] = field(default_factory=dict)
     _lags: dict[str, GroupLag] = field(default_factory=dict)
     _health: dict[str, GroupHealth] = field(default_factory=dict)
     _first: dict[str, GroupReading] = field(default_factory=dict)
@@ -172,13 +173,11 @@ class _Survey:
         self._unread_topics = {name: fault for name, (_, fault) in found.items() if fault}
 
     def read(self, names: Collection[str]) -> None:
-        """Read some groups, with their lag and their offsets in Kafka."""
+        """Read some groups."""
         images, denied = read_allowed_groups(self.connection, list(names))
+        self._images |= images
         self._denied |= denied
         self._read_s = time.monotonic()
-        # Without this topic no group has an offset in Kafka, and no broker needs to be asked.
-        ask = None if OFFSETS_TOPIC in self._topics else _nothing_stored
-        self._lags |= lags_of(self.connection, images, limit_s=self.limit_s, kafka=ask)
         for name, image in images.items():
             self._health[name] = image.health
             self._first[name] = image.reading
@@ -191,6 +190,15 @@ class _Survey:
         for path, node in self.connection.read_allowed(spouts).items():
             if isinstance(node, Node) and (found := programs.read_spout(node.data)) is not None:
                 self._spouts.setdefault(spouts[path], []).append(found)
+
+    def ask_brokers(self) -> None:
+        """Read the lag of all groups and their offsets in Kafka.
+
+        The brokers are asked once for all groups, because silent brokers use up a time limit.
+        """
+        # Without this topic no group has an offset in Kafka, and no broker needs to be asked.
+        ask = None if OFFSETS_TOPIC in self._topics else _nothing_stored
+        self._lags = lags_of(self.connection, self._images, limit_s=self.limit_s, kafka=ask)
 
     def look_again(self, patience_s: float, on_wait: Callable[[int, float], None]) -> None:
         """Read the groups again in which an offset was written recently, after `patience_s`."""

@@ -25,12 +25,12 @@ from itertools import pairwise
 from typing import Final
 
 from zkconsumer.admin.groups import (
-    SLICE,
     GroupImage,
     GroupSummary,
     MemberReport,
     OffsetNode,
     Selection,
+    in_slices,
     member_reports,
     read_allowed_groups,
     read_readable_parts,
@@ -519,29 +519,21 @@ def idle_groups(
         for one in group_summaries(connection, topics=topics)
         if one.state in (GroupState.IDLE, GroupState.LEFTOVER)
     }
-    names = list(summaries)
+    old: dict[str, GroupImage] = {}
+    for some in in_slices(list(summaries), on_progress):
+        images, _ = read_allowed_groups(connection, some)
+        old |= {name: one for name, one in images.items() if _last_use_ms(one) <= cutoff_ms}
     found: list[IdleGroup] = []
     unknown: list[str] = []
-    for at in range(0, len(names), SLICE):
-        some = names[at : at + SLICE]
-        images, _ = read_allowed_groups(connection, some)
-        old = {name: one for name, one in images.items() if _last_use_ms(one) <= cutoff_ms}
-        for name, group in lags_of(connection, old, limit_s=limit_s).items():
-            committed = [node.mtime_ms for node in group.image.offsets.values()]
-            if not committed and any(one.committed is not None for one in group.partitions):
-                unknown.append(name)
-                continue
-            known = {*group.image.offsets, *group.image.owners}
-            lag = total_lag(group)
-            found.append(
-                IdleGroup(
-                    summaries[name],
-                    tuple(sorted({tp.topic for tp in known})),
-                    lag,
-                    max(committed, default=None),
-                )
-            )
-        on_progress(at + len(some), len(names))
+    for name, group in lags_of(connection, old, limit_s=limit_s).items():
+        committed = [node.mtime_ms for node in group.image.offsets.values()]
+        if not committed and any(one.committed is not None for one in group.partitions):
+            unknown.append(name)
+            continue
+        known = {*group.image.offsets, *group.image.owners}
+        used = tuple(sorted({tp.topic for tp in known}))
+        lag = total_lag(group)
+        found.append(IdleGroup(summaries[name], used, lag, max(committed, default=None)))
     return sorted(found, key=lambda one: one.committed_ms or 0), unknown
 
 

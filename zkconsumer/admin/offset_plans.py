@@ -30,6 +30,7 @@ from zkconsumer.admin.groups import (
     GroupImage,
     Selection,
     existing_group,
+    in_slices,
     read_allowed_groups,
     read_groups,
     read_partitions,
@@ -40,7 +41,6 @@ from zkconsumer.admin.groups import (
 )
 from zkconsumer.admin.plan import KafkaChange, Plan
 from zkconsumer.errors import (
-    AccessDeniedError,
     Advice,
     ConfigError,
     RefusedError,
@@ -320,10 +320,6 @@ def plan_import(
     return plan_offsets(connection, kind, offsets, notes=notes)
 
 
-_SLICE = 500
-"""Number of groups that are read from ZooKeeper together."""
-
-
 def read_committed(
     connection: ZooKeeperClient,
     groups: Iterable[str],
@@ -343,38 +339,36 @@ def read_committed(
     """
     names = list(groups)
     directories = (OFFSETS,) if storage is Storage.ZOOKEEPER else (OFFSETS, OWNERS)
-    images: dict[str, GroupImage] = {}
-    denied: dict[str, AccessDeniedError] = {}
     found: dict[str, dict[TopicPartition, int]] = {}
     notes: list[str] = []
     brokers = Brokers() if storage is Storage.ZOOKEEPER else registered_brokers(connection)
-    for number, name in enumerate(names):
-        if number % _SLICE == 0:
-            images, denied = read_allowed_groups(
-                connection, names[number : number + _SLICE], directories=directories
-            )
-        if name in denied:
-            if len(names) == 1:
-                raise denied[name]
-            notes.append(f"{name} is left out: {denied[name]}")
-            continue
-        if name not in images:
-            raise unknown_group(name, connection)
-        image = images[name]
-        wanted: Iterable[TopicPartition] = image.offsets
-        if topics is not None or storage is not Storage.ZOOKEEPER:
-            wanted = sorted(_partitions(connection, image, topics))
-        kafka: Mapping[TopicPartition, OffsetAndMetadata | str | None] = {}
-        if brokers:
-            kafka = committed_in_kafka(brokers, name, list(wanted), limit_s=limit_s)
-        found[name] = {}
-        for tp in wanted:
-            at = _current(image, tp, kafka.get(tp), storage)
-            if isinstance(at, int):
-                found[name][tp] = at
-            elif at is not None:
-                notes.append(f"{name} {tp} is left out: {at}")
-        on_progress(number + 1, len(names))
+    done = 0
+    for some in in_slices(names):
+        images, denied = read_allowed_groups(connection, some, directories=directories)
+        for name in some:
+            done += 1
+            if name in denied:
+                if len(names) == 1:
+                    raise denied[name]
+                notes.append(f"{name} is left out: {denied[name]}")
+                continue
+            if name not in images:
+                raise unknown_group(name, connection)
+            image = images[name]
+            wanted: Iterable[TopicPartition] = image.offsets
+            if topics is not None or storage is not Storage.ZOOKEEPER:
+                wanted = sorted(_partitions(connection, image, topics))
+            kafka: Mapping[TopicPartition, OffsetAndMetadata | str | None] = {}
+            if brokers:
+                kafka = committed_in_kafka(brokers, name, list(wanted), limit_s=limit_s)
+            found[name] = {}
+            for tp in wanted:
+                at = _current(image, tp, kafka.get(tp), storage)
+                if isinstance(at, int):
+                    found[name][tp] = at
+                elif at is not None:
+                    notes.append(f"{name} {tp} is left out: {at}")
+            on_progress(done, len(names))
     return found, at_most(notes, _NOTES)
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from zkconsumer.cli.options import Display, OneGroup, operator
-from zkconsumer.cli.output import Align, Column, Unknown
+from zkconsumer.cli.output import LISTED, Align, Column, Unknown
 from zkconsumer.errors import BadFileError, ConfigError
 from zkconsumer.protocol.model import JsonObject
 
@@ -107,7 +107,7 @@ app = typer.Typer(
 COLUMNS = (
     Column("made", type="string"),
     Column("kind"),
-    Column("groups", type="strings?", show=", ".join),
+    Column("groups", type="strings?", show=", ".join, most=LISTED),
     Column("changes", align=Align.RIGHT),
     Column("by", drop_order=1),
     Column("chroot", wide_only=True),

@@ -30,6 +30,7 @@ from zkconsumer.cli.options import (
     topics_of,
 )
 from zkconsumer.cli.output import (
+    LISTED,
     SECTIONS,
     Align,
     Color,
@@ -170,7 +171,7 @@ LIST_COLUMNS = (
 
 IDLE_COLUMNS = (
     *LIST_COLUMNS,
-    Column("topics", type="strings", show=", ".join, drop_order=1),
+    Column("topics", type="strings", show=", ".join, most=LISTED, drop_order=1),
     Column("lag", align=Align.RIGHT),
     Column("last_commit"),
 )

@@ -14,6 +14,7 @@ from zkconsumer.cli import completion
 from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import Addressed, Groups, operator
 from zkconsumer.cli.output import (
+    LISTED,
     ROWS,
     Align,
     Color,
@@ -38,7 +39,7 @@ COLUMNS = (
     Column("state", drop_order=4),
     Column("program"),
     Column("members", align=Align.RIGHT, drop_order=5),
-    Column("topics", type="strings?", show=", ".join, drop_order=2),
+    Column("topics", type="strings?", show=", ".join, most=LISTED, drop_order=2),
     Column("lag", align=Align.RIGHT),
     Column("last_commit", drop_order=3),
     Column("hosts", type="strings?", show=", ".join, wide_only=True),

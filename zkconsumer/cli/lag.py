@@ -453,7 +453,7 @@ class LagReader:
 
         Raises ZooKeeperUnreachableError; AccessDeniedError if it may read none of them.
         """
-        from zkconsumer.admin.groups import SLICE, read_allowed_groups, read_group_names
+        from zkconsumer.admin.groups import in_slices, read_allowed_groups, read_group_names
         from zkconsumer.admin.lag import lags_of
 
         connection, is_topic = self.connection, self._choice.is_topic
@@ -463,12 +463,10 @@ class LagReader:
         self.denied = {}
         progress = Progress("groups")
         with progress.until_done():
-            for at in range(0, len(names), SLICE):
-                some = names[at : at + SLICE]
+            for some in in_slices(names, progress.advanced):
                 allowed, denied = read_allowed_groups(connection, some)
                 images |= allowed
                 self.denied |= denied
-                progress.advanced(at + len(some), len(names))
             # The brokers are asked once for all groups, because silent brokers use up a time limit.
             found = lags_of(
                 connection,

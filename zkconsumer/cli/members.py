@@ -10,7 +10,7 @@ import typer
 
 from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Addressed, AllGroups, Groups, client_cell, operator
-from zkconsumer.cli.output import Align, Color, Column, Row, Table, Unknown, say_all
+from zkconsumer.cli.output import LISTED, Align, Color, Column, Row, Table, Unknown, say_all
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.protocol.model import session_text
 
@@ -35,7 +35,7 @@ def _of_subscription(subscription: dict[str, int]) -> str:
 COLUMNS = (
     Column("group", drop_order=3),
     Column("member"),
-    Column("subscription", type="counts?", show=_of_subscription),
+    Column("subscription", type="counts?", show=_of_subscription, most=LISTED),
     Column("pattern", drop_order=2, wide_only=True),
     Column("threads", align=Align.RIGHT),
     Column("owned", align=Align.RIGHT),

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Final, Protocol
 
 from zkconsumer.errors import (
@@ -108,6 +108,7 @@ class Column:
         wide_only: show the column only with `--output wide` and in the formats for programs.
         type: JSON type of the values, with a `?` if a value may be null; see `json_type`.
         show: function from a value to its text.
+        most: number of items of a list or an object that a terminal shows; None means all.
         color: function from a value to its colour on a terminal.
     """
 
@@ -118,6 +119,7 @@ class Column:
     wide_only: bool = False
     type: str = ""
     show: Callable[[Json], str] = str
+    most: int | None = None
     color: Callable[[Json], Color | None] = lambda value: None
 
     @property
@@ -431,6 +433,8 @@ _FORMATS: Mapping[Output, Callable[[Table], str]] = {
 # ---- tables -------------------------------------------------------------------------------------
 
 GAP = "  "
+LISTED: Final = 10
+"""Number of topics or groups in a cell that a terminal shows; see `Column.most`."""
 _NARROWEST = 8
 """Minimum width of a text column in characters, even if the line is then too long."""
 
@@ -453,9 +457,10 @@ def width_of(text: str) -> int:
 def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[str]]:
     """Return a table as text, and the titles of the columns dropped to fit the width."""
     shown = [one for one in table.columns if output is Output.WIDE or not one.wide_only]
-    cells = [[_cell(one, row) for row in table.rows] for one in shown]
-    widths = [_width_of_all([one.title, *column]) for one, column in zip(shown, cells, strict=True)]
     limit = to.width if output is not Output.WIDE else None
+    cell = _cell if limit is None else _short_cell
+    cells = [[cell(one, row) for row in table.rows] for one in shown]
+    widths = [_width_of_all([one.title, *column]) for one, column in zip(shown, cells, strict=True)]
     keep, dropped = _fitting(shown, widths, limit)
     if limit is not None:
         _narrow([shown[i] for i in keep], widths, keep, limit)
@@ -489,6 +494,19 @@ def _cell(column: Column, row: Row) -> str:
     if value is None:
         return "-"
     return safe(str(value) if isinstance(value, Unknown) else column.show(value))
+
+
+def _short_cell(column: Column, row: Row) -> str:
+    """Return the text for a terminal: the first items of a long list, and the number of the others.
+
+    Hundreds of topics would fill the screen for each group.
+    """
+    value = row.get(column.name)
+    if column.most is None or not isinstance(value, list | dict) or len(value) <= column.most:
+        return _cell(column, row)
+    items = value.items() if isinstance(value, dict) else value
+    first = type(value)(islice(items, column.most))
+    return f"{_cell(column, {column.name: first})} and {len(value) - column.most} more"
 
 
 def _total(widths: Iterable[int]) -> int:
