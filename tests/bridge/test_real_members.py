@@ -14,8 +14,9 @@ from later.kraft import NEW, KraftBroker
 from support.kafka.offsets import foreign
 from support.members.bridged_group import COMMIT_S, MIRROR_S, SLACK_S, BridgedGroup
 from support.members.bridged_run import BridgedRun
-from support.wait import wait_for
+from support.wait import LIMIT_S, wait_for
 
+from zkconsumer.bridge.brokers import GroupAdmin
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.proxy import Proxy, Wire
 
@@ -102,11 +103,16 @@ def test_the_share_of_the_new_side_can_be_fixed(newest: Sandbox, tmp_path: Path)
 
 
 def test_a_paused_bridge_keeps_its_share(newest: Sandbox, tmp_path: Path) -> None:
-    """While the bridge is paused, the share stays; `resume` lets it follow the members again."""
+    """While the bridge is paused, the share stays, even if another process continues; `resume` lets
+    the share follow the members again."""
     with _group(newest, tmp_path, "pauses", "1.1.1") as group:
         bridge, _ = group.divide()
         group.order("pause")
         group.new("librdkafka", "range")
+        bridge.wait("2 new members with 3 partitions")
+        bridge.interrupt()
+        assert bridge.wait_for_end() == 0, bridge.text()
+        bridge = group.bridge()
         bridge.wait("2 new members with 3 partitions")
         group.order("resume")
         bridge.wait("2 new members with 4 partitions")
@@ -174,6 +180,52 @@ def test_ctrl_c_gives_everything_back(newest: Sandbox, tmp_path: Path) -> None:
         again.wait("1 new member with 3 partitions")
         new.leave()
         again.wait("0 new members with 0 partitions")
+
+
+def test_ctrl_c_in_a_rebalance(newest: Sandbox, tmp_path: Path) -> None:
+    """The bridge ends when the new members have their assignment, so they wait for nothing."""
+    with _group(newest, tmp_path, "stopped", "zkconsumer") as group:
+        bridge = group.bridge()
+        bridge.wait("runs")
+        group.order("pause")
+        bridge.wait("goal pause")
+        slow = group.new("librdkafka", "range")
+        bridge.wait("1 new member with 0 partitions")
+        slow.freeze()
+        group.new("librdkafka", "range")
+        bridge.wait("the brokers' group rebalances")
+        bridge.interrupt()
+        bridge.wait("giving all partitions back")
+        slow.thaw()
+        assert bridge.wait_for_end() == 0, bridge.text()
+        admin = GroupAdmin({"bootstrap.servers": newest.bootstrap, "client.id": "test"}, group.name)
+        found = admin.describe(LIMIT_S)
+        assert (found.state, len(found.members)) == ("Stable", 3)
+        again = group.bridge()
+        again.wait("2 new members with 0 partitions")
+        group.order("resume")
+        again.wait("2 new members with 4 partitions")
+
+
+def test_a_bridge_that_was_frozen_for_too_long_ends(tmp_path: Path) -> None:
+    """A bridge wakes after a standby has replaced it. It ends, and the standby goes on leading."""
+    with (
+        Sandbox(zookeeper_release="3.4.14") as sandbox,
+        _group(sandbox, tmp_path, "frozen", "zkconsumer") as group,
+    ):
+        bridge, _ = group.divide()
+        standby = group.bridge()
+        standby.wait("standby:")
+        with group.excusing("a bridge is frozen", before_s=MIRROR_S + SLACK_S):
+            bridge.freeze()
+            standby.wait("1 new member with 3 partitions")
+            group.wait_for_share("new", 3)
+        bridge.thaw()
+        assert bridge.wait_for_end() == 1, bridge.text()
+        group.wait_for_share("new", 3)
+        group.order("rollback")
+        group.wait_for_all("old")
+        assert standby.process.poll() is None, standby.text()
 
 
 def test_a_standby_takes_over(newest: Sandbox, tmp_path: Path) -> None:

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.sim.bridge_courses import COURSES, first, settle, shared
+from support.sim.bridge_courses import (
+    COURSES,
+    first,
+    new_world,
+    settle,
+    shared,
+    takes_lead,
+    until,
+)
 from support.sim.bridge_mutants import MUTANTS, BridgeMutant, broken_by
 
 from zkconsumer.bridge import machine
@@ -19,7 +27,7 @@ from zkconsumer.later.member_events import Answered, Commands, Send
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.sim.bridged.search import Weather, run
-from zkconsumer.sim.bridged.world import Plan
+from zkconsumer.sim.bridged.world import BridgedWorld, Plan
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Action, Do
@@ -67,6 +75,97 @@ def test_a_rollback_gives_everything_back() -> None:
         world.order("leave", who)
     world.run(30.0, first)
     assert machine.is_over(world.bridge_state(0))
+
+
+@pytest.mark.parametrize("successor", [0, 1], ids=["restarted", "standby"])
+def test_a_paused_bridge_keeps_its_share_when_its_process_changes(successor: int) -> None:
+    """After the death of a paused bridge, its successor runs as many consumers, and lends again."""
+    world = shared(Plan(bridges=2, partitions=6, setup=takes_lead), is_calm=False)
+    _set_wish(world, Goal.PAUSE, 0.5)
+    world.order("leave", 2)
+    settle(world)
+    before = world.bridge_state(0).running, world.bridge_state(0).held.keys()
+    assert len(before[1]) == 2
+    world.kill_bridge(0)
+    if successor:
+        world.standbys.append(1)
+    else:
+        world.start(0)
+    settle(world)
+    state = world.bridge_state(successor)
+    assert (state.running, state.held.keys()) == before
+    assert world.reading() == world.old.log_end
+    _set_wish(world, Goal.RUN, 0.1)
+    settle(world)
+    assert len(world.bridge_state(successor).running) == 1
+
+
+def test_a_paused_bridge_starts_no_consumer_for_nobody() -> None:
+    """If all new members left while no bridge ran, the next one waits for a new member."""
+    world = shared(Plan(bridges=2, setup=takes_lead), is_calm=False)
+    _set_wish(world, Goal.PAUSE)
+    world.kill_bridge(0)
+    for who in (2, 3):
+        world.order("leave", who)
+    world.start(0)
+    settle(world)
+    assert not world.bridge_state(0).running
+    assert world.reading() == world.old.log_end
+    world.order("revive", 2)
+    settle(world)
+    assert len(world.bridge_state(0).held) == 2
+
+
+def _set_wish(world: BridgedWorld, goal: Goal, share: float | None = None) -> None:
+    world.perform(lambda: world.set_wish(goal, share))
+
+
+@pytest.mark.parametrize("phase", [ClassicPhase.PREPARING, ClassicPhase.COMPLETING])
+def test_a_stopped_bridge_finishes_the_rebalance(phase: ClassicPhase) -> None:
+    """A bridge that is stopped in a rebalance ends when the new members have their assignment."""
+    world = _paused_without_consumers()
+    if phase is ClassicPhase.PREPARING:
+        world.order("freeze", 1)
+    world.order("join", 2)
+    until(world, lambda: world.bridge_state(0).phase is phase)
+    world.tell(0, lambda now: GoalChanged(now, Goal.STOP))
+    world.run(0.0 if phase is ClassicPhase.COMPLETING else 3.0, first)
+    assert not machine.is_over(world.bridge_state(0))
+    if phase is ClassicPhase.PREPARING:
+        world.order("thaw", 1)
+    until(world, lambda: machine.is_over(world.bridge_state(0)))
+    world.run(1.0, first)
+    assert all(one.machine.is_settled(one.state) for one in world.new.members[1:])
+    world.start(0)
+    settle(world)
+    assert world.bridge_state(0).leads
+
+
+def test_a_stopped_bridge_does_not_wait_for_a_slow_member() -> None:
+    """If a new member does not join, a stopped bridge ends after `STOP_S`."""
+    world = _paused_without_consumers()
+    world.order("slow", 1)
+    world.order("join", 2)
+    until(world, lambda: world.bridge_state(0).phase is ClassicPhase.PREPARING)
+    world.perform(lambda: world.tell(0, lambda now: GoalChanged(now, Goal.STOP)))
+    world.run(machine.STOP_S - 0.1, first)
+    assert not machine.is_over(world.bridge_state(0))
+    world.run(0.2, first)
+    assert machine.is_over(world.bridge_state(0))
+
+
+def _paused_without_consumers() -> BridgedWorld:
+    """Return a world in which a bridge leads one new member, and lends nothing."""
+    world = new_world(Plan())
+    world.act(Action(Do.JOIN, 0))
+    world.run(10.0, first)
+    world.start(0)
+    _set_wish(world, Goal.PAUSE)
+    world.run(5.0, first)
+    world.order("join", 1)
+    settle(world)
+    assert len(world.bridge_state(0).members) == 1
+    return world
 
 
 @pytest.mark.parametrize("course", COURSES, ids=[one.__name__ for one in COURSES])

@@ -1,13 +1,15 @@
 """The bridge's znodes below a group: the lock of the active process, and what the operator wants.
 
-`/consumers/GROUP/bridge` contains the goal as JSON. Its child `active` is ephemeral and names the
-active process; a standby waits until it is gone. Kafka's old consumers read neither.
+`/consumers/GROUP/bridge` contains the goal as JSON, and the number of the bridge's consumers. Its
+child `active` is ephemeral and names the active process; a standby waits until it is gone. Kafka's
+old consumers read neither.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 
 from zkconsumer.bridge.state import Goal
 from zkconsumer.errors import (
@@ -23,10 +25,18 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the operator wants: the goal, and the new side's share (see `Settings.share`)."""
+    """What the operator wants, and what a process needs in order to continue another one's work.
+
+    Attributes:
+        goal: what the bridge must do.
+        share: the new side's share; see `Settings.share`.
+        consumers: how many consumers the bridge ran last; a process that starts while the bridge is
+            paused runs as many. None: no bridge has stored it.
+    """
 
     goal: Goal = Goal.RUN
     share: float | None = None
+    consumers: int | None = None
 
 
 class Control:
@@ -43,39 +53,50 @@ class Control:
 
         Raises MalformedZnodeError.
         """
+        return self._read()[0]
+
+    def _read(self) -> tuple[Wish, int | None]:
+        """Return what the operator wants, and the znode's version; None: there is no znode."""
         node = self._zookeeper.read([self._path]).get(self._path)
         if node is None or not node.data:
-            return Wish()
+            return Wish(), None if node is None else node.stat.version
         try:
-            found = json.loads(node.data)
-            return Wish(Goal(found["goal"]), found.get("share"))
+            return _decode(node.data), node.stat.version
         except (ValueError, KeyError, TypeError) as error:
             raise MalformedZnodeError(
                 f"not a goal of a bridge: {error}",
                 where=self._path,
-                remedy="set it with zkconsumer bridge pause, resume, finish or rollback",
+                remedy="delete the znode, and start the bridge again",
             ) from error
 
-    def set_wish(self, wish: Wish) -> None:
-        """Store what the operator wants. Raises ZkConsumerError."""
-        data = json.dumps({"goal": wish.goal.value, "share": wish.share}).encode()
-        reply = self._zookeeper.write([rq.Create(self._path, data)])
-        if reply.code is Code.NODE_EXISTS:
-            reply = self._zookeeper.write([rq.SetData(self._path, data, -1)])
-        self._check(reply)
+    def change(self, change: Callable[[Wish], Wish]) -> Wish:
+        """Replace what is stored by the result of `change`, and return it.
+
+        An operator's command and the active process may write at the same time. The second one
+        reads again, so neither overwrites what the other has changed. Raises ZkConsumerError.
+        """
+        while True:
+            before, version = self._read()
+            after = change(before)
+            data = json.dumps({**asdict(after), "goal": after.goal.value}).encode()
+            write: rq.Write = rq.Create(self._path, data)
+            if version is not None:
+                write = rq.SetData(self._path, data, version)
+            reply = self._zookeeper.write([write])
+            if reply.code not in (Code.NODE_EXISTS, Code.BAD_VERSION):
+                self._check(reply)
+                return after
 
     def begin(self, share: float | None) -> Wish:
         """Store the share for a bridge that starts, and return what it must do.
 
         It pursues the goal that an earlier process had not reached. Raises ZkConsumerError.
         """
-        wish = Wish(self.wish().goal, share)
-        self.set_wish(wish)
-        return wish
+        return self.change(lambda wish: replace(wish, share=share))
 
     def reached(self) -> None:
         """Forget the goal, because a bridge has reached it. Raises ZkConsumerError."""
-        self.set_wish(Wish())
+        self.change(lambda _: Wish())
 
     def holder(self) -> str:
         """Return the name of the active process; empty if none is active."""
@@ -116,3 +137,14 @@ class Control:
                 where=self._path,
                 remedy="check that the group exists in ZooKeeper, and ask for write access to it",
             )
+
+
+def _decode(data: bytes) -> Wish:
+    """Raises ValueError, KeyError or TypeError if the data is not a wish."""
+    found = json.loads(data)
+    goal, share, consumers = Goal(found["goal"]), found.get("share"), found.get("consumers")
+    if not (share is None or 0 < share < 1):
+        raise ValueError(f"the share {share}")
+    if not (consumers is None or (type(consumers) is int and consumers >= 0)):
+        raise ValueError(f"{consumers} consumers")
+    return Wish(goal, share, consumers)

@@ -71,6 +71,14 @@ Then it removes them again: the brokers may have refused the removal, or another
 become the coordinator before the removal was stored.
 """
 
+STOP_S = 10.0
+"""How long, in seconds, a stopped bridge waits for the end of a rebalance that it has joined.
+
+Without this wait, the new members would wait for its assignment until the brokers remove it. Most
+members join within three seconds, at their next heartbeat. A member that does not poll may take up
+to `max.poll.interval.ms`.
+"""
+
 FOLLOWS = "another member leads the brokers' group"
 """Why a bridge ends if it was started after the new members and may not remove them."""
 
@@ -118,7 +126,7 @@ def next_deadline(state: State, now: float) -> float:
     if is_over(state):
         return NEVER
     due = [classic_member.next_deadline(state.classic, now), state.mirror_at]
-    due += [state.retry_at, state.remove_at]
+    due += [state.retry_at, state.remove_at, state.end_by]
     due += [lease_end(state, one.consumer) for one in state.held.values()]
     due += [one.release_at for one in state.held.values()]
     due.append(state.wanted[1] + state.setup.calm_s)
@@ -381,7 +389,12 @@ def _lock_kept(state: State, event: Event) -> State:
 
 def _goal_changed(state: State, event: Event) -> State:
     assert isinstance(event, GoalChanged)
-    return replace(state, goal=event.goal, share=event.share)
+    kept = state.kept
+    if event.consumers is not None:
+        kept = event.consumers
+    elif state.goal is not Goal.PAUSE:
+        kept = len(state.running)
+    return replace(state, goal=event.goal, share=event.share, kept=kept)
 
 
 HANDLERS: Mapping[type[Event], Callable[[State, Event], State]] = {
@@ -606,13 +619,25 @@ def _end(state: State, now: float) -> Step:
     """End the bridge when its goal is reached."""
     is_empty = not state.running and not state.held and state.change is None
     if state.goal is Goal.STOP and is_empty:
-        return replace(state, ended="it has given all partitions back"), ()
+        return _stop(state, now), ()
     is_done = (state.goal is Goal.ROLLBACK and is_empty and not state.members) or (
         state.goal is Goal.FINISH and is_settled(state) and not state.old
     )
     if not is_done or not state.leads or state.leaving is not None:
         return state, ()
     return _leave(state, now, LEFT)
+
+
+def _stop(state: State, now: float) -> State:
+    """End a bridge that has given all partitions back, if it owes the new members no assignment.
+
+    The bridge stays a member of the brokers' group, so that a bridge that starts soon leads it
+    again. If the bridge left, the next leader would assign every partition to the new side at once.
+    """
+    is_joining = state.phase in (ClassicPhase.PREPARING, ClassicPhase.COMPLETING)
+    if is_joining and now < state.end_by:
+        return replace(state, end_by=min(state.end_by, now + STOP_S))
+    return replace(state, ended="it has given all partitions back")
 
 
 def _rejoin(state: State, now: float) -> State:

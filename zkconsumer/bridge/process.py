@@ -22,7 +22,7 @@ from typing import Final
 
 from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.admin.what_if import live_group
-from zkconsumer.bridge import machine, preflight, wire
+from zkconsumer.bridge import machine, preflight, shares, wire
 from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.brokers import BrokerConnections, GroupAdmin
 from zkconsumer.bridge.control import Control, Wish
@@ -161,6 +161,8 @@ class BridgeProcess:
         threads = (self._metadata_thread, group)
         if control is None:  # nobody else can be active
             self._step(_lock_kept(float("inf")))
+        else:
+            self._continue_from(control.wish())
         try:
             self._step(ev.PollStarted)
             for thread in threads:
@@ -175,6 +177,11 @@ class BridgeProcess:
             self._end()
             for thread in threads:
                 thread.join(TICK_S)
+
+    def _continue_from(self, wish: Wish) -> None:
+        """Take over the goal, and the number of consumers, that an earlier process has stored."""
+        self._wish = wish
+        self._step(lambda now: bridge.GoalChanged(now, wish.goal, wish.share, wish.consumers))
 
     # ---- a turn ----------------------------------------------------------------------------------
 
@@ -225,7 +232,7 @@ class BridgeProcess:
                 asked_at = boottime()
                 control.keep_lock()
                 self.post(_lock_kept(asked_at + self._zookeeper.session_timeout_s * LOCK_LASTS))
-                self._wish = control.wish()
+                self._wish = self._store_consumers(control, control.wish())
             group = self.state.settings.group
             found, _ = live_group(self._zookeeper, group, strategy=self._strategy())
             if found != self._seen:
@@ -235,6 +242,17 @@ class BridgeProcess:
             self._copy_old_offsets(found)
         except (ZooKeeperUnreachableError, FetchError) as error:
             logger.warning("bridge: %s", error)
+
+    def _store_consumers(self, control: Control, wish: Wish) -> Wish:
+        """Store how many consumers run, for the process after this one; return the stored wish.
+
+        A process that stops runs none at its end, and the next one must not take over this number.
+        """
+        state = self.state
+        count = shares.consumers_to_keep(state)
+        if state.goal is not wish.goal or count == wish.consumers:
+            return wish
+        return control.change(lambda stored: replace(stored, consumers=count))
 
     def _copy_old_offsets(self, group: GroupInput) -> None:
         """Copy the offsets of the old side to Kafka.

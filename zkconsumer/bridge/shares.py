@@ -49,8 +49,12 @@ def wanted_consumers(state: State) -> int:
     """
     if state.goal in (Goal.ROLLBACK, Goal.STOP):
         return 0
-    if state.goal is Goal.PAUSE or state.view is None:
+    if state.view is None:
         return len(state.running)
+    if state.goal is Goal.PAUSE:
+        # A bridge that has just started has no consumers, and waits for a member that reads.
+        may_run = state.running or state.members
+        return min(state.kept, len(state.setup.consumers)) if may_run else 0
     old = state.old
     # Before it finishes, the bridge carries the offsets of an empty old side to Kafka.
     if not state.members and (old or state.goal is not Goal.FINISH):
@@ -62,6 +66,11 @@ def wanted_consumers(state: State) -> int:
     if share is None:
         share = len(state.members) / (len(state.members) + len(old))
     return min(max(1, round(streams * share / (1 - share))), len(state.setup.consumers))
+
+
+def consumers_to_keep(state: State) -> int:
+    """Return how many consumers another process should run if this one ends while it is paused."""
+    return state.kept if state.goal is Goal.PAUSE else len(state.running)
 
 
 def with_plan(state: State, running: frozenset[int]) -> State:

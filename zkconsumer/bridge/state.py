@@ -143,6 +143,7 @@ class State:
         old: the old members in `view`, each with its number of streams.
         goal: what the operator wants.
         share: as `Settings.share`; the operator can change it.
+        kept: the number of consumers that the bridge runs while it is paused.
         running: the numbers of the bridge's consumers that run.
         change: the consumers to run next, while partitions return for this change; None: no change
             is due.
@@ -169,6 +170,8 @@ class State:
             fence the other process, nor removes members.
         leaving: the number of the request that leaves the brokers' group.
         farewell: why the bridge leaves.
+        end_by: by when a bridge that has given all partitions back ends, even if the brokers' group
+            still rebalances; infinity: it has not given them back.
         ended: why the bridge has ended; empty while it works.
     """
 
@@ -180,6 +183,7 @@ class State:
     old: Mapping[ConsumerId, int] = field(default_factory=dict)
     goal: Goal = Goal.RUN
     share: float | None = None
+    kept: int = 0
     running: frozenset[int] = frozenset()
     change: frozenset[int] | None = None
     plan: AssignmentPlan | None = None
@@ -200,6 +204,7 @@ class State:
     lock_until: float = 0.0
     leaving: int | None = None
     farewell: str = ""
+    end_by: float = NEVER
     ended: str = ""
 
     # The following are read where any member of a coordinated group is expected.
@@ -303,10 +308,16 @@ class LockKept(Event):
 
 @dataclass(frozen=True, slots=True)
 class GoalChanged(Event):
-    """The operator wants something else."""
+    """The operator wants something else.
+
+    Attributes:
+        consumers: the number of consumers that an earlier process has run; None: this process has
+            no predecessor, or has taken over its goal already.
+    """
 
     goal: Goal
     share: float | None = None
+    consumers: int | None = None
 
 
 # ---- commands ------------------------------------------------------------------------------------

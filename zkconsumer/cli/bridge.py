@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -300,7 +301,7 @@ def _rows(
 
 
 def _change(common: Common, group: str | None, goal: Goal, text: str) -> None:
-    from zkconsumer.bridge.control import Control, Wish
+    from zkconsumer.bridge.control import Control
 
     name = common.group(group)
     with common.connect(name) as connection:
@@ -312,7 +313,7 @@ def _change(common: Common, group: str | None, goal: Goal, text: str) -> None:
                 where=name,
                 remedy=f"start it with `zkconsumer bridge run --group {shell_word(name)}`",
             )
-        control.set_wish(Wish(goal, control.wish().share))
+        control.change(lambda wish: replace(wish, goal=goal))
     say(f"{holder}: {text}")
 
 

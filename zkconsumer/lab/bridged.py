@@ -633,7 +633,10 @@ class BridgedStage(LabStage[BridgedWorld]):
         """Start, stop or kill the process of a bridge; it waits if the other one has sessions."""
         world = self.world
         if do == "leave":
-            self._tell(number, bridge.Goal.STOP, world.bridge_state(number).share)
+            share, stop = world.bridge_state(number).share, bridge.Goal.STOP
+            world.perform(
+                lambda: world.tell(number, lambda now: bridge.GoalChanged(now, stop, share))
+            )
         elif do == "kill" and number in world.standbys:
             world.standbys.remove(number)
         elif do == "kill":
@@ -651,11 +654,7 @@ class BridgedStage(LabStage[BridgedWorld]):
         goal, share = GOALS.get(move.do, state.goal), state.share
         if move.do == SHARE:
             share = move.value / 100 or None
-        self._tell(number, goal, share)
-
-    def _tell(self, number: int, goal: bridge.Goal, share: float | None) -> None:
-        world = self.world
-        world.perform(lambda: world.tell(number, lambda now: bridge.GoalChanged(now, goal, share)))
+        world.perform(lambda: world.set_wish(goal, share))
 
     def _drop(self, move: LabMove) -> None:
         half, local = self._half(move)

@@ -117,6 +117,14 @@ class Bridge:
         """Press Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
 
+    def freeze(self) -> None:
+        """Stop the process; its sessions expire if it does not continue in time."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let the process continue."""
+        self.process.send_signal(signal.SIGCONT)
+
     def wait_for_end(self) -> int:
         """Return the exit code when the process has ended."""
         code = self.process.wait(LIMIT_S)

@@ -262,7 +262,7 @@ def replaced_bridge() -> None:
     place, and joins no more before it has looked at the lock. Otherwise both would end: the standby
     is fenced, and the first bridge has lost the lock."""
     for delay_ms in range(8):
-        world = shared(Plan(bridges=2, setup=_takes_lead), is_calm=False)
+        world = shared(Plan(bridges=2, setup=takes_lead), is_calm=False)
         world.freeze_bridge(0)
         world.run(25.0, first)
         world.start(1)
@@ -274,7 +274,7 @@ def replaced_bridge() -> None:
         both_sides_settle.check(world, SETTLE_S)
 
 
-def _takes_lead(one: bridge.Settings) -> bridge.Settings:
+def takes_lead(one: bridge.Settings) -> bridge.Settings:
     """Let a bridge remove the other members, as a standby does."""
     return replace(one, takes_lead=True)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.state import Goal
 from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
@@ -185,8 +184,7 @@ class _Course:
             old = [one for one in range(world.plan.old) if _acts(world, one)]
             if not old:
                 self._happen(("old joins", 0))
-        for number in alive:
-            world.tell(number, lambda now: bridge.GoalChanged(now, Goal.RUN, None))
+        world.set_wish(Goal.RUN)
         self._say(world, "all faults end")
 
     def rest(self) -> None:
@@ -293,7 +291,7 @@ def _removed(world: BridgedWorld, who: int) -> None:
 def _goal(goal: Goal) -> Callable[[BridgedWorld, int], None]:
     def change(world: BridgedWorld, _: int) -> None:
         if world.active is not None:
-            world.tell(world.active, lambda now: bridge.GoalChanged(now, goal, None))
+            world.set_wish(goal)
 
     return change
 

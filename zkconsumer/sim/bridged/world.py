@@ -18,8 +18,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Final, Self, cast
 
-from zkconsumer.bridge import machine
+from zkconsumer.bridge import machine, shares
 from zkconsumer.bridge import state as bridge
+from zkconsumer.bridge.state import Goal
 from zkconsumer.bridge.stream import BridgeStream
 from zkconsumer.consumer.commit_requests import CommitRequested
 from zkconsumer.consumer.loop import Host, PartitionSinks, ReleaseDone
@@ -334,6 +335,8 @@ class BridgedWorld:
         old, new: both sides.
         orders: commands of the bridges that have not been executed yet.
         running: bridge -> the consumers that it wants to run.
+        wish: the goal and the share that the operator has ordered last; None: no order is stored.
+        consumers: how many consumers the active bridge has run last; None: nobody has stored it.
         active: the bridge that works; None: none does.
         standbys: the bridges that wait until the sessions of the active one have ended.
         frozen_at: bridge whose process is frozen -> since when.
@@ -347,6 +350,8 @@ class BridgedWorld:
         self._told: list[tuple[int, Callable[[float], ev.Event]]] = []
         self.orders: list[tuple[int, ev.Command]] = []
         self.running: dict[int, frozenset[int]] = {}
+        self.wish: tuple[Goal, float | None] | None = None
+        self.consumers: int | None = None
         self.active: int | None = None
         self.standbys: list[int] = []
         self.frozen_at: dict[int, float] = {}
@@ -487,8 +492,14 @@ class BridgedWorld:
         """Queue an event for a bridge; it is delivered when the present move has ended."""
         self._told.append((number, event))
 
+    def set_wish(self, goal: Goal, share: float | None = None) -> None:
+        """Store what the operator orders, as `bridge.control` does, and tell the active bridge."""
+        self.wish = goal, share
+        if self.active is not None:
+            self.tell(self.active, _GoalChanged(goal, share))
+
     def start(self, number: int) -> None:
-        """Start the process of a bridge; see `may_start`."""
+        """Start the process of a bridge; see `may_start`. It pursues the stored goal."""
         self.active = number
         self.replaced |= self.frozen_at.keys()
         self.replaced.discard(number)
@@ -497,6 +508,8 @@ class BridgedWorld:
             self.new.revive(number)
         else:
             self.new.join(number)
+        if self.wish is not None:
+            self.tell(number, _GoalChanged(*self.wish, self.consumers))
         self._seen = 0
         self._settle()
 
@@ -644,12 +657,20 @@ class BridgedWorld:
                 one.post(CommitRequested(0, offsets, answer, purpose=Purpose.EXPLICIT))
             case bridge.RunConsumers(consumers):
                 self.running[number] = consumers
+                self._store_consumers(number)
             case bridge.RemoveMembers() if self.new.leader is not None:
                 for who in range(self.plan.bridges, len(self.new.members)):
                     if self.new.members[who].state.member:
                         self.new.remove(who)
-            case bridge.BridgeEnded():
+            case bridge.BridgeEnded(reason):
                 self.running[number] = frozenset()
+                if reason == machine.LEFT:
+                    self.wish = None
+
+    def _store_consumers(self, number: int) -> None:
+        state = self.bridge_state(number)
+        if number == self.active and state.goal is not Goal.STOP:
+            self.consumers = shares.consumers_to_keep(state)
 
     def may_start(self, number: int) -> bool:
         """Return whether a bridge may start: no other one has a session in ZooKeeper."""
@@ -716,6 +737,18 @@ class _LockKept:
 
     def __call__(self, now: float) -> ev.Event:
         return bridge.LockKept(now, self.until)
+
+
+@dataclass(frozen=True)
+class _GoalChanged:
+    """Makes the event that the operator wants something else."""
+
+    goal: Goal
+    share: float | None
+    consumers: int | None = None
+
+    def __call__(self, now: float) -> ev.Event:
+        return bridge.GoalChanged(now, self.goal, self.share, self.consumers)
 
 
 @dataclass(frozen=True)
