@@ -17,6 +17,7 @@ from support.members.bridged_run import BridgedRun
 from support.wait import LIMIT_S, wait_for
 
 from zkconsumer.bridge.brokers import GroupAdmin
+from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.proxy import Proxy, Wire
 
@@ -190,12 +191,14 @@ def test_ctrl_c_in_a_rebalance(newest: Sandbox, tmp_path: Path) -> None:
         group.order("pause")
         bridge.wait("goal pause")
         slow = group.new("librdkafka", "range")
-        bridge.wait("1 new member with 0 partitions")
+        slow.wait("owned")
+        wait_for(lambda: "rebalances" not in bridge.last_line(), bridge.text)
         slow.freeze()
         group.new("librdkafka", "range")
-        bridge.wait("the brokers' group rebalances")
+        wait_for(lambda: "rebalances" in bridge.last_line(), bridge.text)
         bridge.interrupt()
         bridge.wait("giving all partitions back")
+        bridge.wait_until(boottime() + 2.0)  # it waits for the frozen member
         slow.thaw()
         assert bridge.wait_for_end() == 0, bridge.text()
         admin = GroupAdmin({"bootstrap.servers": newest.bootstrap, "client.id": "test"}, group.name)

@@ -218,8 +218,13 @@ def _report_end(state: State, group: str) -> None:
             remedy="start the bridge before the new members, or give --take-lead",
         )
     if reason.startswith("the brokers refuse"):
+        is_replaced = reason.endswith("FENCED_INSTANCE_ID")
         raise ZkConsumerError(
-            reason, where=group, remedy="see the brokers' logs, and start the bridge again"
+            reason,
+            where=group,
+            remedy="another process is the bridge now; start this one again as its standby"
+            if is_replaced
+            else "see the brokers' logs, and start the bridge again",
         )
 
 

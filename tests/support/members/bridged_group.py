@@ -109,6 +109,10 @@ class Bridge:
         """Return what the command has printed."""
         return self._out.read_text()
 
+    def last_line(self) -> str:
+        """Return the last line that the command has printed."""
+        return self.text().splitlines()[-1]
+
     def wait(self, words: str) -> None:
         """Wait until the command has printed these words."""
         wait_for(lambda: words in self.text(), lambda: f"{self.name}: {words!r} in {self.text()}")
