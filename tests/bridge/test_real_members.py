@@ -104,8 +104,7 @@ def test_the_share_of_the_new_side_can_be_fixed(newest: Sandbox, tmp_path: Path)
 
 
 def test_a_paused_bridge_keeps_its_share(newest: Sandbox, tmp_path: Path) -> None:
-    """While the bridge is paused, the share stays, even if another process continues; `resume` lets
-    the share follow the members again."""
+    """The share of a paused bridge stays, even if it starts again; then it follows the members."""
     with _group(newest, tmp_path, "pauses", "1.1.1") as group:
         bridge, _ = group.divide()
         group.order("pause")
