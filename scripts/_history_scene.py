@@ -26,7 +26,7 @@ from zkconsumer.sandbox import BrokerServer, ZooKeeperEnsemble, topics
 from zkconsumer.sandbox.jars import Progress
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.proxy import Proxy, Wire
-from zkconsumer.sandbox.real_group import MemberKind, MemberProcess, MemberState, PeriodicProducer
+from zkconsumer.sandbox.real_group import MemberKind, MemberProcess, PeriodicProducer, ProcessState
 from zkconsumer.zk.client import ZooKeeperClient
 
 GROUP, TOPIC, PARTITIONS = "billing", "orders", 8
@@ -188,10 +188,10 @@ class Scene:
 
     def leave(self) -> None:
         """Make all running members leave, and wait until their processes have ended."""
-        running = self._in(MemberState.UP)
+        running = self._in(ProcessState.UP)
         for member in running:
             member.leave()
-        until(lambda: all(one.state is MemberState.LEFT for one in running), limit_s=_PATIENCE_S)
+        until(lambda: all(one.state is ProcessState.LEFT for one in running), limit_s=_PATIENCE_S)
 
     def _settle(self) -> None:
         """Wait until each partition has an owner; after a time limit, continue even if some
@@ -207,7 +207,7 @@ class Scene:
     def _wait(self, limits: tuple[float, float]) -> None:
         self._never.wait(self._random.uniform(*limits))
 
-    def _in(self, *states: MemberState) -> list[RecordedMember]:
+    def _in(self, *states: ProcessState) -> list[RecordedMember]:
         return [one for one in self.members if one.state in states]
 
     def _kinds(self) -> list[Callable[[], str]]:
@@ -220,7 +220,7 @@ class Scene:
     # ---- faults of members -----------------------------------------------------------------------
 
     def _join(self) -> str:
-        away = self._in(MemberState.AWAY, MemberState.LEFT, MemberState.DEAD)
+        away = self._in(ProcessState.AWAY, ProcessState.LEFT, ProcessState.DEAD)
         if not away:
             return self._leave()
         member = self._random.choice(away)
@@ -228,16 +228,16 @@ class Scene:
         return f"{member.name} joins"
 
     def _leave(self) -> str:
-        running = self._in(MemberState.UP)
+        running = self._in(ProcessState.UP)
         if len(running) <= UNTOUCHED_MEMBERS:
             return self._join()
         member = self._random.choice(running)
         member.leave()
-        until(lambda: member.state is MemberState.LEFT, limit_s=_PATIENCE_S)
+        until(lambda: member.state is ProcessState.LEFT, limit_s=_PATIENCE_S)
         return f"{member.name} leaves"
 
     def _kill(self) -> str:
-        running = self._in(MemberState.UP)
+        running = self._in(ProcessState.UP)
         if len(running) <= UNTOUCHED_MEMBERS:
             return self._join()
         member = self._random.choice(running)
@@ -248,7 +248,7 @@ class Scene:
     def _pause(self) -> str:
         """Pause the running member with the lowest name, so that the session of one member expires
         repeatedly."""
-        member = self._in(MemberState.UP)[0]
+        member = self._in(ProcessState.UP)[0]
         member.interruptions += 1
         member.freeze()
         self._wait(FAULT_DURATION_S)
@@ -258,13 +258,13 @@ class Scene:
     # ---- faults of connections and servers -------------------------------------------------------
 
     def _cut(self) -> str:
-        member = self._random.choice(self._in(MemberState.UP))
+        member = self._random.choice(self._in(ProcessState.UP))
         member.interruptions += 1
         member.proxy.cut()
         return f"the connection of {member.name} breaks"
 
     def _silence(self) -> str:
-        member = self._random.choice(self._in(MemberState.UP))
+        member = self._random.choice(self._in(ProcessState.UP))
         member.interruptions += 1
         member.proxy.wire = Wire.SILENT
         self._wait(FAULT_DURATION_S)
@@ -273,7 +273,7 @@ class Scene:
         return f"the connection of {member.name} was silent"
 
     def _lose_a_reply(self) -> str:
-        member = self._random.choice(self._in(MemberState.UP))
+        member = self._random.choice(self._in(ProcessState.UP))
         member.interruptions += 1
         member.proxy.lose_next_reply()
         return f"the next reply to {member.name} is lost"

@@ -24,7 +24,7 @@ from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.jvm_member import MixedWorld
 from zkconsumer.sim.plan import Do, Plan
 from zkconsumer.sim.recorder import Recorder
-from zkconsumer.sim.stage import Stage
+from zkconsumer.sim.stage import ZooKeeperDirector
 from zkconsumer.sim.world import Watcher, Watchers, World
 
 FILE = Path(__file__).parent / "sequences.jsonl.gz"
@@ -131,7 +131,7 @@ def writes(ops: dict[int, list[Op]]) -> dict[int, list[Op]]:
     return {who: [op for op in some if op.op in WRITES] for who, some in ops.items()}
 
 
-class JvmGroup(Stage):
+class JvmGroup(ZooKeeperDirector):
     """A group that has only JVM members, and is driven like the real group."""
 
     def __init__(

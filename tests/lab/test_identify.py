@@ -19,7 +19,7 @@ from support.wait import LIMIT_S, wait_for
 
 from zkconsumer.admin.findings import ExaminedGroup
 from zkconsumer.admin.groups import GroupImage
-from zkconsumer.lab.identify import Identity, Program, formats, identities
+from zkconsumer.lab.identify import Identity, MemberProgram, formats, identities
 from zkconsumer.lab.live import GroupPicture
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -64,7 +64,7 @@ def test_captured_registrations() -> None:
         assert {*one["releases"]} <= {form.release for form in forms}
         found.append(identity(payload).program)
     assert len(found) > 120
-    assert set(found) == {Program.UNKNOWN, Program.JVM}
+    assert set(found) == {MemberProgram.UNKNOWN, MemberProgram.JVM}
 
 
 def test_the_format_names_the_releases() -> None:
@@ -85,19 +85,19 @@ def test_the_format_names_the_releases() -> None:
 
 def test_a_registration_that_only_the_jvm_writes() -> None:
     """zkconsumer refuses a regular expression that its readers would misread; the JVM does not."""
-    assert identity(DOUBLY.encode()).program is Program.JVM
+    assert identity(DOUBLY.encode()).program is MemberProgram.JVM
     once = DOUBLY.replace(r"\\/", r"\/").encode()
-    assert identity(once).program is Program.UNKNOWN
+    assert identity(once).program is MemberProgram.UNKNOWN
 
 
 def test_owner_znodes_of_one_transaction() -> None:
     """Two owner znodes with the same czxid show zkconsumer; different czxids prove nothing."""
     found = identity(STATIC, owners={0: 7, 1: 9, 2: 9})
-    assert found.program is Program.ZKCONSUMER
+    assert found.program is MemberProgram.ZKCONSUMER
     assert "t-1 and t-2" in found.why
-    assert identity(STATIC, owners={0: 7, 1: 8}).program is Program.UNKNOWN
+    assert identity(STATIC, owners={0: 7, 1: 8}).program is MemberProgram.UNKNOWN
     both = identity(DOUBLY.encode(), owners={0: 7, 1: 7})
-    assert both.program is Program.OTHER
+    assert both.program is MemberProgram.OTHER
 
 
 FOREIGN = {
@@ -115,18 +115,18 @@ FOREIGN = {
 def test_another_client(client: str) -> None:
     """Bytes that neither Kafka's consumer nor zkconsumer writes show another client."""
     found = identity(FOREIGN[client])
-    assert (found.program, found.releases) == (Program.OTHER, "")
+    assert (found.program, found.releases) == (MemberProgram.OTHER, "")
 
 
 def test_another_client_s_id() -> None:
     """An id that does not begin with the name of the group shows another client."""
-    assert identity(STATIC, name="host:1f2e").program is Program.OTHER
+    assert identity(STATIC, name="host:1f2e").program is MemberProgram.OTHER
 
 
 def test_an_unusual_subscription_is_unknown() -> None:
     """If the lab cannot parse a subscription, the program is unknown."""
     payload = b'{"version":1,"subscription":{"a":1,"b":1},"pattern":"white_list","timestamp":"1"}'
-    assert identity(payload).program is Program.UNKNOWN
+    assert identity(payload).program is MemberProgram.UNKNOWN
 
 
 def test_a_session_keeps_its_program() -> None:

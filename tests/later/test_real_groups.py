@@ -29,7 +29,12 @@ from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.consumer_group import ConsumerGroup
 from zkconsumer.later.group_coordinator import group_of
 from zkconsumer.sandbox import Sandbox, jars
-from zkconsumer.sim.coordinated.world import GROUP, Plan, Watcher, World
+from zkconsumer.sim.coordinated.world import (
+    GROUP,
+    CoordinatedPlan,
+    CoordinatedWatcher,
+    CoordinatedWorld,
+)
 
 SESSION_S = 6.0
 PARTITIONS = 4
@@ -155,13 +160,13 @@ The JVM client of 3.9.1 sends version 0 to both brokers.
 # ---- the model -----------------------------------------------------------------------------------
 
 
-class States(Watcher):
+class States(CoordinatedWatcher):
     """Collects the group's states and generations, except states during a rebalance."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
 
-    def acted(self, world: World) -> None:
+    def acted(self, world: CoordinatedWorld) -> None:
         group = group_of(world.brokers[0], GROUP)
         if group is None or group.phase.value == "PreparingRebalance" or not group.generation:
             return
@@ -175,13 +180,13 @@ MemberState = tuple[int, str, tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass
-class Epochs(Watcher):
+class Epochs(CoordinatedWatcher):
     """Collects the epochs of target assignments, and the successive states of each member."""
 
     targets: list[int] = field(default_factory=list)
     members: dict[str, list[MemberState]] = field(default_factory=dict)
 
-    def acted(self, world: World) -> None:
+    def acted(self, world: CoordinatedWorld) -> None:
         group = group_of(world.brokers[0], GROUP)
         if not isinstance(group, ConsumerGroup):
             return
@@ -223,8 +228,10 @@ def predicted(scenario: Scenario) -> tuple[list[Owned], object]:
     is_classic = scenario.protocol == "classic"
     states = States() if is_classic else Epochs()
     members = len(scenario.clients)
-    plan = Plan(scenario.protocol, members=members, partitions=PARTITIONS, settings=settings)
-    world = World(plan, states)
+    plan = CoordinatedPlan(
+        scenario.protocol, members=members, partitions=PARTITIONS, settings=settings
+    )
+    world = CoordinatedWorld(plan, states)
     settled_s = 30.0 if is_classic else 120.0  # The session timeout of the coordinator is 45 s.
     found = []
     for number, step in enumerate(scenario.steps):

@@ -27,7 +27,7 @@ from zkconsumer.later.member_events import Answered, Commands, Send
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.sim.bridged.search import Weather, run
-from zkconsumer.sim.bridged.world import BridgedWorld, Plan
+from zkconsumer.sim.bridged.world import BridgedPlan, BridgedWorld
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Action, Do
@@ -36,7 +36,7 @@ from zkconsumer.sim.plan import Action, Do
 @pytest.mark.parametrize("jvm", [(), (0, 1)], ids=["zkconsumer", "jvm"])
 def test_a_group_moves_from_one_protocol_to_the_other_and_back(jvm: tuple[int, ...]) -> None:
     """New members get half of the partitions, then all; when the old ones return, they share."""
-    world = shared(Plan(jvm=frozenset(jvm), partitions=4))
+    world = shared(BridgedPlan(jvm=frozenset(jvm), partitions=4))
     held = world.bridge_state(0).held
     assert len(held) == 2
     assert world.reading() == world.old.log_end
@@ -53,7 +53,7 @@ def test_a_group_moves_from_one_protocol_to_the_other_and_back(jvm: tuple[int, .
 
 def test_a_bridge_without_an_old_side_finishes() -> None:
     """`finish` leaves both groups when no old member is left; the new members then read all."""
-    world = shared(Plan(partitions=4))
+    world = shared(BridgedPlan(partitions=4))
     for who in range(2):
         world.act(Action(Do.LEAVE, who))
     world.tell(0, lambda now: GoalChanged(now, Goal.FINISH))
@@ -65,7 +65,7 @@ def test_a_bridge_without_an_old_side_finishes() -> None:
 
 def test_a_rollback_gives_everything_back() -> None:
     """`rollback` gives all partitions to the old side, and ends when the new members have left."""
-    world = shared(Plan(partitions=4))
+    world = shared(BridgedPlan(partitions=4))
     world.tell(0, lambda now: GoalChanged(now, Goal.ROLLBACK))
     world.run(30.0, first)
     assert not world.bridge_state(0).held
@@ -80,7 +80,7 @@ def test_a_rollback_gives_everything_back() -> None:
 @pytest.mark.parametrize("successor", [0, 1], ids=["restarted", "standby"])
 def test_a_paused_bridge_keeps_its_share_when_its_process_changes(successor: int) -> None:
     """After the death of a paused bridge, its successor runs as many consumers, and lends again."""
-    world = shared(Plan(bridges=2, partitions=6, setup=takes_lead), is_calm=False)
+    world = shared(BridgedPlan(bridges=2, partitions=6, setup=takes_lead), is_calm=False)
     _set_wish(world, Goal.PAUSE, 0.5)
     world.order("leave", 2)
     settle(world)
@@ -102,7 +102,7 @@ def test_a_paused_bridge_keeps_its_share_when_its_process_changes(successor: int
 
 def test_a_paused_bridge_starts_no_consumer_for_nobody() -> None:
     """If all new members left while no bridge ran, the next one waits for a new member."""
-    world = shared(Plan(bridges=2, setup=takes_lead), is_calm=False)
+    world = shared(BridgedPlan(bridges=2, setup=takes_lead), is_calm=False)
     _set_wish(world, Goal.PAUSE)
     world.kill_bridge(0)
     for who in (2, 3):
@@ -156,7 +156,7 @@ def test_a_stopped_bridge_does_not_wait_for_a_slow_member() -> None:
 
 def _paused_without_consumers() -> BridgedWorld:
     """Return a world in which a bridge leads one new member, and lends nothing."""
-    world = new_world(Plan())
+    world = new_world(BridgedPlan())
     world.act(Action(Do.JOIN, 0))
     world.run(10.0, first)
     world.start(0)

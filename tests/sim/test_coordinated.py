@@ -15,7 +15,7 @@ from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.consumer_member import ConsumerPhase
 from zkconsumer.later.group_events import Loaded
 from zkconsumer.protocol.model import JsonObject
-from zkconsumer.sim.coordinated.recorder import Recorder
+from zkconsumer.sim.coordinated.recorder import CoordinatedRecorder
 from zkconsumer.sim.coordinated.search import (
     PROTOCOLS,
     Course,
@@ -27,7 +27,7 @@ from zkconsumer.sim.coordinated.search import (
     run_faults,
 )
 from zkconsumer.sim.coordinated.stories import ASSIGNORS, plan_for
-from zkconsumer.sim.coordinated.world import Entry, GroupLoaded, World
+from zkconsumer.sim.coordinated.world import CoordinatedWorld, Entry, GroupLoaded
 from zkconsumer.sim.kernel.search import Decisions, shrunk
 
 FIXED = range(5)
@@ -54,16 +54,22 @@ def test_fresh_seeds(protocol: str) -> None:
 def test_a_broker_that_has_lost_its_election_loads_nothing() -> None:
     """A broker that loses its election, or is elected again, while it loads ignores old records."""
     seed, protocol = 219, "classic-eager"
-    genuine, at_broker = function(World, "_perform"), function(World, "_at_broker")
+    genuine, at_broker = (
+        function(CoordinatedWorld, "_perform"),
+        function(CoordinatedWorld, "_at_broker"),
+    )
 
-    def perform(world: World, entry: Entry) -> None:
+    def perform(world: CoordinatedWorld, entry: Entry) -> None:
         if isinstance(entry, GroupLoaded):
             at_broker(world, entry.broker, Loaded(world.partition, entry.records))
         else:
             genuine(world, entry)
 
     overlooked = Mutant(
-        "a broker without an election loads", protocol, "C1", lambda: [(World, "_perform", perform)]
+        "a broker without an election loads",
+        protocol,
+        "C1",
+        lambda: [(CoordinatedWorld, "_perform", perform)],
     )
     broken = overlooked.caught(range(seed, seed + 1))
     assert broken is not None and broken.invariant == "C1"
@@ -81,9 +87,9 @@ def test_a_copy_continues_as_its_world(protocol: str, seed: int) -> None:
     """A world and its copy do the same under the same commands, and do not affect each other."""
     script = Decisions(random.Random(seed))
     told: list[JsonObject] = []
-    recorder = Recorder(told.append)
+    recorder = CoordinatedRecorder(told.append)
     plan = plan_for(protocol, {}, members=4, partitions=6, delay=random_delay(seed))
-    world = World(plan, recorder)
+    world = CoordinatedWorld(plan, recorder)
     run_faults(world, script)
     world.hold(0)
     world.freeze(1)
@@ -98,7 +104,7 @@ def test_a_copy_continues_as_its_world(protocol: str, seed: int) -> None:
     assert twin.now == world.now and twin.settled() and world.settled()
 
 
-def _continue(world: World, seed: int) -> None:
+def _continue(world: CoordinatedWorld, seed: int) -> None:
     """Inject more faults, and let the group settle."""
     world.release(0)
     run_faults(world, Decisions(random.Random(f"{seed} goes on")))
@@ -143,7 +149,7 @@ def test_aimed_runs_hit_a_brief_phase(protocol: str, brief: Enum) -> None:
     hits = Counter[Course]()
     for course in (run_faults, run_aimed_faults):
 
-        def count(world: World, text: str, course: Course = course) -> None:
+        def count(world: CoordinatedWorld, text: str, course: Course = course) -> None:
             hits[course] += any(one.lives and one.state.phase is brief for one in world.members)
 
         for seed in range(20):

@@ -9,7 +9,7 @@ from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Plan
 from zkconsumer.sim.recorder import Recorder
-from zkconsumer.sim.stage import Stage
+from zkconsumer.sim.stage import ZooKeeperDirector
 from zkconsumer.sim.world import Watchers, World
 
 SESSION_S = 6.0
@@ -17,7 +17,7 @@ MARGIN_S = (1 - SHARE_OF_TIMEOUT) * SESSION_S
 """The margin of the lease: the seconds of a 6 s session that remain after the lease ends."""
 
 
-def take_over(answers_for_s: float) -> Stage:
+def take_over(answers_for_s: float) -> ZooKeeperDirector:
     """Run until another member owns the partitions of the member that the old leader serves.
 
     The new leader is elected at once. The old leader answers `sync` for `answers_for_s` more
@@ -26,7 +26,7 @@ def take_over(answers_for_s: float) -> Stage:
     recorder = Recorder(lambda entry: None)
     plan = Plan(members=2, partitions=2, messages=50, session_s=SESSION_S, replicas=2)
     monitor = Monitor()
-    on = Stage(World(plan, Watchers(recorder, monitor)), recorder)
+    on = ZooKeeperDirector(World(plan, Watchers(recorder, monitor)), recorder)
     on.join(0, 1)
     on.until(lambda: on.owned_by(0) == on.owned_by(1) == 1, "a share for each member")
     monitor.harmed = True

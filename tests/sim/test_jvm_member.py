@@ -19,13 +19,13 @@ from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Do, Plan
 from zkconsumer.sim.recorder import Recorder
-from zkconsumer.sim.stage import Stage
+from zkconsumer.sim.stage import ZooKeeperDirector
 from zkconsumer.sim.world import MemberTransition, Watcher, Watchers, World
 
 SEEDS = range(40)
 
 
-def group(*jvm: int, members: int = 2, backoff_s: float = 2.0) -> Stage:
+def group(*jvm: int, members: int = 2, backoff_s: float = 2.0) -> ZooKeeperDirector:
     """A mixed group in a simulated world, with the monitor of the world."""
     plan = Plan(
         members=members,
@@ -36,10 +36,10 @@ def group(*jvm: int, members: int = 2, backoff_s: float = 2.0) -> Stage:
     recorder = Recorder(lambda entry: None)
     monitor = MixedMonitor(frozenset(jvm))
     world = MixedWorld(plan, Watchers(recorder, monitor), jvm=frozenset(jvm))
-    return Stage(world, recorder)
+    return ZooKeeperDirector(world, recorder)
 
 
-def member(on: Stage, who: int) -> JvmMember:
+def member(on: ZooKeeperDirector, who: int) -> JvmMember:
     assert isinstance(on.world, MixedWorld)
     return on.world.jvm_member(who)
 
@@ -106,7 +106,7 @@ def test_a_nudge_is_no_loss(foreign: bool) -> None:
     )
     recorder, jvm = Recorder(lambda entry: None), frozenset({1})
     world = MixedWorld(plan, Watchers(recorder, MixedMonitor(jvm), nudges), jvm=jvm)
-    on = Stage(world, recorder)
+    on = ZooKeeperDirector(world, recorder)
     on.join(0)
     on.rest()
     on.do(Do.FREEZE, 0)
@@ -148,7 +148,7 @@ def test_an_id_that_another_session_takes_leaves_no_partition_unread() -> None:
     nudges = Nudges()
     recorder = Recorder(lambda entry: None)
     plan = Plan(members=2, partitions=4, messages=3)
-    on = Stage(World(plan, Watchers(recorder, Monitor(), nudges)), recorder)
+    on = ZooKeeperDirector(World(plan, Watchers(recorder, Monitor(), nudges)), recorder)
     on.join(0, 1)
     on.rest()
     id_znode = paths.member(on.world.GROUP, on.world.members[0].name)

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from zkconsumer.admin.apply import Live
 from zkconsumer.admin.checks import offsets, owners, registrations, rights
-from zkconsumer.admin.findings import ExaminedGroup, Finding, Log, Severity
+from zkconsumer.admin.findings import ExaminedGroup, Finding, LogEnds, Severity
 from zkconsumer.admin.group_changes import plan_writes
 from zkconsumer.admin.groups import (
     GroupImage,
@@ -43,7 +43,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Node
 from zkconsumer.zk.client import ZooKeeperClient
 
-Logs = Mapping[TopicPartition, Log | str]
+Logs = Mapping[TopicPartition, LogEnds | str]
 AskLogs = Callable[[Brokers, Sequence[TopicPartition]], Logs]
 MemberSettings = Callable[[str], ConsumerConfig | None]
 """Group name -> the settings of its members, or None if they are unknown."""

@@ -116,7 +116,7 @@ def partitions_of(numbers: Iterable[int]) -> str:
 # ---- the examined group --------------------------------------------------------------------------
 
 
-class Log(Protocol):
+class LogEnds(Protocol):
     """A partition's log: its first offset, and the offset after its last message."""
 
     @property
@@ -144,7 +144,7 @@ class ExaminedGroup:
 
     image: GroupImage
     topics: TopicPayloads
-    logs: Mapping[TopicPartition, Log | str] = field(default_factory=dict)
+    logs: Mapping[TopicPartition, LogEnds | str] = field(default_factory=dict)
     rights: Mapping[str, tuple[Right, ...] | AccessDeniedError] = field(default_factory=dict)
     settings: ConsumerConfig | None = None
     has_brokers: bool = True

@@ -41,7 +41,7 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 if TYPE_CHECKING:
     from zkconsumer.admin.doctor import AskLogs
-    from zkconsumer.admin.findings import Log
+    from zkconsumer.admin.findings import LogEnds
 
 Stored = Mapping[TopicPartition, OffsetAndMetadata | str | None]
 AskKafka = Callable[[Brokers, str, Collection[TopicPartition]], Stored]
@@ -317,7 +317,7 @@ def _unless_lower(one: Transfer, lower: HigherTargetOffset) -> Transfer:
     return one
 
 
-def _compared_with_log(one: Transfer, log: Log | str | None, direction: Direction) -> Transfer:
+def _compared_with_log(one: Transfer, log: LogEnds | str | None, direction: Direction) -> Transfer:
     """Return the transfer with a reason if its offset is outside the log.
 
     The offset is migrated unchanged, since members treat it in the same way in both stores.

@@ -270,7 +270,7 @@ def as_dict(row: Event) -> dict[str, object]:
     return {**found, **dict.fromkeys(unknown)} if unknown else found
 
 
-class Placed(Protocol):
+class Timed(Protocol):
     """A row or a line with a time and a store."""
 
     @property
@@ -279,7 +279,7 @@ class Placed(Protocol):
     def store(self) -> str: ...
 
 
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=Timed)
 
 
 def in_order(rows: Sequence[P]) -> list[P]:
@@ -290,7 +290,7 @@ def in_order(rows: Sequence[P]) -> list[P]:
     return list(heapq.merge(zookeeper, kafka, key=_time_ms)) if kafka else zookeeper
 
 
-def _time_ms(row: Placed) -> int:
+def _time_ms(row: Timed) -> int:
     return row.time_ms
 
 

@@ -22,18 +22,18 @@ from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.compare.meter import Meter
 from zkconsumer.sim.coordinated import monitor as of_groups
-from zkconsumer.sim.coordinated.monitor import Monitor
-from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder
+from zkconsumer.sim.coordinated.monitor import CoordinatedMonitor
+from zkconsumer.sim.coordinated.recorder import COORDINATOR, CoordinatedRecorder
 from zkconsumer.sim.coordinated.search import REST_S, drawn_delay, end_faults, rest, run_faults
 from zkconsumer.sim.coordinated.world import (
     GROUP,
     TOPIC,
+    CoordinatedPlan,
+    CoordinatedWatcher,
+    CoordinatedWatchers,
+    CoordinatedWorld,
     Member,
     MemberTransition,
-    Plan,
-    Watcher,
-    Watchers,
-    World,
 )
 from zkconsumer.sim.kernel.promises import Promise, Reason, promise
 from zkconsumer.sim.kernel.search import Decisions, Result, judged
@@ -66,7 +66,7 @@ PROMISES: Final[tuple[Promise[...], ...]] = (
 )
 
 
-class ClassicMonitor(Monitor):
+class ClassicMonitor(CoordinatedMonitor):
     """Checks the promises of a coordinated group, and those of its programs."""
 
     def __init__(self, programs: int, *, is_cooperative: bool) -> None:
@@ -75,12 +75,12 @@ class ClassicMonitor(Monitor):
         self._assigned: dict[int, frozenset[TopicPartition]] = {}
         self._stopped: dict[int, set[TopicPartition]] = {}
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: CoordinatedWorld, message: Delivered) -> None:
         super().delivered(world, message)
         if message.who < self._programs:
             fenced_members_stop.check(_program_state(world, message.who), message.tp)
 
-    def transition(self, world: World, step: MemberTransition) -> None:
+    def transition(self, world: CoordinatedWorld, step: MemberTransition) -> None:
         super().transition(world, step)
         who, _, event, commands = step
         if who >= self._programs or not self._is_cooperative:
@@ -100,7 +100,7 @@ class ClassicMonitor(Monitor):
                 self._assigned[who], self._stopped[who] = now, set()
 
 
-def _program_state(world: World, who: int) -> ProgramState:
+def _program_state(world: CoordinatedWorld, who: int) -> ProgramState:
     state = world.members[who].state
     assert isinstance(state, ProgramState)
     return state
@@ -109,10 +109,12 @@ def _program_state(world: World, who: int) -> ProgramState:
 # ---- the world -----------------------------------------------------------------------------------
 
 
-class ClassicWorld(World):
+class ClassicWorld(CoordinatedWorld):
     """A group of the classic protocol in which programs play the first members."""
 
-    def __init__(self, plan: Plan, watcher: Watcher, *, programs: Sequence[Program]) -> None:
+    def __init__(
+        self, plan: CoordinatedPlan, watcher: CoordinatedWatcher, *, programs: Sequence[Program]
+    ) -> None:
         self.programs = programs  # `_new_member` reads it during the initialisation
         super().__init__(plan, watcher)
 
@@ -125,19 +127,19 @@ class ClassicWorld(World):
         return Member(settings.client, ProgramState(settings), machine)
 
 
-class ClassicScorer(Watcher):
+class ClassicScorer(CoordinatedWatcher):
     """Measures the score of one schedule."""
 
     def __init__(self, programs: int) -> None:
         self._meter, self._requests, self._programs = Meter(), 0, programs
 
-    def asked(self, world: World, who: int, request: msg.Request) -> None:
+    def asked(self, world: CoordinatedWorld, who: int, request: msg.Request) -> None:
         self._requests += who < self._programs and not isinstance(request, msg.FindCoordinator)
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: CoordinatedWorld, message: Delivered) -> None:
         self._meter.delivered(message.tp, message.offset)
 
-    def acted(self, world: World) -> None:
+    def acted(self, world: CoordinatedWorld) -> None:
         serving = {tp: who[0] for tp, who in world.serving().items()}
         self._meter.observe(world.now, serving, ())
 
@@ -242,7 +244,7 @@ class ClassicCourt(Court[ClassicChallenge, GroupScore]):
         challenge = self.challenge
         least, most = challenge.programs
         count = least + decide(most - least + 1)
-        plan = Plan(
+        plan = CoordinatedPlan(
             members=count + challenge.ours,
             partitions=1 + decide(6),
             messages=1 + decide(2),
@@ -251,8 +253,12 @@ class ClassicCourt(Court[ClassicChallenge, GroupScore]):
         )
         is_cooperative = challenge.assignor == "cooperative-sticky"
         monitor = ClassicMonitor(count, is_cooperative=is_cooperative)
-        scorer, recorder = ClassicScorer(count), Recorder(emit or silent)
-        watchers = Watchers(recorder, monitor, scorer) if emit else Watchers(monitor, scorer)
+        scorer, recorder = ClassicScorer(count), CoordinatedRecorder(emit or silent)
+        watchers = (
+            CoordinatedWatchers(recorder, monitor, scorer)
+            if emit
+            else CoordinatedWatchers(monitor, scorer)
+        )
         world = ClassicWorld(plan, watchers, programs=self.programs[:count])
         actions = 0
 

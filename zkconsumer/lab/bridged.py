@@ -54,9 +54,9 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.sim import world as old_world
-from zkconsumer.sim.bridged.world import BridgeConsumer, BridgedWorld, Plan
+from zkconsumer.sim.bridged.world import BridgeConsumer, BridgedPlan, BridgedWorld
 from zkconsumer.sim.coordinated import world as new_world
-from zkconsumer.sim.coordinated.recorder import Recorder as NewRecorder
+from zkconsumer.sim.coordinated.recorder import CoordinatedRecorder
 from zkconsumer.sim.coordinated.search import random_delay
 from zkconsumer.sim.coordinated.stories import ASSIGNORS
 from zkconsumer.sim.coordinated.view import describe_generation
@@ -64,7 +64,7 @@ from zkconsumer.sim.coordinated.world import RECEIVE, SERVE, TIME, no_delay
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import NEVER
 from zkconsumer.sim.plan import Action, Do
-from zkconsumer.sim.recorder import Recorder as OldRecorder
+from zkconsumer.sim.recorder import Recorder
 from zkconsumer.trace.story import listed
 
 BRIDGES = 2
@@ -167,7 +167,9 @@ class _NewCamera(CoordinatedCamera):
             self._shown[who] = ()
         self.standbys = standbys.copy()
 
-    def _member(self, world: new_world.World, who: int, messages: Messages) -> JsonObject:
+    def _member(
+        self, world: new_world.CoordinatedWorld, who: int, messages: Messages
+    ) -> JsonObject:
         view = super()._member(world, who, messages)
         if who >= self.bridges:
             return {**view, "side": "new"}
@@ -175,12 +177,14 @@ class _NewCamera(CoordinatedCamera):
             view |= {"s": "up", "ph": "standby", "note": "waits for the end of the other sessions"}
         return {**view, "side": "bridge", "role": "bridge"}
 
-    def _note(self, world: new_world.World, who: int) -> str:
+    def _note(self, world: new_world.CoordinatedWorld, who: int) -> str:
         if who >= self.bridges:
             return super()._note(world, who)
         return describe_generation(bridge_state(world, who).classic)
 
-    def transition(self, world: new_world.World, step: new_world.MemberTransition) -> None:
+    def transition(
+        self, world: new_world.CoordinatedWorld, step: new_world.MemberTransition
+    ) -> None:
         super().transition(world, step)
         if step.who < self.bridges:
             assert isinstance(step.before, bridge.State)
@@ -190,7 +194,7 @@ class _NewCamera(CoordinatedCamera):
             self.has_seen |= bool(told)
 
 
-def bridge_state(world: new_world.World, who: int) -> bridge.State:
+def bridge_state(world: new_world.CoordinatedWorld, who: int) -> bridge.State:
     """Return the state of a bridge."""
     state = world.members[who].state
     assert isinstance(state, bridge.State)
@@ -476,7 +480,7 @@ class BridgedStage(LabStage[BridgedWorld]):
         def old_settings(one: Settings) -> Settings:
             return replace(one, auto_commit_s=spec.auto_commit_s)
 
-        plan = Plan(
+        plan = BridgedPlan(
             old=spec.slots,
             jvm=frozenset(spec.jvm),
             new=spec.new_members,
@@ -508,10 +512,10 @@ class BridgedStage(LabStage[BridgedWorld]):
 
     def record(self, emit: Emit) -> None:
         old, new = self.world.old, self.world.new
-        recorder = OldRecorder(emit)
+        recorder = Recorder(emit)
         old.watcher = old_world.Watchers(old.watcher, recorder)
         recorder.begin(old)
-        new.watcher = new_world.Watchers(new.watcher, NewRecorder(emit))
+        new.watcher = new_world.CoordinatedWatchers(new.watcher, CoordinatedRecorder(emit))
 
     # ---- numbers of members ----------------------------------------------------------------------
 

@@ -38,11 +38,11 @@ from zkconsumer.later.group_coordinator import GroupCoordinator
 from zkconsumer.later.group_events import BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import Json, JsonObject
-from zkconsumer.sim.coordinated.recorder import COORDINATOR, Recorder, short
+from zkconsumer.sim.coordinated.recorder import COORDINATOR, CoordinatedRecorder, short
 from zkconsumer.sim.coordinated.search import random_delay
-from zkconsumer.sim.coordinated.stories import Director, plan_for
+from zkconsumer.sim.coordinated.stories import CoordinatedDirector, plan_for
 from zkconsumer.sim.coordinated.view import (
-    GroupView,
+    CoordinatorView,
     describe_generation,
     describe_requests,
     group_view,
@@ -52,13 +52,13 @@ from zkconsumer.sim.coordinated.world import (
     RECEIVE,
     SERVE,
     TIME,
+    CoordinatedWatcher,
+    CoordinatedWatchers,
+    CoordinatedWorld,
     InTransit,
     Member,
     MemberTransition,
     Move,
-    Watcher,
-    Watchers,
-    World,
 )
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import NEVER, Delivered
@@ -81,7 +81,7 @@ members, only the regular ticks of the brokers happen."""
 # ---- the picture ---------------------------------------------------------------------------------
 
 
-class CoordinatedCamera(Camera[World], Watcher):
+class CoordinatedCamera(Camera[CoordinatedWorld], CoordinatedWatcher):
     """Watches a world with a coordinator, and turns each move into a frame.
 
     Attributes:
@@ -99,14 +99,14 @@ class CoordinatedCamera(Camera[World], Watcher):
         self.requests = 0
         self.has_seen = False
         self.waiting: dict[int, Messages] = {}
-        self._recorder = Recorder(self._show)
+        self._recorder = CoordinatedRecorder(self._show)
         self._owners: list[int] = []
         self._last_owners: list[int] = []
         self._rows: list[list[Json]] = []
         self._members: list[JsonObject] = []
         self._numbers: dict[str, int] = {}
         self._shown: list[tuple[object, ...]] = []
-        self._group: GroupView | None = None
+        self._group: CoordinatorView | None = None
         self._tree: JsonObject = {}
         self._broker: JsonObject = {}
 
@@ -115,7 +115,7 @@ class CoordinatedCamera(Camera[World], Watcher):
         twin._recorder = self._recorder.copy(twin._show)
         return twin
 
-    def _parts(self, world: World) -> JsonObject:
+    def _parts(self, world: CoordinatedWorld) -> JsonObject:
         self._shown = [()] * len(world.members)
         self._members = [{}] * len(world.members)
         self._changes(world, -1)
@@ -143,7 +143,7 @@ class CoordinatedCamera(Camera[World], Watcher):
         super()._begin()
         self._got, self._sent = [], []
 
-    def happened(self, world: World) -> str:
+    def happened(self, world: CoordinatedWorld) -> str:
         """Return a sentence that says what the users got, or which requests the members have
         sent."""
         if self._got:
@@ -154,7 +154,7 @@ class CoordinatedCamera(Camera[World], Watcher):
 
     # ---- what has changed ------------------------------------------------------------------------
 
-    def _changes(self, world: World, actor: int) -> JsonObject:
+    def _changes(self, world: CoordinatedWorld, actor: int) -> JsonObject:
         found: JsonObject = {}
         group = group_view(world)
         if _source(group) != _source(self._group) or not self._tree:
@@ -174,7 +174,7 @@ class CoordinatedCamera(Camera[World], Watcher):
             self._broker = found["k"] = broker
         return found
 
-    def _partitions(self, world: World) -> JsonObject:
+    def _partitions(self, world: CoordinatedWorld) -> JsonObject:
         added = [f"t-{n}" for n in range(len(self._rows), len(world.log_end))]
         self._owners += [NOBODY] * len(added)
         self._last_owners += [NOBODY] * len(added)
@@ -196,7 +196,7 @@ class CoordinatedCamera(Camera[World], Watcher):
             self._events += [["owner", self._owners[n], f"t-{n}"] for n in moved]
         return found
 
-    def _own(self, world: World) -> None:
+    def _own(self, world: CoordinatedWorld) -> None:
         """Find the owners: a partition's owner is the member that delivers it.
 
         A partition of a dead or frozen member stays that member's until the coordinator removes the
@@ -221,7 +221,7 @@ class CoordinatedCamera(Camera[World], Watcher):
                 self.changed_owner += self._last_owners[tp.partition] not in (NOBODY, owner)
                 self._last_owners[tp.partition] = owner
 
-    def _changed_members(self, world: World) -> dict[int, JsonObject]:
+    def _changed_members(self, world: CoordinatedWorld) -> dict[int, JsonObject]:
         waiting = self.waiting = requests_and_replies(world)
         found = {}
         for who, member in enumerate(world.members):
@@ -240,10 +240,10 @@ class CoordinatedCamera(Camera[World], Watcher):
                 self._members[who] = found[who] = view
         return found
 
-    def _session(self, world: World, who: int) -> float | None:
+    def _session(self, world: CoordinatedWorld, who: int) -> float | None:
         return self._group.sessions.get(world.members[who].state.member) if self._group else None
 
-    def _member(self, world: World, who: int, messages: Messages) -> JsonObject:
+    def _member(self, world: CoordinatedWorld, who: int, messages: Messages) -> JsonObject:
         member = world.members[who]
         requests, replies = messages
         view: JsonObject = {
@@ -272,10 +272,10 @@ class CoordinatedCamera(Camera[World], Watcher):
             view["i"] = [len(replies) + len(member.inbox), *(texts or ["not handled"])]
         return view
 
-    def _note(self, world: World, who: int) -> str:
+    def _note(self, world: CoordinatedWorld, who: int) -> str:
         return describe_generation(world.members[who].state)
 
-    def _bar(self, world: World) -> JsonObject:
+    def _bar(self, world: CoordinatedWorld) -> JsonObject:
         text = self._group.text if self._group else "no broker coordinates the group"
         if self._group is None and world.leader is not None:
             text = "the coordinator reads the group"
@@ -289,7 +289,7 @@ class CoordinatedCamera(Camera[World], Watcher):
 
     # ---- called by the world ---------------------------------------------------------------------
 
-    def transition(self, world: World, step: MemberTransition) -> None:
+    def transition(self, world: CoordinatedWorld, step: MemberTransition) -> None:
         who, before, _, commands = step
         self.causes.transition(world, step)
         self.has_seen |= bool(commands) or world.members[who].state.phase is not before.phase
@@ -298,23 +298,23 @@ class CoordinatedCamera(Camera[World], Watcher):
         self._sent += [f"{name} sends {text}" for text in describe_requests(commands)]
         self._recorder.transition(world, step)
 
-    def asked(self, world: World, who: int, request: msg.Request) -> None:
+    def asked(self, world: CoordinatedWorld, who: int, request: msg.Request) -> None:
         self.causes.asked(world, who, request)
         self.has_seen = True
 
     def coordinated(
-        self, world: World, broker: int, before: GroupCoordinator, event: ge.Event
+        self, world: CoordinatedWorld, broker: int, before: GroupCoordinator, event: ge.Event
     ) -> None:
         self.causes.coordinated(world, broker, before, event)
 
     def answered(
-        self, world: World, who: int, request: msg.Request, response: msg.Response
+        self, world: CoordinatedWorld, who: int, request: msg.Request, response: msg.Response
     ) -> None:
         self.has_seen = True
         self.requests += 1
         self._recorder.answered(world, who, request, response)
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: CoordinatedWorld, message: Delivered) -> None:
         self.causes.delivered(world, message)
         self.has_seen = True
         if self.tally.count(message) and not any(one.tp == message.tp for one in self._got):
@@ -322,11 +322,11 @@ class CoordinatedCamera(Camera[World], Watcher):
             self._events.append(told)
         self._got.append(message)
 
-    def moved(self, world: World, broker: int | None) -> None:
+    def moved(self, world: CoordinatedWorld, broker: int | None) -> None:
         self.has_seen = True
         self._recorder.moved(world, broker)
 
-    def acted(self, world: World) -> None:
+    def acted(self, world: CoordinatedWorld) -> None:
         self.causes.acted(world)
         before = len(self._events)
         self._recorder.acted(world)
@@ -348,7 +348,7 @@ Messages: TypeAlias = tuple[list[tuple[int, InTransit]], list[tuple[int, InTrans
 """The requests and the replies in transit of one member, with their numbers in the queue."""
 
 
-def requests_and_replies(world: World) -> dict[int, Messages]:
+def requests_and_replies(world: CoordinatedWorld) -> dict[int, Messages]:
     """Return the messages in transit of each member, in the order of their arrival."""
     found: dict[int, Messages] = {}
     for number, one in world.in_transit():
@@ -357,11 +357,11 @@ def requests_and_replies(world: World) -> dict[int, Messages]:
     return found
 
 
-def _source(group: GroupView | None) -> tuple[object, object] | None:
+def _source(group: CoordinatorView | None) -> tuple[object, object] | None:
     return None if group is None else group.source
 
 
-def _tree(group: GroupView | None) -> JsonObject:
+def _tree(group: CoordinatorView | None) -> JsonObject:
     """Return the coordinator's state as a tree: path -> [text, 0]; 0 stands for no session."""
     if group is None:
         return {"/coordinator/group/g": ["not loaded", 0]}
@@ -384,12 +384,14 @@ def _status(member: Member) -> str:
 # ---- moves ---------------------------------------------------------------------------------------
 
 
-class CoordinatedStage(LabStage[World], Director):
+class CoordinatedStage(LabStage[CoordinatedWorld], CoordinatedDirector):
     """A stage of a group with a coordinator."""
 
     camera: CoordinatedCamera
 
-    def __init__(self, world: World, camera: CoordinatedCamera, *, flow: int = 0) -> None:
+    def __init__(
+        self, world: CoordinatedWorld, camera: CoordinatedCamera, *, flow: int = 0
+    ) -> None:
         """`flow`: the messages that each partition gets in each second."""
         super().__init__(world, camera)
         self._flow = flow
@@ -407,14 +409,14 @@ class CoordinatedStage(LabStage[World], Director):
             **({"delay": random_delay(spec.seed)} if spec.seed else {}),
         )
         camera = CoordinatedCamera(spec.protocol)
-        return cls(World(plan, camera), camera, flow=spec.flow)
+        return cls(CoordinatedWorld(plan, camera), camera, flow=spec.flow)
 
-    def _copy_of_world(self, camera: Camera[World]) -> World:
+    def _copy_of_world(self, camera: Camera[CoordinatedWorld]) -> CoordinatedWorld:
         assert isinstance(camera, CoordinatedCamera)
         return self.world.copy(camera)
 
     def record(self, emit: Emit) -> None:
-        self.world.watcher = Watchers(self.camera, Recorder(emit))
+        self.world.watcher = CoordinatedWatchers(self.camera, CoordinatedRecorder(emit))
 
     def keeps_owners(self) -> bool:
         live = [member for member in self.world.members if member.lives]

@@ -28,11 +28,11 @@ from zkconsumer.sim.coordinated.world import (
     RECEIVE,
     SERVE,
     TIME,
+    CoordinatedWatcher,
+    CoordinatedWorld,
     LateRequest,
     MemberTransition,
     Sender,
-    Watcher,
-    World,
 )
 from zkconsumer.sim.kernel.world import Delivered
 
@@ -40,7 +40,7 @@ BROKERS = frozenset({KILL_BROKER, REVIVE_BROKER, COORDINATE})
 """Moves on a broker."""
 
 
-class CoordinatedCauses(Watcher):
+class CoordinatedCauses(CoordinatedWatcher):
     """Watches a world, and writes its causal record."""
 
     def __init__(self, record: Causality) -> None:
@@ -50,16 +50,16 @@ class CoordinatedCauses(Watcher):
     def copy(self, record: Causality) -> CoordinatedCauses:
         return CoordinatedCauses(record)
 
-    def begin(self, world: World) -> None:
+    def begin(self, world: CoordinatedWorld) -> None:
         """Begin the record with the messages in transit."""
         self._look(world)
         self.record.begin()
 
-    def finish(self, world: World) -> None:
+    def finish(self, world: CoordinatedWorld) -> None:
         """End the last step."""
         self._look(world)
 
-    def mark(self, world: World, move: LabMove, text: str) -> None:
+    def mark(self, world: CoordinatedWorld, move: LabMove, text: str) -> None:
         """Record an action of the user on the line of a broker or member."""
         if move.who < 0 or move.do in (SERVE, RECEIVE, TIME):
             return
@@ -68,7 +68,7 @@ class CoordinatedCauses(Watcher):
 
     # ---- called by the world ---------------------------------------------------------------------
 
-    def transition(self, world: World, step: MemberTransition) -> None:
+    def transition(self, world: CoordinatedWorld, step: MemberTransition) -> None:
         who, before, event, _ = step
         member = world.members[who]
         answer = event.response if isinstance(event, ev.Answered) else None
@@ -81,11 +81,15 @@ class CoordinatedCauses(Watcher):
             for handler in handlers_of(before, event):
                 done.follows(rule_of(handler))
 
-    def asked(self, world: World, who: int, request: msg.Request) -> None:
+    def asked(self, world: CoordinatedWorld, who: int, request: msg.Request) -> None:
         self._asked = request
 
     def coordinated(
-        self, world: World, broker: int, before: group_coordinator.GroupCoordinator, event: ge.Event
+        self,
+        world: CoordinatedWorld,
+        broker: int,
+        before: group_coordinator.GroupCoordinator,
+        event: ge.Event,
     ) -> None:
         if isinstance(event, ge.Received):
             text = message_text(event.request)
@@ -96,18 +100,18 @@ class CoordinatedCauses(Watcher):
         done = self.record.event(_broker(broker), text)
         done.follows(rule_of(group_coordinator.handler_of(before, event)))
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: CoordinatedWorld, message: Delivered) -> None:
         self.record.fetch(world.members[message.who].name, message)
 
-    def acted(self, world: World) -> None:
+    def acted(self, world: CoordinatedWorld) -> None:
         self._look(world)
 
     # ---- the queue -------------------------------------------------------------------------------
 
-    def _at_member(self, world: World, who: int, text: str) -> CausalEvent:
+    def _at_member(self, world: CoordinatedWorld, who: int, text: str) -> CausalEvent:
         return self.record.event(world.members[who].name, text)
 
-    def _look(self, world: World) -> None:
+    def _look(self, world: CoordinatedWorld) -> None:
         """Record the messages that have come and gone in this step."""
         record, here = self.record, dict(_in_transit(world))
         gone = [key for key in record.in_transit if key not in here]
@@ -126,7 +130,7 @@ class CoordinatedCauses(Watcher):
         record.end_step()
 
     def _sent(
-        self, world: World, sender: Sender, message: msg.Request | msg.Response
+        self, world: CoordinatedWorld, sender: Sender, message: msg.Request | msg.Response
     ) -> CausalMessage:
         text, name = message_text(message), world.members[sender.who].name
         if isinstance(message, msg.Response):
@@ -140,7 +144,7 @@ class CoordinatedCauses(Watcher):
 Entry = tuple[Hashable, tuple[Sender, msg.Request | msg.Response]]
 
 
-def _in_transit(world: World) -> Iterator[Entry]:
+def _in_transit(world: CoordinatedWorld) -> Iterator[Entry]:
     """Yield the messages in transit with their keys: member, life, number, whether a request."""
     for _, one in world.in_transit():
         yield (*_key(one.sender), one.is_request), (one.sender, one.message)

@@ -27,7 +27,7 @@ from zkconsumer.sim.kernel.search import Decisions, one_of, shortening
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.random_search import AIMS, choose, draw_faults
-from zkconsumer.sim.stage import ORDINARY, Stage
+from zkconsumer.sim.stage import ORDINARY, ZooKeeperDirector
 from zkconsumer.sim.weakened import JVM_RULES, SWITCHES, planted, weakness
 from zkconsumer.sim.world import World, possible, repairs
 
@@ -224,7 +224,7 @@ class _Probe:
 
     def __init__(self, base: ZooKeeperStage) -> None:
         assert base.witness is not None
-        self.stage: Stage = base.probe(base.witness.judge())
+        self.stage: ZooKeeperDirector = base.probe(base.witness.judge())
         self.done: list[Action] = []
         self.settling: int | None = None
         self.violation: InvariantViolation | None = None

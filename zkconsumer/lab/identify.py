@@ -44,7 +44,7 @@ from zkconsumer.protocol.releases import DEFAULT, RELEASES, Layout, Profile, pro
 from zkconsumer.zk.client import ZooKeeperClient
 
 
-class Program(Enum):
+class MemberProgram(Enum):
     """The program of a member. The values appear in the lab's JSON."""
 
     ZKCONSUMER = "zk"
@@ -63,7 +63,7 @@ class Identity(NamedTuple):
         why: the evidence in a few sentences.
     """
 
-    program: Program
+    program: MemberProgram
     session: int
     releases: str
     why: str
@@ -93,35 +93,41 @@ def identities(examined: ExaminedGroup) -> dict[ConsumerId, Identity]:
         program, releases, words = (
             _judge(payload, together)
             if name.startswith(f"{image.name}_")
-            else (Program.OTHER, "", f"its id does not begin with {image.name}_.")
+            else (MemberProgram.OTHER, "", f"its id does not begin with {image.name}_.")
         )
         if releases:
             words += f" Its registration has the format of Kafka {releases}."
-        if releases and program is not Program.ZKCONSUMER:
+        if releases and program is not MemberProgram.ZKCONSUMER:
             words += rules
         found[name] = Identity(program, session, releases, f"{_NAMES[program]}: {words}")
     return found
 
 
 _NAMES = {
-    Program.ZKCONSUMER: "zkconsumer",
-    Program.JVM: "Kafka's consumer (JVM)",
-    Program.OTHER: "Another client",
-    Program.UNKNOWN: "Unknown",
+    MemberProgram.ZKCONSUMER: "zkconsumer",
+    MemberProgram.JVM: "Kafka's consumer (JVM)",
+    MemberProgram.OTHER: "Another client",
+    MemberProgram.UNKNOWN: "Unknown",
 }
 
 
-def _judge(payload: bytes | None, together: Sequence[TopicPartition]) -> tuple[Program, str, str]:
+def _judge(
+    payload: bytes | None, together: Sequence[TopicPartition]
+) -> tuple[MemberProgram, str, str]:
     """Return program, releases and evidence for a registration.
 
     `together`: partitions whose owner znodes one transaction of the member created.
     """
     forms = formats(payload)
     if forms is None:
-        return Program.UNKNOWN, "", "the subscription in its registration has an unusual form."
+        return (
+            MemberProgram.UNKNOWN,
+            "",
+            "the subscription in its registration has an unusual form.",
+        )
     if not forms:
         words = "neither Kafka's consumer nor zkconsumer writes such a registration."
-        return Program.OTHER, "", words
+        return MemberProgram.OTHER, "", words
     releases = _ranges(one.release for one in forms)
     may_be_ours = any(_is_read_as_written(one, form) for form, one in forms.items())
     listed = " and ".join(escaped_and_cut(str(tp), SHOWN) for tp in together[:2])
@@ -130,23 +136,23 @@ def _judge(payload: bytes | None, together: Sequence[TopicPartition]) -> tuple[P
             f"one transaction created its owner znodes of {listed}. Kafka's consumer creates each"
             " owner znode in a request of its own."
         )
-        return Program.ZKCONSUMER, releases, words
+        return MemberProgram.ZKCONSUMER, releases, words
     if together:
         words = (
             f"one transaction created its owner znodes of {listed}, which Kafka's consumer does"
             " not do, and zkconsumer does not write such a registration."
         )
-        return Program.OTHER, releases, words
+        return MemberProgram.OTHER, releases, words
     if may_be_ours:
         words = (
             "Kafka's consumer and zkconsumer both write such a registration, and no two owner"
             " znodes of the member come from one transaction."
         )
-        return Program.UNKNOWN, releases, words
+        return MemberProgram.UNKNOWN, releases, words
     words = (
         "zkconsumer refuses to write such a registration, because members misread it or fail at it."
     )
-    return Program.JVM, releases, words
+    return MemberProgram.JVM, releases, words
 
 
 def _created_together(

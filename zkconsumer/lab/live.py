@@ -26,7 +26,7 @@ from zkconsumer.admin.lag_history import LagHistory
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import RefusedError, ZkConsumerError, escaped_and_cut
 from zkconsumer.lab.engine import Engine
-from zkconsumer.lab.identify import NOT_READ, Identity, Program, read_identities
+from zkconsumer.lab.identify import NOT_READ, Identity, MemberProgram, read_identities
 from zkconsumer.lab.stage import NOBODY, STRANGER
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import owner_of
@@ -200,7 +200,7 @@ class GroupPicture:
         who = free[0] if free else len(self.members)
         view = {
             "n": escaped_and_cut(name, SHOWN),
-            "k": Program.UNKNOWN.value,
+            "k": MemberProgram.UNKNOWN.value,
             "why": NOT_READ,
             "s": "left",
             "ph": "registered",
@@ -288,7 +288,7 @@ class GroupPicture:
         known = self._identities
         self._identities = {
             name: known[name]
-            if one.program is Program.UNKNOWN
+            if one.program is MemberProgram.UNKNOWN
             and name in known
             and known[name].session == one.session
             else one

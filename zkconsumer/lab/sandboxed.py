@@ -21,7 +21,7 @@ from zkconsumer.lab.worlds import LabMove, parse_move
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import JsonObject, TopicPartition
 from zkconsumer.sandbox.proxy import Wire
-from zkconsumer.sandbox.real_group import MemberKind, MemberProcess, MemberState, RealGroup
+from zkconsumer.sandbox.real_group import MemberKind, MemberProcess, ProcessState, RealGroup
 from zkconsumer.sim.world import World
 from zkconsumer.zk.observer import Change
 
@@ -232,7 +232,7 @@ class SandboxGroup(LiveGroup):
                 if state is before:
                     continue
                 self._seen[who] = state
-                if state is MemberState.LEFT or state is MemberState.DEAD:
+                if state is ProcessState.LEFT or state is ProcessState.DEAD:
                     self._ended(who)
 
     def _ended(self, who: int) -> None:

@@ -34,13 +34,13 @@ from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.recorder import Recorder
-from zkconsumer.sim.stage import ORDINARY, Stage
+from zkconsumer.sim.stage import ORDINARY, ZooKeeperDirector
 from zkconsumer.sim.world import Watchers, World, possible, repairs
 
 _DELAYED = (Do.SERVE, Do.RECEIVE)
 
 
-class ZooKeeperStage(LabStage[World], Stage):
+class ZooKeeperStage(LabStage[World], ZooKeeperDirector):
     """A stage with ZooKeeper, which also delays messages and loses replies."""
 
     camera: ZooKeeperCamera
@@ -115,7 +115,7 @@ class ZooKeeperStage(LabStage[World], Stage):
             self._record(move, lambda: self._of_the_lab(move))
 
     def _step(self) -> bool:
-        return Stage.step(self)
+        return ZooKeeperDirector.step(self)
 
     def _drop(self, move: LabMove) -> None:
         """Let the messages before this one arrive; then break the connection.

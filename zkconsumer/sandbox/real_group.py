@@ -41,7 +41,7 @@ class MemberKind(Enum):
     JVM = "jvm"
 
 
-class MemberState(Enum):
+class ProcessState(Enum):
     """The state of a member's process. The values appear in the lab's JSON."""
 
     AWAY = "away"
@@ -90,17 +90,17 @@ class MemberProcess:
             self._properties["auto.offset.reset"] = "smallest"
 
     @property
-    def state(self) -> MemberState:
+    def state(self) -> ProcessState:
         if self._process is None:
-            return MemberState.AWAY
+            return ProcessState.AWAY
         if self._process.alive:
-            return MemberState.FROZEN if self._frozen else MemberState.UP
-        return MemberState.LEFT if self._leaving else MemberState.DEAD
+            return ProcessState.FROZEN if self._frozen else ProcessState.UP
+        return ProcessState.LEFT if self._leaving else ProcessState.DEAD
 
     def start(self) -> None:
         """Start the process, which joins the group. Raises RefusedError if the process is running
         already."""
-        if self.state in (MemberState.UP, MemberState.FROZEN):
+        if self.state in (ProcessState.UP, ProcessState.FROZEN):
             raise RefusedError(f"{self.name} is already running")
         self._release()
         self._frozen = self._leaving = False
@@ -119,22 +119,22 @@ class MemberProcess:
 
     def leave(self) -> None:
         """Send SIGTERM: the process leaves the group and ends, which takes about a second."""
-        self._running(MemberState.UP).signal(signal.SIGTERM)
+        self._running(ProcessState.UP).signal(signal.SIGTERM)
         self._leaving = True
 
     def kill(self) -> None:
         """Send SIGKILL and wait for the end of the process."""
-        self._running(MemberState.UP, MemberState.FROZEN).kill()
+        self._running(ProcessState.UP, ProcessState.FROZEN).kill()
         self._leaving = False
 
     def freeze(self) -> None:
         """Send SIGSTOP and wait until the process is stopped."""
-        self._running(MemberState.UP).pause()
+        self._running(ProcessState.UP).pause()
         self._frozen = True
 
     def thaw(self) -> None:
         """Send SIGCONT to the frozen process."""
-        self._running(MemberState.FROZEN).signal(signal.SIGCONT)
+        self._running(ProcessState.FROZEN).signal(signal.SIGCONT)
         self._frozen = False
 
     def end(self) -> None:
@@ -150,9 +150,9 @@ class MemberProcess:
         if self._process is not None:
             guard.release(self._process.pid, self._process.birth)
 
-    def _running(self, *states: MemberState) -> Process:
+    def _running(self, *states: ProcessState) -> Process:
         if self.state not in states or self._process is None:
-            words = {MemberState.UP: "does not run", MemberState.FROZEN: "is not frozen"}
+            words = {ProcessState.UP: "does not run", ProcessState.FROZEN: "is not frozen"}
             raise RefusedError(f"{self.name} {words[states[0]]}")
         return self._process
 

@@ -19,7 +19,7 @@ from zkconsumer.sim.jvm_member import MixedWorld
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.recorder import Recorder
-from zkconsumer.sim.stage import Stage
+from zkconsumer.sim.stage import ZooKeeperDirector
 from zkconsumer.sim.world import Watcher, Watchers, World
 
 SIZES = (2, 5, 10, 20, 50, 100, 200)
@@ -234,7 +234,7 @@ def split_brain() -> Iterator[Lesson]:
     yield lesson
 
 
-def _stage(kind: str, members: int) -> tuple[Stage, SplitBrainCounter]:
+def _stage(kind: str, members: int) -> tuple[ZooKeeperDirector, SplitBrainCounter]:
     plan = Plan(
         members=members,
         partitions=12,
@@ -247,7 +247,7 @@ def _stage(kind: str, members: int) -> tuple[Stage, SplitBrainCounter]:
     jvm = frozenset(range(members)) if kind == "JVM" else frozenset[int]()
     counter, recorder = SplitBrainCounter(), Recorder(lambda entry: None)
     world = MixedWorld(plan, Watchers(recorder, counter), jvm=jvm)
-    return Stage(world, recorder), counter
+    return ZooKeeperDirector(world, recorder), counter
 
 
 def _run_split(kind: str) -> tuple[object, ...]:
@@ -280,7 +280,10 @@ def _run_hung_owner(kind: str) -> tuple[object, ...]:
 
 
 def _row(
-    name: str, on: Stage, counter: SplitBrainCounter, events: Callable[[], Iterator[float]]
+    name: str,
+    on: ZooKeeperDirector,
+    counter: SplitBrainCounter,
+    events: Callable[[], Iterator[float]],
 ) -> tuple[object, ...]:
     """Perform the events, and count every 0.1 s the partitions without an owner."""
     unowned = 0.0

@@ -22,14 +22,14 @@ from zkconsumer.sim.kernel.stories import Emit, Story, StoryRun, lesson_of, narr
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import FAULTS, Action, Do, Plan
 from zkconsumer.sim.recorder import Recorder
-from zkconsumer.sim.stage import ORDINARY, Stage, monitor_for, stage
+from zkconsumer.sim.stage import ORDINARY, ZooKeeperDirector, monitor_for, stage
 from zkconsumer.sim.world import World, possible, repairs
 
-Script = Callable[[Stage], None]
+Script = Callable[[ZooKeeperDirector], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario(Story[Stage]):
+class Scenario(Story[ZooKeeperDirector]):
     """A story on ZooKeeper: the function that makes the decision, its world and JVM members."""
 
     decided: str
@@ -75,7 +75,7 @@ def _story(
 
 
 @_story("a consumer joins", "member.rebalance.revoke")
-def _joins(stage: Stage) -> None:
+def _joins(stage: ZooKeeperDirector) -> None:
     """The old owner stops, commits and releases a partition; the new owner claims it at once."""
     stage.scene(0)
     stage.say("g_1 joins")
@@ -90,7 +90,7 @@ def _joins(stage: Stage) -> None:
     partitions=6,
     messages=1,
 )
-def _many(stage: Stage) -> None:
+def _many(stage: ZooKeeperDirector) -> None:
     """A change of the group during a rebalance is handled when the rebalance has ended."""
     stage.say("g_0 joins; g_1 and g_2 join while g_0 claims")
     stage.join(0)
@@ -100,7 +100,7 @@ def _many(stage: Stage) -> None:
 
 
 @_story("a consumer leaves", "member.machine._close_requested")
-def _leaves(stage: Stage) -> None:
+def _leaves(stage: ZooKeeperDirector) -> None:
     """The member commits and ends its session; the others take over within milliseconds."""
     stage.scene(0, 1)
     stage.say("g_1 is shut down")
@@ -110,7 +110,7 @@ def _leaves(stage: Stage) -> None:
 
 
 @_story("a consumer dies", "member.rebalance.triggered")
-def _dies(stage: Stage) -> None:
+def _dies(stage: ZooKeeperDirector) -> None:
     """Its session expires after the timeout; uncommitted messages are redelivered."""
     stage.scene(0, 1)
     stage.say("g_1 gets SIGKILL")
@@ -119,7 +119,7 @@ def _dies(stage: Stage) -> None:
 
 
 @_story("a consumer freezes", "member.state.Lease.holds")
-def _freezes(stage: Stage) -> None:
+def _freezes(stage: ZooKeeperDirector) -> None:
     """The lease of a frozen member ends before its session; then the others take over."""
     stage.scene(0, 1)
     stage.say("g_1 gets SIGSTOP")
@@ -129,7 +129,7 @@ def _freezes(stage: Stage) -> None:
 
 
 @_story("a frozen consumer wakes in time", "member.session.renew")
-def _thaws(stage: Stage) -> None:
+def _thaws(stage: ZooKeeperDirector) -> None:
     """Session and lease outlast the pause, so nothing moves and nothing is redelivered."""
     stage.scene(0, 1)
     stage.say("g_1 gets SIGSTOP, and SIGCONT two seconds later")
@@ -141,7 +141,7 @@ def _thaws(stage: Stage) -> None:
 
 
 @_story("a zombie wakes", "member.session.connected")
-def _zombie(stage: Stage) -> None:
+def _zombie(stage: ZooKeeperDirector) -> None:
     """After its session has expired, the member delivers nothing and registers again."""
     stage.scene(0, 1)
     stage.say("g_1 gets SIGSTOP")
@@ -158,7 +158,7 @@ def _zombie(stage: Stage) -> None:
 
 
 @_story("a session expires", "member.session.connected")
-def _expires(stage: Stage) -> None:
+def _expires(stage: ZooKeeperDirector) -> None:
     """The member drops the state of the old session; it registers, reads and claims again."""
     stage.scene(0, 1)
     stage.say("the session of g_1 is ended by the server")
@@ -167,7 +167,7 @@ def _expires(stage: Stage) -> None:
 
 
 @_story("the connection is cut", "member.session.suspended")
-def _cut(stage: Stage) -> None:
+def _cut(stage: ZooKeeperDirector) -> None:
     """Delivery pauses; after the reconnect the member reads back what it owns and continues."""
     stage.scene(0, 1)
     stage.say("the connection of g_1 is cut")
@@ -177,7 +177,7 @@ def _cut(stage: Stage) -> None:
 
 
 @_story("a reply is lost", "member.rebalance.apply_read_back", members=1)
-def _lost_reply(stage: Stage) -> None:
+def _lost_reply(stage: ZooKeeperDirector) -> None:
     """The claim succeeded but its reply was lost, so the member reads the owner znodes."""
     stage.say("g_0 joins; the connection breaks after its claim is executed")
     stage.join(0)
@@ -192,7 +192,7 @@ def _lost_reply(stage: Stage) -> None:
     members=1,
     partitions=2,
 )
-def _lost_commit(stage: Stage) -> None:
+def _lost_commit(stage: ZooKeeperDirector) -> None:
     """The member recognises its write by value and version, and does not write twice."""
     stage.scene(0)
     stage.say("g_0 commits; the connection breaks after the commit is executed")
@@ -209,7 +209,7 @@ def _lost_commit(stage: Stage) -> None:
 
 
 @_story("an assigned partition still has an owner", "member.rebalance.claimed", partitions=4)
-def _meets_owner(stage: Stage) -> None:
+def _meets_owner(stage: ZooKeeperDirector) -> None:
     """The member claims the free partitions, and the others when their owner znodes vanish."""
     stage.scene(0)
     stage.say("g_0 gets SIGSTOP, with its session alive; g_1 joins")
@@ -222,7 +222,7 @@ def _meets_owner(stage: Stage) -> None:
 
 
 @_story("your code is slow when a partition moves", "member.machine._phase_tick", partitions=2)
-def _slow(stage: Stage) -> None:
+def _slow(stage: ZooKeeperDirector) -> None:
     """The partition moves after the grace; the message in hand is redelivered."""
     stage.say("g_0 joins; its user keeps the first message of t-1 for a long time")
     stage.join(0)
@@ -236,7 +236,7 @@ def _slow(stage: Stage) -> None:
 
 
 @_story("another client deletes an owner znode", "member.rebalance.owner_node_changed", members=1)
-def _owner_deleted(stage: Stage) -> None:
+def _owner_deleted(stage: ZooKeeperDirector) -> None:
     """Delivery of the partition stops at once; no member owns it, so it is claimed again."""
     stage.scene(0)
     stage.say("another client deletes the owner znode of t-1")
@@ -246,7 +246,7 @@ def _owner_deleted(stage: Stage) -> None:
 
 
 @_story("another client deletes an id znode", "member.session.member_node_gone", members=1)
-def _id_deleted(stage: Stage) -> None:
+def _id_deleted(stage: ZooKeeperDirector) -> None:
     """The lease ends with the id znode; the member registers again and reads what it owns."""
     stage.scene(0)
     stage.say("another client deletes the id znode of g_0")
@@ -261,7 +261,7 @@ def _id_deleted(stage: Stage) -> None:
     members=3,
     partitions=2,
 )
-def _too_many(stage: Stage) -> None:
+def _too_many(stage: ZooKeeperDirector) -> None:
     """The last threads get no partition; they get one when another member leaves."""
     stage.scene(0, 1, 2)
     stage.say("g_0 is shut down")
@@ -270,7 +270,7 @@ def _too_many(stage: Stage) -> None:
 
 
 @_story("a JVM peer joins", "member.rebalance.revoke", jvm=frozenset({1}))
-def _jvm_joins(stage: Stage) -> None:
+def _jvm_joins(stage: ZooKeeperDirector) -> None:
     """JVM members compute the same assignment; they claim one by one, and retry if refused."""
     stage.scene(0)
     stage.say("g_1, a JVM member, joins")
@@ -285,7 +285,7 @@ def _jvm_joins(stage: Stage) -> None:
     jvm=frozenset({1}),
     backoff_s=0.5,
 )
-def _jvm_gives_up(stage: Stage) -> None:
+def _jvm_gives_up(stage: ZooKeeperDirector) -> None:
     """No other member may claim its share; the others name it, and the next change wakes it."""
     stage.scene(0)
     stage.say("g_0 gets SIGSTOP; g_1, a JVM member, joins")
@@ -304,7 +304,7 @@ def _jvm_gives_up(stage: Stage) -> None:
 
 
 @_story("ZooKeeper's leader dies", "member.session.connected")
-def _leader_dies(stage: Stage) -> None:
+def _leader_dies(stage: ZooKeeperDirector) -> None:
     """All members pause during the election; their sessions survive, and nothing moves."""
     stage.scene(0, 1)
     stage.say("the leader dies: no quorum, and all connections break")
@@ -317,7 +317,7 @@ def _leader_dies(stage: Stage) -> None:
 
 
 @_story("quorum is lost", "member.state.Lease.holds")
-def _quorum_lost(stage: Stage) -> None:
+def _quorum_lost(stage: ZooKeeperDirector) -> None:
     """Without a quorum no session expires and no member delivers, for any length of time."""
     stage.scene(0, 1)
     stage.say("two of three servers are down, for ten session timeouts")
@@ -329,14 +329,14 @@ def _quorum_lost(stage: Stage) -> None:
     stage.rest()
 
 
-def _no_quorum(stage: Stage) -> None:
+def _no_quorum(stage: ZooKeeperDirector) -> None:
     stage.do(Do.NO_QUORUM)
     for who in range(len(stage.world.members)):
         stage.do(Do.CUT, who)
 
 
 @_story("ZooKeeper restarts", "member.session.connected")
-def _restarts(stage: Stage) -> None:
+def _restarts(stage: ZooKeeperDirector) -> None:
     """All connections break; sessions and znodes survive, and members read what they own."""
     stage.scene(0, 1)
     stage.say("all servers stop and start")
@@ -346,7 +346,7 @@ def _restarts(stage: Stage) -> None:
 
 
 @_story("a broker dies", "protocol.group_snapshot.GroupView")
-def _broker_dies(stage: Stage) -> None:
+def _broker_dies(stage: ZooKeeperDirector) -> None:
     """Owners and offsets do not change: a broker is not a member, so no member rebalances."""
     stage.scene(0, 1)
     stage.say("the broker's znode vanishes")
@@ -359,7 +359,7 @@ def _broker_dies(stage: Stage) -> None:
 
 
 @_story("no broker is registered", "member.assignment.view_read", members=1)
-def _no_broker(stage: Stage) -> None:
+def _no_broker(stage: ZooKeeperDirector) -> None:
     """Without brokers members claim nothing; they watch for the first broker."""
     stage.say("g_0 joins while no broker is registered")
     stage.do(Do.NO_BROKERS)
@@ -374,7 +374,7 @@ def _no_broker(stage: Stage) -> None:
 
 
 @_story("partitions are added", "member.rebalance.triggered", partitions=3)
-def _grows(stage: Stage) -> None:
+def _grows(stage: ZooKeeperDirector) -> None:
     """Members watch the topic's znode, so the group rebalances and reads the new partition."""
     stage.scene(0, 1)
     stage.say("a partition is added")
@@ -383,7 +383,7 @@ def _grows(stage: Stage) -> None:
 
 
 @_story("a topic is created", "member.assignment.view_read", members=1)
-def _created(stage: Stage) -> None:
+def _created(stage: ZooKeeperDirector) -> None:
     """A member that waits for its topic watches for the topic's znode."""
     stage.say("g_0 joins; its topic does not exist")
     stage.do(Do.DELETE_TOPIC)
@@ -395,7 +395,7 @@ def _created(stage: Stage) -> None:
 
 
 @_story("a topic is deleted", "member.rebalance.topic_deleted", members=1)
-def _deleted(stage: Stage) -> None:
+def _deleted(stage: ZooKeeperDirector) -> None:
     """Fetching stops; if the topic is created again, its partitions are claimed with a warning."""
     stage.scene(0)
     stage.say("the topic is deleted")
@@ -413,7 +413,7 @@ def _deleted(stage: Stage) -> None:
     partitions=1,
     messages=3,
 )
-def _edited(stage: Stage) -> None:
+def _edited(stage: ZooKeeperDirector) -> None:
     """The owner finds the marked edit at its next commit, and continues from that offset."""
     stage.scene(0)
     stage.say("the user commits")
@@ -432,7 +432,7 @@ def _edited(stage: Stage) -> None:
     partitions=1,
     messages=3,
 )
-def _foreign_offset(stage: Stage) -> None:
+def _foreign_offset(stage: ZooKeeperDirector) -> None:
     """The owner overwrites a lower offset without a mark, such as a zombie's late commit."""
     stage.scene(0)
     stage.say("the user commits")
@@ -562,6 +562,6 @@ def _whom(who: int, tp: object) -> str:
     return f" {tp}" if tp is not None else f" {who}" if who >= 0 else ""
 
 
-def _narrated(on: Stage, monitor: Monitor, story: Callable[[], None]) -> StoryRun:
+def _narrated(on: ZooKeeperDirector, monitor: Monitor, story: Callable[[], None]) -> StoryRun:
     world = on.world
     return narrated(on, monitor, story, lambda: len(world.log_end) - len(world.owners()))

@@ -24,7 +24,7 @@ ORDINARY = frozenset({Do.SERVE, Do.RECEIVE, Do.CONNECT, Do.NOTICE, Do.NEXT_MESSA
 """Actions that happen without a command of the script."""
 
 
-class Stage(kernel.StoryStage[World]):
+class ZooKeeperDirector(kernel.StoryStage[World]):
     """One world, and the commands of a story."""
 
     LIMIT_S = LIMIT_S
@@ -100,9 +100,9 @@ class Stage(kernel.StoryStage[World]):
             else:
                 self.step()
 
-    def probe(self, watcher: Watcher) -> Stage:
+    def probe(self, watcher: Watcher) -> ZooKeeperDirector:
         """Return a plain stage that continues independently from here, with this watcher."""
-        twin = Stage(self.world.copy(watcher), self._narrator)
+        twin = ZooKeeperDirector(self.world.copy(watcher), self._narrator)
         twin._turns, twin._last = self._turns, dict(self._last)
         return twin
 
@@ -137,14 +137,14 @@ class Stage(kernel.StoryStage[World]):
 
 def stage(
     plan: Plan, recorder: Recorder, *watchers: Watcher, jvm: frozenset[int] = frozenset()
-) -> Stage:
+) -> ZooKeeperDirector:
     """Return a stage for a plan; `recorder` records everything, and the members in `jvm` are JVM
     members.
     """
     everybody = Watchers(recorder, *watchers)
     world = MixedWorld(plan, everybody, jvm=jvm) if jvm else World(plan, everybody)
     recorder.begin(world)
-    return Stage(world, recorder)
+    return ZooKeeperDirector(world, recorder)
 
 
 def monitor_for(jvm: frozenset[int]) -> Monitor:

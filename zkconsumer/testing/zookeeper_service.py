@@ -104,7 +104,7 @@ class ClientConnection(FramedConnection):
                 self._service.greet(self, frame)
             else:
                 self._service.serve(self, frame)
-        except wire.MalformedError as error:
+        except wire.MalformedRequestError as error:
             logger.warning(
                 "the fake ZooKeeper closes the connection of %s:%d, which does not speak "
                 "ZooKeeper's protocol: %s",
@@ -272,7 +272,7 @@ class ZooKeeperService:
                 connection.cut()
                 return
             body = self._execute(connection, call)
-        except wire.MalformedError as error:
+        except wire.MalformedRequestError as error:
             body = self._refuse(op, KeeperCode.MARSHALLING, str(error))
         except wire.RefusedRequestError as error:
             body = self._refuse(op, error.error, str(error))

@@ -118,7 +118,7 @@ def error_of(code: Code, request: object) -> KeeperCode:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-class MalformedError(Exception):
+class MalformedRequestError(Exception):
     """A request is not as its number says."""
 
 
@@ -161,7 +161,7 @@ class Reader:
         if size < 0:
             return None
         if size > len(self._data) - self._at:
-            raise MalformedError(f"a field of {size} bytes exceeds its request")
+            raise MalformedRequestError(f"a field of {size} bytes exceeds its request")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -170,7 +170,7 @@ class Reader:
         try:
             return (self.buffer() or b"").decode()
         except UnicodeDecodeError:
-            raise MalformedError("a text is not UTF-8") from None
+            raise MalformedRequestError("a text is not UTF-8") from None
 
     def strings(self) -> list[str]:
         """Read a list of texts."""
@@ -187,14 +187,14 @@ class Reader:
     def _count(self) -> int:
         count = self.int32()
         if count > len(self._data) - self._at:
-            raise MalformedError(f"a list of {count} elements exceeds its request")
+            raise MalformedRequestError(f"a list of {count} elements exceeds its request")
         return count
 
     def _number(self, form: str) -> int:
         try:
             (value,) = struct.unpack_from(form, self._data, self._at)
         except struct.error:
-            raise MalformedError("the request ends too early") from None
+            raise MalformedRequestError("the request ends too early") from None
         self._at += struct.calcsize(form)
         return int(value)
 
@@ -416,7 +416,7 @@ def _multi_read(reader: Reader, _: _Identities) -> MultiRead:
     reads: list[rq.Get | rq.Children] = []
     for op in _elements(reader):
         if op not in (Op.GET_DATA, Op.GET_CHILDREN):
-            raise MalformedError(f"{name_of(op)} in a multiRead")
+            raise MalformedRequestError(f"{name_of(op)} in a multiRead")
         kind = rq.Get if op == Op.GET_DATA else rq.Children
         reads.append(kind(reader.string(), reader.boolean()))
     return MultiRead(tuple(reads))

@@ -17,7 +17,7 @@ from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.bridged.monitor import BridgeMonitor, both_sides_settle
-from zkconsumer.sim.bridged.world import BridgedWorld, Plan
+from zkconsumer.sim.bridged.world import BridgedPlan, BridgedWorld
 from zkconsumer.sim.plan import Action, Do
 
 STEPS = 5_000
@@ -32,7 +32,7 @@ def first(moves: list[Action]) -> Action:
     return moves[0]
 
 
-def new_world(plan: Plan, *, is_calm: bool = True) -> BridgedWorld:
+def new_world(plan: BridgedPlan, *, is_calm: bool = True) -> BridgedWorld:
     """Return a world whose monitor checks the promises."""
     monitor = BridgeMonitor(is_calm=is_calm, sees_each_loss=True)
     world = BridgedWorld(plan, monitor.old, monitor.new)
@@ -60,7 +60,7 @@ def until(world: BridgedWorld, condition: Callable[[], bool]) -> None:
 
 
 def shared(
-    plan: Plan,
+    plan: BridgedPlan,
     *,
     late: Container[int] = (),
     late_new: Container[int] = (),
@@ -103,7 +103,7 @@ def early_offset() -> None:
     """A JVM member joins unplanned, reads an offset, and pauses before its claim. The bridge stores
     a higher offset meanwhile, but releases later, so the claim fails, and no message is
     redelivered."""
-    world = shared(Plan(old=2, jvm=frozenset({1}), new=1), late=(1,))
+    world = shared(BridgedPlan(old=2, jvm=frozenset({1}), new=1), late=(1,))
     world.produce(3)
     world.run(1.0, first)
     world.act(Action(Do.JOIN, 1))
@@ -130,7 +130,7 @@ def _reads_offset(world: BridgedWorld, who: int) -> bool:
 def slow_new_member() -> None:
     """A JVM member joins while a new member does not poll, and gives up after four attempts. When
     the partition has returned, the bridge registers again, and so wakes the JVM member."""
-    world = shared(Plan(old=2, jvm=frozenset({0, 1}), new=1), late=(1,))
+    world = shared(BridgedPlan(old=2, jvm=frozenset({0, 1}), new=1), late=(1,))
     world.order("slow", 1)
     world.act(Action(Do.JOIN, 1))
     until(world, lambda: world.old.jvm_member(1).connector.gave_up)
@@ -142,7 +142,7 @@ def slow_new_member() -> None:
 def late_commit_of_an_old_member() -> None:
     """A former owner commits a higher offset than the one that the bridge is about to store. The
     bridge compares, and does not lower the offset."""
-    world = shared(Plan())
+    world = shared(BridgedPlan())
     tp = min(world.bridge_state(0).held)
     world.produce()
     until(world, lambda: world.bridge_state(0).held[tp].offset == world.log_end[tp])
@@ -156,7 +156,7 @@ def late_commit_of_an_old_member() -> None:
 def higher_offset_of_an_old_member() -> None:
     """An old member without a claim has committed a higher offset, and the bridge's consumer has
     noticed it. When the new side ends, the bridge returns the partition with the higher offset."""
-    world = shared(Plan(new=1), is_calm=False)
+    world = shared(BridgedPlan(new=1), is_calm=False)
     tp = min(world.bridge_state(0).held)
     world.order("freeze", 1)
     world.produce(2)
@@ -170,7 +170,7 @@ def higher_offset_of_an_old_member() -> None:
 def late_commit_of_a_new_member() -> None:
     """A new member is frozen, an operator removes it, and another one continues from its offsets.
     When the first one wakes, its commit is refused."""
-    world = shared(Plan(new=2, settings=_brief), is_calm=False)
+    world = shared(BridgedPlan(new=2, settings=_brief), is_calm=False)
     world.order("freeze", 1)
     world.order("remove", 1)
     world.run(3.0, first)
@@ -187,7 +187,7 @@ def _brief(one: ClientSettings) -> ClientSettings:
 def two_steps() -> None:
     """A member of a cooperative group stands still after it has joined. The partition that moves to
     a second member is assigned only after the first one has revoked it."""
-    plan = Plan(old=1, new=2, partitions=6, settings=_cooperative)
+    plan = BridgedPlan(old=1, new=2, partitions=6, settings=_cooperative)
     world = shared(plan, late_new=(2,), is_calm=False)
     world.order("join", 2)
     until(world, lambda: world.new.members[1].state.phase is ClassicPhase.PREPARING)
@@ -207,7 +207,7 @@ def _cooperative(one: ClientSettings) -> ClientSettings:
 def return_in_two_steps() -> None:
     """A member of a cooperative group stands still between its join and its assignment. The bridge
     changes its consumers only after the member has revoked what the change takes away."""
-    world = shared(Plan(old=1, new=1, partitions=6, settings=_cooperative), is_calm=False)
+    world = shared(BridgedPlan(old=1, new=1, partitions=6, settings=_cooperative), is_calm=False)
     _set_share(world, 0.75)
     settle(world)
     _set_share(world, 0.5)
@@ -222,7 +222,7 @@ def return_in_two_steps() -> None:
 def share_changes() -> None:
     """The operator lowers the share again while partitions return for the first change. The bridge
     changes its consumers only after the partitions of the last change have returned."""
-    world = shared(Plan(old=1, new=1, partitions=6))
+    world = shared(BridgedPlan(old=1, new=1, partitions=6))
     _set_share(world, 0.75)
     settle(world)
     assert len(world.bridge_state(0).running) == 3
@@ -246,7 +246,7 @@ def frozen_bridge() -> None:
     """A bridge has joined a rebalance, and is frozen until its sessions in ZooKeeper have ended. It
     is still a member of the brokers' group, and leads it. When it wakes, it assigns nothing that it
     has lost."""
-    world = shared(Plan(), late_new=(2,), is_calm=False)
+    world = shared(BridgedPlan(), late_new=(2,), is_calm=False)
     world.order("join", 2)
     until(world, lambda: world.bridge_state(0).phase is ClassicPhase.PREPARING)
     world.freeze_bridge(0)
@@ -262,7 +262,7 @@ def replaced_bridge() -> None:
     place, and joins no more before it has looked at the lock. Otherwise both would end: the standby
     is fenced, and the first bridge has lost the lock."""
     for delay_ms in range(8):
-        world = shared(Plan(bridges=2, setup=takes_lead), is_calm=False)
+        world = shared(BridgedPlan(bridges=2, setup=takes_lead), is_calm=False)
         world.freeze_bridge(0)
         world.run(25.0, first)
         world.start(1)

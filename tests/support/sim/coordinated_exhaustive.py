@@ -30,8 +30,8 @@ from zkconsumer.protocol.later.consumer_protocol import (
 )
 from zkconsumer.protocol.later.subscriptions import Subscription
 from zkconsumer.protocol.model import JsonObject, TopicPartition
-from zkconsumer.sim.coordinated.monitor import Monitor
-from zkconsumer.sim.coordinated.recorder import Recorder
+from zkconsumer.sim.coordinated.monitor import CoordinatedMonitor
+from zkconsumer.sim.coordinated.recorder import CoordinatedRecorder
 from zkconsumer.sim.coordinated.search import PROTOCOLS, REST_S, end_faults, rest
 from zkconsumer.sim.coordinated.world import (
     GROUP,
@@ -39,15 +39,15 @@ from zkconsumer.sim.coordinated.world import (
     SERVE,
     AnyState,
     BrokerDeadline,
+    CoordinatedPlan,
+    CoordinatedWatcher,
+    CoordinatedWatchers,
+    CoordinatedWorld,
     Entry,
     GroupLoaded,
     InTransit,
     LateRequest,
     Move,
-    Plan,
-    Watcher,
-    Watchers,
-    World,
 )
 from zkconsumer.sim.kernel import search
 from zkconsumer.sim.kernel.keys import (
@@ -200,7 +200,7 @@ class WorldKeys:
     def __init__(self) -> None:
         self._states: dict[int, tuple[AnyState | GroupCoordinator, Part]] = {}
 
-    def key(self, world: SmallWorld, monitor: Monitor) -> int:
+    def key(self, world: SmallWorld, monitor: CoordinatedMonitor) -> int:
         """Return the hash of a world's key."""
         parts = [self._member(world, who) for who in range(len(world.members))]
         parts += [self._state(one) for one in world.brokers]
@@ -271,7 +271,7 @@ class WorldKeys:
             if sender.who == who and number in awaited
         ]
 
-    def _surroundings(self, world: SmallWorld, monitor: Monitor) -> Part:
+    def _surroundings(self, world: SmallWorld, monitor: CoordinatedMonitor) -> Part:
         """Return the cluster, what is due, and the monitor's memory."""
         part = KeyPart(RULES)
         seen = _OfMonitor(monitor.ends, monitor.stored, monitor.assigned, monitor.generation)
@@ -342,7 +342,7 @@ class Scope:
     brokers: int = 2
     faults: int = 1
 
-    def plan(self) -> Plan:
+    def plan(self) -> CoordinatedPlan:
         """Return the plan of the world."""
         protocol, assignors = PROTOCOLS[self.protocol]
 
@@ -355,7 +355,7 @@ class Scope:
                 auto_commit_s=FAR_OFF_S,
             )
 
-        return Plan(
+        return CoordinatedPlan(
             protocol=protocol,
             members=self.members,
             partitions=self.partitions,
@@ -367,7 +367,7 @@ class Scope:
         )
 
 
-class SmallWorld(World):
+class SmallWorld(CoordinatedWorld):
     """A world in which messages and fetches take no time, and few faults happen.
 
     Attributes:
@@ -378,12 +378,12 @@ class SmallWorld(World):
     FETCH_S = LOAD_S = 0.0
     METADATA_S = FAR_OFF_S
 
-    def __init__(self, scope: Scope, watcher: Watcher) -> None:
+    def __init__(self, scope: Scope, watcher: CoordinatedWatcher) -> None:
         self.faults = 0
         self.joins = [0] * scope.members
         super().__init__(scope.plan(), watcher)
 
-    def copy(self, watcher: Watcher | None = None) -> Self:
+    def copy(self, watcher: CoordinatedWatcher | None = None) -> Self:
         twin = super().copy(watcher)
         twin.joins = self.joins.copy()
         return twin
@@ -463,7 +463,7 @@ class SmallWorld(World):
         self.drop_ineffective()
 
 
-class SearchNode(search.StateNode[SmallWorld, Monitor, Move]):
+class SearchNode(search.StateNode[SmallWorld, CoordinatedMonitor, Move]):
     """A small world and its monitor, as the exhaustive search visits them."""
 
     __slots__ = ()
@@ -478,11 +478,11 @@ class SearchNode(search.StateNode[SmallWorld, Monitor, Move]):
         self.monitor.check_rest(self.world, REST_S)
 
 
-def first_node(scope: Scope, *watchers: Watcher) -> SearchNode:
+def first_node(scope: Scope, *watchers: CoordinatedWatcher) -> SearchNode:
     """Return the state from which a search starts: the first members have settled. The watchers
     see what happens, as long as no node is copied."""
-    monitor = Monitor()
-    world = SmallWorld(scope, Watchers(*watchers, monitor) if watchers else monitor)
+    monitor = CoordinatedMonitor()
+    world = SmallWorld(scope, CoordinatedWatchers(*watchers, monitor) if watchers else monitor)
     for who in range(scope.settled):
         world.act(Move("join", who))
         while not world.settled():
@@ -502,6 +502,6 @@ def story_of(scope: Scope, path: Sequence[Move]) -> list[str]:
     """Return the story of a path that `explore` has found, up to the violation."""
     entries: list[JsonObject] = []
     with suppress(InvariantViolation):
-        first_node(scope, Recorder(entries.append)).retrace(path)
+        first_node(scope, CoordinatedRecorder(entries.append)).retrace(path)
     names = [f"{GROUP}_{who}" for who in range(scope.members)]
     return list(story(entries, names, root=""))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zkconsumer.admin.findings import (
     ExaminedGroup,
     Finding,
-    Log,
+    LogEnds,
     Severity,
     partitions_of,
 )
@@ -154,7 +154,7 @@ def _outside_the_log(examined: ExaminedGroup) -> Iterator[Finding]:
 class _OutsideRule:
     """One of the two ways in which an offset can be outside the log."""
 
-    is_outside: Callable[[int, Log], bool]
+    is_outside: Callable[[int, LogEnds], bool]
     severity: Severity
     code: str
     where: str
@@ -179,7 +179,7 @@ _BEHIND = _OutsideRule(
 
 
 def _compared(examined: ExaminedGroup, rule: _OutsideRule) -> Iterator[Finding]:
-    found: dict[str, list[tuple[int, int, Log]]] = {}
+    found: dict[str, list[tuple[int, int, LogEnds]]] = {}
     for tp, node in examined.image.offsets.items():
         log = examined.logs.get(tp)
         if log is None or isinstance(log, str) or node.value is None or node.value < 0:

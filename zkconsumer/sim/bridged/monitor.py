@@ -342,18 +342,24 @@ class _OldWatcher(old_world.Watcher):
         self._monitor.old_acted()
 
 
-class _NewWatcher(new_world.Watcher):
+class _NewWatcher(new_world.CoordinatedWatcher):
     def __init__(self, monitor: BridgeMonitor) -> None:
         self._monitor = monitor
 
-    def delivered(self, world: new_world.World, message: Delivered) -> None:
+    def delivered(self, world: new_world.CoordinatedWorld, message: Delivered) -> None:
         self._monitor.new_delivered(message)
 
-    def transition(self, world: new_world.World, step: new_world.MemberTransition) -> None:
+    def transition(
+        self, world: new_world.CoordinatedWorld, step: new_world.MemberTransition
+    ) -> None:
         self._monitor.decided(step.who, step.commands)
 
     def answered(
-        self, world: new_world.World, who: int, request: msg.Request, response: msg.Response
+        self,
+        world: new_world.CoordinatedWorld,
+        who: int,
+        request: msg.Request,
+        response: msg.Response,
     ) -> None:
         if isinstance(request, msg.OffsetCommit) and response.error is Error.NONE:
             self._monitor.stored_in_kafka(request)

@@ -13,7 +13,7 @@ from zkconsumer.bridge.state import Goal
 from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.sim.bridged.monitor import BridgeMonitor, both_sides_settle
-from zkconsumer.sim.bridged.world import BridgedWorld, Plan
+from zkconsumer.sim.bridged.world import BridgedPlan, BridgedWorld
 from zkconsumer.sim.coordinated.world import LATENCY_S
 from zkconsumer.sim.jvm_member import JvmMember
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, one_of
@@ -85,7 +85,7 @@ def run(
     return judged(play, monitor, decide, lambda: course.actions)
 
 
-def _plan(decide: Decide, weather: Weather) -> Plan:
+def _plan(decide: Decide, weather: Weather) -> BridgedPlan:
     old = 1 + decide(3)
     jvm = frozenset(range(old - decide(old + 1), old)) if decide(2) else frozenset[int]()
     assignors = one_of(ASSIGNORS, decide)
@@ -95,7 +95,7 @@ def _plan(decide: Decide, weather: Weather) -> Plan:
     def settings(one: ClientSettings) -> ClientSettings:
         return replace(one, assignors=assignors, session_s=10.0, poll_s=20.0, auto_commit_s=auto)
 
-    return Plan(
+    return BridgedPlan(
         old=old,
         jvm=jvm,
         new=1 + decide(3),

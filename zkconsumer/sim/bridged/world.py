@@ -2,8 +2,8 @@
 
 `OldSide` is `sim.jvm_member.MixedWorld`: production members, models of JVM members, and consumers
 of the bridges, which are production members whose stream is a bridge. `NewSide` is
-`sim.coordinated.world.World`: members of the classic protocol, and the bridges, whose state machine
-is `bridge.machine`. Both sides have the same logs and one clock.
+`sim.coordinated.world.CoordinatedWorld`: members of the classic protocol, and the bridges, whose
+state machine is `bridge.machine`. Both sides have the same logs and one clock.
 
 What a thread of the real bridge posts to another thread is delivered in the same move. The network
 of each side delays messages as in its own world.
@@ -55,7 +55,7 @@ INSTANCE = "bridge"
 
 
 @dataclass
-class Plan:
+class BridgedPlan:
     """The parameters of a joint world.
 
     Attributes:
@@ -249,13 +249,13 @@ class OldSide(MixedWorld):
 # ---- the side of the brokers ---------------------------------------------------------------------
 
 
-class NewSide(new_world.World):
+class NewSide(new_world.CoordinatedWorld):
     """The world of the coordinator, with the bridges as its first members."""
 
-    def __init__(self, world: BridgedWorld, watcher: new_world.Watcher) -> None:
+    def __init__(self, world: BridgedWorld, watcher: new_world.CoordinatedWatcher) -> None:
         self._world = world
         plan = world.plan
-        settled = new_world.Plan(
+        settled = new_world.CoordinatedPlan(
             members=plan.bridges + plan.new,
             partitions=plan.partitions,
             messages=plan.messages,
@@ -314,13 +314,15 @@ class NewSide(new_world.World):
         self._happens(number, event)
 
 
-class _Orders(new_world.Watcher):
+class _Orders(new_world.CoordinatedWatcher):
     """Collects the commands of the bridges."""
 
     def __init__(self, world: BridgedWorld) -> None:
         self._world = world
 
-    def transition(self, world: new_world.World, step: new_world.MemberTransition) -> None:
+    def transition(
+        self, world: new_world.CoordinatedWorld, step: new_world.MemberTransition
+    ) -> None:
         if step.who < self._world.plan.bridges:
             self._world.orders += [(step.who, one) for one in step.commands]
 
@@ -344,7 +346,10 @@ class BridgedWorld:
     """
 
     def __init__(
-        self, plan: Plan, old: old_world.Watcher | None = None, new: new_world.Watcher | None = None
+        self,
+        plan: BridgedPlan,
+        old: old_world.Watcher | None = None,
+        new: new_world.CoordinatedWatcher | None = None,
     ) -> None:
         self.plan = plan
         self._told: list[tuple[int, Callable[[float], ev.Event]]] = []
@@ -362,7 +367,7 @@ class BridgedWorld:
         self._is_settling = False
         self.old = OldSide(self, old or old_world.Watcher())
         watchers = (_Orders(self), *([new] if new is not None else []))
-        self.new = NewSide(self, new_world.Watchers(*watchers))
+        self.new = NewSide(self, new_world.CoordinatedWatchers(*watchers))
         self.new.log_end = self.old.log_end
 
     @property
@@ -379,7 +384,7 @@ class BridgedWorld:
         """Partition -> the offset after its last message, for both sides."""
         return self.old.log_end
 
-    def copy(self, old: old_world.Watcher, new: new_world.Watcher) -> BridgedWorld:
+    def copy(self, old: old_world.Watcher, new: new_world.CoordinatedWatcher) -> BridgedWorld:
         """Return a world that continues independently from here, with these watchers."""
         twin = copy.copy(self)
         twin._told, twin.orders = self._told.copy(), self.orders.copy()
@@ -388,7 +393,7 @@ class BridgedWorld:
         twin._look_at = self._look_at.copy()
         twin.frozen_at, twin.replaced = self.frozen_at.copy(), self.replaced.copy()
         twin.old = self.old.copy(old)
-        twin.new = self.new.copy(new_world.Watchers(_Orders(twin), new))
+        twin.new = self.new.copy(new_world.CoordinatedWatchers(_Orders(twin), new))
         twin.old.move_to(twin)
         twin.new.move_to(twin)
         return twin

@@ -11,12 +11,17 @@ from zkconsumer.later.group_events import BrokerSettings
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.sim.compare import wire_sizes
 from zkconsumer.sim.compare.meter import Meter
-from zkconsumer.sim.coordinated.world import Move, Plan, Watcher, World
+from zkconsumer.sim.coordinated.world import (
+    CoordinatedPlan,
+    CoordinatedWatcher,
+    CoordinatedWorld,
+    Move,
+)
 from zkconsumer.sim.kernel.world import Delivered
 
 
 @dataclass(frozen=True)
-class Protocol:
+class ProtocolSetup:
     """The set-up of a group with a coordinator."""
 
     messages: str  # "classic" or "consumer"
@@ -28,13 +33,13 @@ class Protocol:
 
 
 PROTOCOLS = {
-    "classic-eager": Protocol("classic", ("range",)),
-    "classic-cooperative": Protocol("classic", ("cooperative-sticky",)),
-    "consumer": Protocol("consumer"),
+    "classic-eager": ProtocolSetup("classic", ("range",)),
+    "classic-cooperative": ProtocolSetup("classic", ("cooperative-sticky",)),
+    "consumer": ProtocolSetup("consumer"),
 }
 
 
-class _Observer(Watcher):
+class _Observer(CoordinatedWatcher):
     """Passes its observations to a meter."""
 
     def __init__(self, meter: Meter) -> None:
@@ -42,15 +47,15 @@ class _Observer(Watcher):
         self.requests = self.bytes = 0
 
     def answered(
-        self, world: World, who: int, request: msg.Request, response: msg.Response
+        self, world: CoordinatedWorld, who: int, request: msg.Request, response: msg.Response
     ) -> None:
         self.requests += 1
         self.bytes += wire_sizes.of_kafka(world.members[who].name, request, response)
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: CoordinatedWorld, message: Delivered) -> None:
         self.meter.delivered(message.tp, message.offset)
 
-    def acted(self, world: World) -> None:
+    def acted(self, world: CoordinatedWorld) -> None:
         serving = {tp: members[-1] for tp, members in world.serving().items()}
         away = {who for who, one in enumerate(world.members) if one.dead or one.frozen}
         self.meter.observe(world.now, serving, away)
@@ -65,7 +70,7 @@ class CoordinatedGroup:
         self.meter = Meter()
         self._observer = _Observer(self.meter)
         one = PROTOCOLS[protocol]
-        plan = Plan(
+        plan = CoordinatedPlan(
             protocol=one.messages,
             members=members,
             partitions=partitions,
@@ -73,7 +78,7 @@ class CoordinatedGroup:
             settings=lambda settings, _: one.settings(settings, session_s),
             broker_settings=BrokerSettings(session_s=session_s),
         )
-        self.world = World(plan, self._observer)
+        self.world = CoordinatedWorld(plan, self._observer)
 
     @property
     def now(self) -> float:

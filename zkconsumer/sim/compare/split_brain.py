@@ -10,7 +10,7 @@ from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.compare.zookeeper_group import ZOOKEEPER_GROUPS
 from zkconsumer.sim.coordinated.stories import plan_for
-from zkconsumer.sim.coordinated.world import Watcher, World
+from zkconsumer.sim.coordinated.world import CoordinatedWatcher, CoordinatedWorld
 from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.lessons import split_brain as on_zookeeper
 
@@ -69,7 +69,7 @@ def split_brain(protocols: Sequence[str]) -> Iterator[SplitBrainResult]:
             yield _coordinated(protocol)
 
 
-class _SplitBrainCounter(Watcher):
+class _SplitBrainCounter(CoordinatedWatcher):
     """Counts the deliveries and commits of the cut-off members."""
 
     def __init__(self) -> None:
@@ -77,14 +77,14 @@ class _SplitBrainCounter(Watcher):
         self._ends: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, int] = {}
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: CoordinatedWorld, message: Delivered) -> None:
         self.redelivered += message.offset < self._ends.get(message.tp, 0)
         self._ends[message.tp] = max(self._ends.get(message.tp, 0), message.offset + 1)
         known = world.known() or {}
         self.late += world.members[message.who].state.member not in known
 
     def answered(
-        self, world: World, who: int, request: msg.Request, response: msg.Response
+        self, world: CoordinatedWorld, who: int, request: msg.Request, response: msg.Response
     ) -> None:
         if not isinstance(request, msg.OffsetCommit):
             return
@@ -98,7 +98,7 @@ class _SplitBrainCounter(Watcher):
 def _coordinated(protocol: str) -> SplitBrainResult:
     counter = _SplitBrainCounter()
     plan = plan_for(protocol, {}, members=MEMBERS, partitions=PARTITIONS, messages=1)
-    world = World(plan, counter)
+    world = CoordinatedWorld(plan, counter)
     world.join(*range(MEMBERS))
     world.run(30.0)
     cut_off = range(MEMBERS // 2)

@@ -18,7 +18,7 @@ from zkconsumer.sim.kernel.world import Delivered
 from zkconsumer.sim.lessons import LargeGroup
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.recorder import Recorder
-from zkconsumer.sim.stage import Stage
+from zkconsumer.sim.stage import ZooKeeperDirector
 from zkconsumer.sim.world import Watcher, World
 
 ZOOKEEPER_SESSION_S = 6.0
@@ -77,7 +77,9 @@ class ZooKeeperGroup:
             settings=lambda one: replace(one, auto_commit_s=AUTO_COMMIT_S),
         )
         jvm = frozenset(range(members)) if is_jvm else frozenset[int]()
-        self._stage = Stage(MixedWorld(plan, self._observer, jvm=jvm), Recorder(lambda entry: None))
+        self._stage = ZooKeeperDirector(
+            MixedWorld(plan, self._observer, jvm=jvm), Recorder(lambda entry: None)
+        )
         self._connected_s = 0.0
 
     @property

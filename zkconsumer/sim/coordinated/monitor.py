@@ -18,7 +18,7 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sim.coordinated.world import MemberTransition, Watcher, World
+from zkconsumer.sim.coordinated.world import CoordinatedWatcher, CoordinatedWorld, MemberTransition
 from zkconsumer.sim.kernel.promises import Promise, Reason, promise
 from zkconsumer.sim.kernel.world import Delivered
 
@@ -27,7 +27,7 @@ from zkconsumer.sim.kernel.world import Delivered
 
 @promise("C1")
 def assigned_to_one_member(
-    monitor: Monitor, member: str, partitions: Iterable[TopicPartition]
+    monitor: CoordinatedMonitor, member: str, partitions: Iterable[TopicPartition]
 ) -> Reason:
     """In one generation, a partition is assigned to at most one member."""
     for tp in partitions:
@@ -38,7 +38,7 @@ def assigned_to_one_member(
 
 
 @promise("C2")
-def only_zombies_deliver_too(world: World) -> Reason:
+def only_zombies_deliver_too(world: CoordinatedWorld) -> Reason:
     """Of the members that deliver one partition at a time, the coordinator knows at most one."""
     known = world.known()
     if known is None:
@@ -54,7 +54,7 @@ def only_zombies_deliver_too(world: World) -> Reason:
 
 
 @promise("C3")
-def only_known_members_commit(world: World, request: msg.OffsetCommit) -> Reason:
+def only_known_members_commit(world: CoordinatedWorld, request: msg.OffsetCommit) -> Reason:
     """The coordinator stores offsets only for a known member, in its generation or epoch."""
     known = world.known() or {}
     if known.get(request.member) == request.generation:
@@ -63,7 +63,7 @@ def only_known_members_commit(world: World, request: msg.OffsetCommit) -> Reason
 
 
 @promise("C4")
-def starts_without_a_gap(monitor: Monitor, tp: TopicPartition, offset: int) -> Reason:
+def starts_without_a_gap(monitor: CoordinatedMonitor, tp: TopicPartition, offset: int) -> Reason:
     """A member starts at the stored offset or below it."""
     if offset <= monitor.ends.get(tp, 0):
         return None
@@ -71,14 +71,16 @@ def starts_without_a_gap(monitor: Monitor, tp: TopicPartition, offset: int) -> R
 
 
 @promise("C4")
-def delivers_without_a_gap(monitor: Monitor, message: Delivered) -> Reason:
+def delivers_without_a_gap(monitor: CoordinatedMonitor, message: Delivered) -> Reason:
     """A member skips no message."""
     end = monitor.ends.get(message.tp, 0)
     return f"{message.tp} skips from {end} to {message.offset}" if message.offset > end else None
 
 
 @promise("C5")
-def commits_only_what_is_delivered(monitor: Monitor, tp: TopicPartition, offset: int) -> Reason:
+def commits_only_what_is_delivered(
+    monitor: CoordinatedMonitor, tp: TopicPartition, offset: int
+) -> Reason:
     """Only delivered messages are committed."""
     if offset <= monitor.ends.get(tp, 0):
         return None
@@ -86,13 +88,13 @@ def commits_only_what_is_delivered(monitor: Monitor, tp: TopicPartition, offset:
 
 
 @promise("C6")
-def never_lowers_an_offset(monitor: Monitor, tp: TopicPartition, offset: int) -> Reason:
+def never_lowers_an_offset(monitor: CoordinatedMonitor, tp: TopicPartition, offset: int) -> Reason:
     """A stored offset is never lowered."""
     return f"{tp} goes back to {offset}" if offset < monitor.stored.get(tp, 0) else None
 
 
 @promise("C7")
-def group_settles(world: World, seconds: float) -> Reason:
+def group_settles(world: CoordinatedWorld, seconds: float) -> Reason:
     """After the last fault the group settles, and all messages are delivered."""
     if world.settled():
         return None
@@ -112,7 +114,7 @@ PROMISES: Final[tuple[Promise[...], ...]] = (
 )
 
 
-def _is_current(world: World, who: int, known: dict[str, int]) -> bool:
+def _is_current(world: CoordinatedWorld, who: int, known: dict[str, int]) -> bool:
     """Return whether the coordinator knows a member under its present member id.
 
     A static member that did not join in time stays in the group, but its generation is fenced.
@@ -128,7 +130,7 @@ def _is_current(world: World, who: int, known: dict[str, int]) -> bool:
 # ---- the judge -----------------------------------------------------------------------------------
 
 
-class Monitor(Watcher):
+class CoordinatedMonitor(CoordinatedWatcher):
     """Raises `InvariantViolation` when a promise is broken.
 
     Attributes:
@@ -148,14 +150,14 @@ class Monitor(Watcher):
         self.assigned: dict[TopicPartition, str] = {}
         self.generation = -1
 
-    def copy(self) -> Monitor:
+    def copy(self) -> CoordinatedMonitor:
         """Return a monitor that continues where this one is."""
         twin = copy.copy(self)
         twin.ends, twin.stored = self.ends.copy(), self.stored.copy()
         twin.assigned = self.assigned.copy()
         return twin
 
-    def transition(self, world: World, step: MemberTransition) -> None:
+    def transition(self, world: CoordinatedWorld, step: MemberTransition) -> None:
         for command in step.commands:
             match command:
                 case ev.StartFetching(positions):
@@ -164,7 +166,7 @@ class Monitor(Watcher):
                 case ev.CallListener(ev.Callback.ASSIGNED):
                     self.rebalances += 1
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: CoordinatedWorld, message: Delivered) -> None:
         delivers_without_a_gap.check(self, message)
         end = self.ends.get(message.tp, 0)
         self.deliveries += 1
@@ -172,7 +174,7 @@ class Monitor(Watcher):
         self.ends[message.tp] = max(end, message.offset + 1)
 
     def answered(
-        self, world: World, who: int, request: msg.Request, response: msg.Response
+        self, world: CoordinatedWorld, who: int, request: msg.Request, response: msg.Response
     ) -> None:
         match request, response:
             case msg.OffsetCommit(), msg.OffsetsCommitted():
@@ -192,7 +194,7 @@ class Monitor(Watcher):
         assigned_to_one_member.check(self, member, partitions)
         self.assigned.update(dict.fromkeys(partitions, member))
 
-    def _committed(self, world: World, request: msg.OffsetCommit, error: Error) -> None:
+    def _committed(self, world: CoordinatedWorld, request: msg.OffsetCommit, error: Error) -> None:
         if error is not Error.NONE:
             self.refused += 1
             return
@@ -202,19 +204,19 @@ class Monitor(Watcher):
             never_lowers_an_offset.check(self, tp, stored.offset)
             self.stored[tp] = stored.offset
 
-    def moved(self, world: World, broker: int | None) -> None:
+    def moved(self, world: CoordinatedWorld, broker: int | None) -> None:
         """Record that a new coordinator has started.
 
         It continues from the stored state, which may have an earlier generation.
         """
         self.generation, self.assigned = -1, {}
 
-    def acted(self, world: World) -> None:
+    def acted(self, world: CoordinatedWorld) -> None:
         if world.known() == {}:
             # No assignment is in force; a group that was deleted counts again from 1.
             self.generation, self.assigned = -1, {}
         only_zombies_deliver_too.check(world)
 
-    def check_rest(self, world: World, seconds: float) -> None:
+    def check_rest(self, world: CoordinatedWorld, seconds: float) -> None:
         """Check that the group has settled within the time allowed for it."""
         group_settles.check(world, seconds)

@@ -16,7 +16,13 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.sim.coordinated.world import GROUP, AnyState, MemberTransition, Watcher, World
+from zkconsumer.sim.coordinated.world import (
+    GROUP,
+    AnyState,
+    CoordinatedWatcher,
+    CoordinatedWorld,
+    MemberTransition,
+)
 from zkconsumer.sim.kernel import stories as kernel
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import Delivered
@@ -26,7 +32,7 @@ COORDINATOR = "coordinator"
 """The name under which a story shows what the group's coordinator does."""
 
 
-class Recorder(kernel.Recorder[World], Watcher):
+class CoordinatedRecorder(kernel.Recorder[CoordinatedWorld], CoordinatedWatcher):
     """Passes every entry to `emit`."""
 
     def __init__(self, emit: Emit) -> None:
@@ -36,7 +42,7 @@ class Recorder(kernel.Recorder[World], Watcher):
         self._searching: set[int] = set()
         self._last = -1.0, ""
 
-    def copy(self, emit: Emit) -> Recorder:
+    def copy(self, emit: Emit) -> CoordinatedRecorder:
         """Return a recorder that continues where this one is, and passes its entries to `emit`."""
         twin = copy.copy(self)
         twin._emit = emit
@@ -44,7 +50,7 @@ class Recorder(kernel.Recorder[World], Watcher):
         twin._committed = self._committed.copy()
         return twin
 
-    def transition(self, world: World, step: MemberTransition) -> None:
+    def transition(self, world: CoordinatedWorld, step: MemberTransition) -> None:
         who, before, event, commands = step
         member = world.members[who]
         self._gone.discard(who)
@@ -83,14 +89,14 @@ class Recorder(kernel.Recorder[World], Watcher):
         return was_searching and all(searches)
 
     def answered(
-        self, world: World, who: int, request: msg.Request, response: msg.Response
+        self, world: CoordinatedWorld, who: int, request: msg.Request, response: msg.Response
     ) -> None:
         if isinstance(request, msg.OffsetCommit) and response.error is not Error.NONE:
             self._by_coordinator(
                 world, f"refuses the commit of {world.members[who].name}: {response.error.name}"
             )
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: CoordinatedWorld, message: Delivered) -> None:
         self._put(
             world,
             member=world.members[message.who].name,
@@ -98,18 +104,18 @@ class Recorder(kernel.Recorder[World], Watcher):
             offset=message.offset,
         )
 
-    def moved(self, world: World, broker: int | None) -> None:
+    def moved(self, world: CoordinatedWorld, broker: int | None) -> None:
         text = "there is none" if broker is None else f"now broker {broker}"
         self._by_coordinator(world, text)
         self._group = ""
 
-    def acted(self, world: World) -> None:
+    def acted(self, world: CoordinatedWorld) -> None:
         self._of_group(world)
         for who, member in enumerate(world.members):
             if member.dead:
                 self._ended(world, who, member.name)
 
-    def _of_group(self, world: World) -> None:
+    def _of_group(self, world: CoordinatedWorld) -> None:
         """Record a change of the group's phase or generation."""
         broker = None if world.leader is None else world.brokers[world.leader]
         text = "" if broker is None else _situation(broker)
@@ -119,7 +125,7 @@ class Recorder(kernel.Recorder[World], Watcher):
             self._group = text
             self._by_coordinator(world, text)
 
-    def _by_coordinator(self, world: World, text: str) -> None:
+    def _by_coordinator(self, world: CoordinatedWorld, text: str) -> None:
         """Record the coordinator's actions; equal actions at one moment are recorded only once."""
         if (world.now, text) != self._last:
             self._last = world.now, text

@@ -14,8 +14,16 @@ from enum import Enum
 from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.consumer_member import ConsumerPhase
-from zkconsumer.sim.coordinated.monitor import Monitor
-from zkconsumer.sim.coordinated.world import LATENCY_S, Delay, Move, Plan, Watcher, Watchers, World
+from zkconsumer.sim.coordinated.monitor import CoordinatedMonitor
+from zkconsumer.sim.coordinated.world import (
+    LATENCY_S,
+    CoordinatedPlan,
+    CoordinatedWatcher,
+    CoordinatedWatchers,
+    CoordinatedWorld,
+    Delay,
+    Move,
+)
 from zkconsumer.sim.kernel.aims import Aim
 from zkconsumer.sim.kernel.search import (
     SHRINK_S,
@@ -54,11 +62,11 @@ QUIET_S = 15.0
 """Virtual seconds for which the settled group is observed: several heartbeats and commits."""
 
 
-def _silent(world: World, text: str) -> None:
+def _silent(world: CoordinatedWorld, text: str) -> None:
     """Announce nothing."""
 
 
-Course = Callable[[World, Decide, Callable[[str], None]], None]
+Course = Callable[[CoordinatedWorld, Decide, Callable[[str], None]], None]
 """Lets members join and faults happen; the last argument announces them."""
 
 
@@ -67,17 +75,19 @@ def run(
     protocol: str | None = None,
     *,
     course: Course | None = None,
-    watcher: Watcher | None = None,
-    say: Callable[[World, str], None] = _silent,
+    watcher: CoordinatedWatcher | None = None,
+    say: Callable[[CoordinatedWorld, str], None] = _silent,
 ) -> Result:
     """Run a group with faults, then without; if `protocol` is None, a decision selects it.
 
     `course` is `run_faults` or `run_aimed_faults`; `say` announces each fault before it happens.
     """
     name = protocol or one_of(sorted(PROTOCOLS), decide)
-    monitor = Monitor()
+    monitor = CoordinatedMonitor()
     plan = replace(_plan(decide, name), delay=lambda _: drawn_delay(decide))
-    world = World(plan, monitor if watcher is None else Watchers(monitor, watcher))
+    world = CoordinatedWorld(
+        plan, monitor if watcher is None else CoordinatedWatchers(monitor, watcher)
+    )
     actions = 0
 
     def announce(text: str) -> None:
@@ -94,7 +104,7 @@ def run(
     return judged(play, monitor, decide, lambda: actions)
 
 
-def _plan(decide: Decide, name: str) -> Plan:
+def _plan(decide: Decide, name: str) -> CoordinatedPlan:
     messages, assignors = PROTOCOLS[name]
     static, members = decide(5) == 0, 2 + decide(4)
     session_s = one_of((10.0, 45.0), decide)
@@ -111,7 +121,7 @@ def _plan(decide: Decide, name: str) -> Plan:
             auto_commit_s=auto,
         )
 
-    return Plan(
+    return CoordinatedPlan(
         protocol=messages,
         members=members,
         partitions=1 + decide(8),
@@ -135,7 +145,7 @@ def random_delay(seed: int) -> Delay:
 
 
 def run_faults(
-    world: World,
+    world: CoordinatedWorld,
     decide: Decide,
     say: Callable[[str], None] = lambda text: None,
     *,
@@ -161,7 +171,7 @@ def run_faults(
         world.produce()
 
 
-def _possible(world: World) -> list[Move]:
+def _possible(world: CoordinatedWorld) -> list[Move]:
     """Return the faults, and ends of faults, that can happen now.
 
     No partition is added to the topic of static members: 1. The leader, a static member, is closed.
@@ -184,7 +194,7 @@ def _possible(world: World) -> list[Move]:
     return found
 
 
-def _happen(world: World, fault: Move, say: Callable[[str], None]) -> None:
+def _happen(world: CoordinatedWorld, fault: Move, say: Callable[[str], None]) -> None:
     """Announce a fault, or its end, and let it happen."""
     who = fault.who
     match fault.do:
@@ -231,22 +241,22 @@ CHURN = frozenset({"leave", "revive", "slow", "hurry"})
 """Moves that let members change their phase."""
 
 
-class PhaseAim(Aim[World, Move]):
+class CoordinatedAim(Aim[CoordinatedWorld, Move]):
     """Aims at a phase of members."""
 
     def __init__(self, phase: Enum) -> None:
         self._phase = phase
 
-    def hit(self, world: World) -> list[int]:
+    def hit(self, world: CoordinatedWorld) -> list[int]:
         members = enumerate(world.members)
         return [who for who, one in members if one.lives and one.state.phase is self._phase]
 
-    def faults(self, world: World, moves: list[Move], hit: list[int]) -> list[Move]:
+    def faults(self, world: CoordinatedWorld, moves: list[Move], hit: list[int]) -> list[Move]:
         of_members = {who for who, one in enumerate(world.members) if who not in hit}
         found = _possible(world)
         return [one for one in found if one.do in OF_THE_GROUP or one.who not in of_members]
 
-    def churn(self, world: World) -> list[Move]:
+    def churn(self, world: CoordinatedWorld) -> list[Move]:
         waiting = [Move("join", who) for who, one in enumerate(world.members) if not one.joined]
         return [*waiting, *(one for one in _possible(world) if one.do in CHURN)]
 
@@ -255,9 +265,9 @@ OF_THE_GROUP = frozenset({"move", "no coordinator", "grow", "restart broker"})
 """Faults that do not hit a single member."""
 
 
-def run_aimed_faults(world: World, decide: Decide, say: Callable[[str], None]) -> None:
+def run_aimed_faults(world: CoordinatedWorld, decide: Decide, say: Callable[[str], None]) -> None:
     """Let members join and faults happen, most of them while a member is in one phase."""
-    aim = PhaseAim(one_of(AIMS[world.plan.protocol], decide))
+    aim = CoordinatedAim(one_of(AIMS[world.plan.protocol], decide))
     first = decide(len(world.members))
     say(f"g_{first} joins")
     world.join(first)
@@ -274,7 +284,7 @@ def run_aimed_faults(world: World, decide: Decide, say: Callable[[str], None]) -
     world.join(*[who for who, one in enumerate(world.members) if not one.joined])
 
 
-def rest(world: World) -> None:
+def rest(world: CoordinatedWorld) -> None:
     """Wait until the group has settled and stays settled for some heartbeats, but not forever.
 
     A group may seem settled while a member waits for the reply to a request that the network has
@@ -290,7 +300,7 @@ def rest(world: World) -> None:
             return
 
 
-def end_faults(world: World) -> None:
+def end_faults(world: CoordinatedWorld) -> None:
     """End all faults, and make sure that at least one member lives."""
     for who, member in enumerate(world.members):
         if member.muted:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from zkconsumer.later.client_state import ClientSettings
-from zkconsumer.sim.coordinated.monitor import Monitor
-from zkconsumer.sim.coordinated.recorder import Recorder
+from zkconsumer.sim.coordinated.monitor import CoordinatedMonitor
+from zkconsumer.sim.coordinated.recorder import CoordinatedRecorder
 from zkconsumer.sim.coordinated.search import end_faults, random_delay, run_faults
-from zkconsumer.sim.coordinated.world import Plan, Watchers, World
+from zkconsumer.sim.coordinated.world import CoordinatedPlan, CoordinatedWatchers, CoordinatedWorld
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.stories import Emit, Story, StoryRun, StoryStage, lesson_of, narrated
 
@@ -49,7 +49,7 @@ WITHOUT = {
 """Stories on ZooKeeper that these protocols do not have, with the reason."""
 
 
-class Director(StoryStage[World]):
+class CoordinatedDirector(StoryStage[CoordinatedWorld]):
     """One world, and the commands of a story. The events happen in the order of the queue."""
 
     LIMIT_S = LIMIT_S
@@ -74,11 +74,11 @@ class Director(StoryStage[World]):
         return len(self.world.members[who].fetching)
 
 
-Script = Callable[[Director], None]
+Script = Callable[[CoordinatedDirector], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoordinatedStory(Story[Director]):
+class CoordinatedStory(Story[CoordinatedDirector]):
     """A story of a group with a coordinator.
 
     `decided` names two functions: one decides in a classic member, the other in a KIP-848 member.
@@ -91,14 +91,14 @@ class CoordinatedStory(Story[Director]):
     @property
     def members(self) -> int:
         """The number of members."""
-        return int(self.plan.get("members", Plan.members))
+        return int(self.plan.get("members", CoordinatedPlan.members))
 
-    def world(self, protocol: str, watcher: Value) -> World:
+    def world(self, protocol: str, watcher: Value) -> CoordinatedWorld:
         """Return the story's world before its first action."""
-        return World(plan_for(protocol, self.properties, **self.plan), watcher)
+        return CoordinatedWorld(plan_for(protocol, self.properties, **self.plan), watcher)
 
 
-def plan_for(protocol: str, properties: dict[str, Value], **plan: Value) -> Plan:
+def plan_for(protocol: str, properties: dict[str, Value], **plan: Value) -> CoordinatedPlan:
     """Return a plan whose members have the protocol's assignors and these properties."""
 
     def settings(one: ClientSettings, who: int) -> ClientSettings:
@@ -106,7 +106,7 @@ def plan_for(protocol: str, properties: dict[str, Value], **plan: Value) -> Plan
         return replace(one, assignors=ASSIGNORS[protocol] or one.assignors, **changed)
 
     kind = "consumer" if protocol == "consumer" else "classic"
-    return Plan(protocol=kind, settings=settings, **plan)
+    return CoordinatedPlan(protocol=kind, settings=settings, **plan)
 
 
 STORIES: dict[str, CoordinatedStory] = {}
@@ -139,7 +139,7 @@ def _story(
 
 
 @_story("a consumer joins", "_revoke_before_join", "_move")
-def _joins(on: Director) -> None:
+def _joins(on: CoordinatedDirector) -> None:
     """Other members learn of the rebalance in a heartbeat, and commit before they revoke."""
     on.scene(0)
     on.say("g_1 joins")
@@ -150,7 +150,7 @@ def _joins(on: Director) -> None:
 @_story(
     "many consumers join at once", "_rejoin", "_set_target", members=3, partitions=6, messages=1
 )
-def _many(on: Director) -> None:
+def _many(on: CoordinatedDirector) -> None:
     """The first rebalance of an empty classic group waits 3 s for more members; KIP-848 does not
     wait."""
     on.say("g_0, g_1 and g_2 join")
@@ -159,7 +159,7 @@ def _many(on: Director) -> None:
 
 
 @_story("a consumer leaves", "_closing", "_closing")
-def _leaves(on: Director) -> None:
+def _leaves(on: CoordinatedDirector) -> None:
     """The member commits, revokes and leaves; the others learn of it in their heartbeats."""
     on.scene(0, 1)
     on.say("g_1 is closed")
@@ -169,7 +169,7 @@ def _leaves(on: Director) -> None:
 
 
 @_story("a consumer dies", "_heartbeat_answered", "_set_target")
-def _dies(on: Director) -> None:
+def _dies(on: CoordinatedDirector) -> None:
     """The coordinator waits for the session timeout; what was not committed is redelivered."""
     on.scene(0, 1)
     on.say("g_1 gets SIGKILL")
@@ -178,7 +178,7 @@ def _dies(on: Director) -> None:
 
 
 @_story("a consumer freezes", "_heartbeat_answered", "_set_target")
-def _freezes(on: Director) -> None:
+def _freezes(on: CoordinatedDirector) -> None:
     """After the session timeout the others take over the frozen member's partitions."""
     on.scene(0, 1)
     on.say("g_1 gets SIGSTOP")
@@ -187,7 +187,7 @@ def _freezes(on: Director) -> None:
 
 
 @_story("a frozen consumer wakes in time", "_heartbeat_thread", "_heartbeat")
-def _thaws(on: Director) -> None:
+def _thaws(on: CoordinatedDirector) -> None:
     """Nothing moves and nothing is redelivered: the session outlasts the pause."""
     on.scene(0, 1)
     on.say("g_1 gets SIGSTOP, and SIGCONT ten seconds later")
@@ -199,7 +199,7 @@ def _thaws(on: Director) -> None:
 
 
 @_story("a zombie wakes", "_reset", "_refused", properties={"auto_commit_s": 5.0})
-def _zombie(on: Director) -> None:
+def _zombie(on: CoordinatedDirector) -> None:
     """It delivers the new owner's messages, too, until its heartbeat or commit is refused."""
     on.scene(0, 1)
     on.say("g_1 gets SIGSTOP")
@@ -217,7 +217,7 @@ def _zombie(on: Director) -> None:
     "_send_heartbeat",
     properties={"instance": lambda who: f"i{who}"},
 )
-def _static(on: Director) -> None:
+def _static(on: CoordinatedDirector) -> None:
     """With `group.instance.id` the member gets its partitions back; no other member rebalances."""
     on.scene(0, 1)
     on.say("g_1 is closed, and starts again after five seconds")
@@ -231,7 +231,7 @@ def _static(on: Director) -> None:
 
 
 @_story("a session expires", "_heartbeat_answered", "_refused")
-def _expires(on: Director) -> None:
+def _expires(on: CoordinatedDirector) -> None:
     """No heartbeat arrives for the session timeout: the member's generation is lost, and it joins
     as a new member."""
     on.scene(0, 1)
@@ -244,7 +244,7 @@ def _expires(on: Director) -> None:
 
 
 @_story("the connection is cut", "_drop", "_drop")
-def _cut(on: Director) -> None:
+def _cut(on: CoordinatedDirector) -> None:
     """The member continues to deliver and looks up its coordinator; its session survives."""
     on.scene(0, 1)
     on.say("the connections of g_1 to the brokers are cut")
@@ -255,7 +255,7 @@ def _cut(on: Director) -> None:
 
 
 @_story("a reply is lost", "_rebalance_failed", "_drop", members=1)
-def _lost_reply(on: Director) -> None:
+def _lost_reply(on: CoordinatedDirector) -> None:
     """The coordinator has added the member, which does not know it: the member joins again."""
     on.say("g_0 joins; its connection breaks before the answer arrives")
     on.world.join(0)
@@ -265,7 +265,7 @@ def _lost_reply(on: Director) -> None:
 
 
 @_story("the reply to a commit is lost", "_committed", "_committed", members=1)
-def _lost_commit(on: Director) -> None:
+def _lost_commit(on: CoordinatedDirector) -> None:
     """The next automatic commit stores the positions again."""
     on.scene(0)
     on.say("the connection breaks while a commit is executed")
@@ -282,7 +282,7 @@ def _lost_commit(on: Director) -> None:
 
 
 @_story("another client writes an offset", "_committed", "_committed")
-def _foreign_offset(on: Director) -> None:
+def _foreign_offset(on: CoordinatedDirector) -> None:
     """A zombie's late commit carries an old generation or epoch: the coordinator refuses it."""
     on.scene(0, 1)
     on.say("the network holds back what g_1 sends, for 60 s; g_1 has messages to commit")
@@ -295,7 +295,7 @@ def _foreign_offset(on: Director) -> None:
 
 
 @_story("an operator removes a member", "_heartbeat_answered", "_refused")
-def _removed(on: Director) -> None:
+def _removed(on: CoordinatedDirector) -> None:
     """An operator removes the member: it loses its partitions, and joins as a new member."""
     on.scene(0, 1)
     on.say("an operator removes g_1 from the group")
@@ -308,7 +308,7 @@ def _removed(on: Director) -> None:
 
 
 @_story("your code is slow when a partition moves", "_poll_returned", "_user_thread", partitions=2)
-def _slow(on: Director) -> None:
+def _slow(on: CoordinatedDirector) -> None:
     """The rebalance waits until the user polls again, up to `max.poll.interval.ms`."""
     on.scene(0)
     on.say("the user of g_0 works on a message for 20 s; g_1 joins")
@@ -321,7 +321,7 @@ def _slow(on: Director) -> None:
 
 
 @_story("you stop polling", "_leave", "_leave_stale", partitions=2, properties={"poll_s": 60.0})
-def _stops_polling(on: Director) -> None:
+def _stops_polling(on: CoordinatedDirector) -> None:
     """After `max.poll.interval.ms` the client itself leaves the group, although its heartbeats
     work."""
     on.scene(0, 1)
@@ -340,7 +340,7 @@ def _stops_polling(on: Director) -> None:
     members=3,
     partitions=2,
 )
-def _too_many(on: Director) -> None:
+def _too_many(on: CoordinatedDirector) -> None:
     """One member gets nothing; it stays a member, and gets a partition when another one leaves."""
     on.scene(0, 1, 2)
     on.say("g_0 is closed")
@@ -352,7 +352,7 @@ def _too_many(on: Director) -> None:
 
 
 @_story("the coordinator dies", "_drop", "_drop")
-def _coordinator_dies(on: Director) -> None:
+def _coordinator_dies(on: CoordinatedDirector) -> None:
     """Another broker reads the group from `__consumer_offsets`: all members keep their
     partitions."""
     on.scene(0, 1)
@@ -367,7 +367,7 @@ def _coordinator_dies(on: Director) -> None:
 
 
 @_story("no broker coordinates", "_heartbeat_thread", "_background")
-def _no_coordinator(on: Director) -> None:
+def _no_coordinator(on: CoordinatedDirector) -> None:
     """Members deliver without commits; the group is unchanged when it has a coordinator again."""
     on.scene(0, 1)
     on.say("no broker leads the group's partition of __consumer_offsets, for 60 s")
@@ -381,7 +381,7 @@ def _no_coordinator(on: Director) -> None:
 
 
 @_story("a broker dies", "_drop", "_drop")
-def _broker_dies(on: Director) -> None:
+def _broker_dies(on: CoordinatedDirector) -> None:
     """A broker that does not coordinate the group is no part of it: no member rebalances."""
     on.scene(0, 1)
     on.say("broker 2 dies, and starts again after 3 s")
@@ -393,7 +393,7 @@ def _broker_dies(on: Director) -> None:
 
 
 @_story("no broker is registered", "_look_up", "_background", members=1)
-def _no_broker(on: Director) -> None:
+def _no_broker(on: CoordinatedDirector) -> None:
     """The client repeats its search for the coordinator, with growing pauses."""
     on.say("g_0 joins while no broker coordinates")
     on.world.move_coordinator(None)
@@ -405,7 +405,7 @@ def _no_broker(on: Director) -> None:
 
 
 @_story("partitions are added", "_rejoin", "_set_target", partitions=3)
-def _grows(on: Director) -> None:
+def _grows(on: CoordinatedDirector) -> None:
     """A classic group rebalances when its leader reads new metadata, after up to five minutes;
     KIP-848's coordinator assigns at once."""
     on.scene(0, 1)
@@ -415,7 +415,7 @@ def _grows(on: Director) -> None:
 
 
 @_story("a topic is created", "_rejoin", "_set_target", members=1)
-def _created(on: Director) -> None:
+def _created(on: CoordinatedDirector) -> None:
     """A member may wait for its topic; it gets nothing until the topic exists."""
     on.say("g_0 joins; its topic does not exist")
     logs = on.world.delete_topic()
@@ -427,7 +427,7 @@ def _created(on: Director) -> None:
 
 
 @_story("a topic is deleted", "_rejoin", "_set_target", members=1)
-def _deleted(on: Director) -> None:
+def _deleted(on: CoordinatedDirector) -> None:
     """The partitions are revoked when the metadata is read again."""
     on.scene(0)
     on.say("the topic is deleted")
@@ -443,8 +443,10 @@ def _deleted(on: Director) -> None:
 
 def run_story(story: CoordinatedStory, protocol: str, emit: Emit) -> StoryRun:
     """Run a story, and pass its entries to `emit`."""
-    recorder, monitor = Recorder(emit), Monitor()
-    on = Director(story.world(protocol, Watchers(monitor, recorder)), recorder)
+    recorder, monitor = CoordinatedRecorder(emit), CoordinatedMonitor()
+    on = CoordinatedDirector(
+        story.world(protocol, CoordinatedWatchers(monitor, recorder)), recorder
+    )
     return _narrated(on, monitor, lambda: story.script(on))
 
 
@@ -452,10 +454,12 @@ def run_story_of_seed(
     seed: int, protocol: str, *, members: int, partitions: int, emit: Emit
 ) -> StoryRun:
     """Run the joins and faults that the seed selects; then end the faults."""
-    recorder, monitor = Recorder(emit), Monitor()
+    recorder, monitor = CoordinatedRecorder(emit), CoordinatedMonitor()
     plan = plan_for(protocol, {}, members=members, partitions=partitions, messages=1)
-    world = World(replace(plan, delay=random_delay(seed)), Watchers(monitor, recorder))
-    on = Director(world, recorder)
+    world = CoordinatedWorld(
+        replace(plan, delay=random_delay(seed)), CoordinatedWatchers(monitor, recorder)
+    )
+    on = CoordinatedDirector(world, recorder)
 
     def script() -> None:
         on.scene(*range((members + 1) // 2))
@@ -468,6 +472,8 @@ def run_story_of_seed(
     return _narrated(on, monitor, script)
 
 
-def _narrated(on: Director, monitor: Monitor, script: Callable[[], None]) -> StoryRun:
+def _narrated(
+    on: CoordinatedDirector, monitor: CoordinatedMonitor, script: Callable[[], None]
+) -> StoryRun:
     world = on.world
     return narrated(on, monitor, script, lambda: len(world.log_end) - len(world.serving()))

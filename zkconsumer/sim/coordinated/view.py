@@ -19,11 +19,11 @@ from zkconsumer.protocol.later.consumer_protocol import decode_assignment
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.coordinated.recorder import short
-from zkconsumer.sim.coordinated.world import GROUP, AnyState, World
+from zkconsumer.sim.coordinated.world import GROUP, AnyState, CoordinatedWorld
 from zkconsumer.trace.story import listed
 
 
-class GroupView(NamedTuple):
+class CoordinatorView(NamedTuple):
     """The group as its coordinator knows it.
 
     Attributes:
@@ -47,7 +47,7 @@ class GroupView(NamedTuple):
     offsets: Mapping[TopicPartition, int]
 
 
-def group_view(world: World) -> GroupView | None:
+def group_view(world: CoordinatedWorld) -> CoordinatorView | None:
     """Return the group at its coordinator; None if no broker coordinates it now."""
     if world.leader is None:
         return None
@@ -59,7 +59,7 @@ def group_view(world: World) -> GroupView | None:
     source = group, offsets
     names = {one.state.member: one.name for one in world.members if one.joined}
     if group is None:
-        return GroupView("no member has joined", source, names, {}, {}, {}, "", stored)
+        return CoordinatorView("no member has joined", source, names, {}, {}, {}, "", stored)
     sessions = {
         timer.member: due.at_s
         for timer, due in group.timers.items()
@@ -67,7 +67,7 @@ def group_view(world: World) -> GroupView | None:
     }
     parts = _consumer(group) if isinstance(group, ConsumerGroup) else _classic(group)
     text, members, assigned, computed_by = parts
-    return GroupView(text, source, names, members, sessions, assigned, computed_by, stored)
+    return CoordinatorView(text, source, names, members, sessions, assigned, computed_by, stored)
 
 
 _Parts = tuple[str, dict[str, str], dict[TopicPartition, str], str]

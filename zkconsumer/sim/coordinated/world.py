@@ -2,8 +2,9 @@
 
 The members run `later.classic_member` or `later.consumer_member`, and the brokers
 `later.group_coordinator`. Everything that happens is an entry of one queue, ordered by its time.
-`Plan.delay` returns all delays of the network, so the plan and the commands of the script determine
-a run. The entries are values, so `World.copy` can copy a world at any moment.
+`CoordinatedPlan.delay` returns all delays of the network, so the plan and the commands of the
+script determine a run. The entries are values, so `CoordinatedWorld.copy` can copy a world at any
+moment.
 
 A connection keeps the order of its requests and of its responses. A broken connection loses both.
 """
@@ -73,7 +74,7 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class CoordinatedPlan:
     """The parameters of a world.
 
     Attributes:
@@ -93,37 +94,41 @@ class Plan:
     delay: Delay = no_delay
 
 
-class Watcher:
+class CoordinatedWatcher:
     """Observes a run; each method is called after its event."""
 
-    def transition(self, world: World, step: MemberTransition) -> None:
+    def transition(self, world: CoordinatedWorld, step: MemberTransition) -> None:
         """A member's state machine has made a step."""
 
-    def asked(self, world: World, who: int, request: msg.Request) -> None:
+    def asked(self, world: CoordinatedWorld, who: int, request: msg.Request) -> None:
         """A broker has received a member's request."""
 
     def answered(
-        self, world: World, who: int, request: msg.Request, response: msg.Response
+        self, world: CoordinatedWorld, who: int, request: msg.Request, response: msg.Response
     ) -> None:
         """A broker has sent a response."""
 
     def coordinated(
-        self, world: World, broker: int, before: group_coordinator.GroupCoordinator, event: ge.Event
+        self,
+        world: CoordinatedWorld,
+        broker: int,
+        before: group_coordinator.GroupCoordinator,
+        event: ge.Event,
     ) -> None:
         """A broker's coordinator has made a step; its replies follow."""
 
-    def delivered(self, world: World, message: Delivered) -> None:
+    def delivered(self, world: CoordinatedWorld, message: Delivered) -> None:
         """A user has got a message."""
 
-    def moved(self, world: World, broker: int | None) -> None:
+    def moved(self, world: CoordinatedWorld, broker: int | None) -> None:
         """Another broker has become the group's coordinator; None: no broker coordinates the
         group."""
 
-    def acted(self, world: World) -> None:
+    def acted(self, world: CoordinatedWorld) -> None:
         """Something has happened; called after each change."""
 
 
-class Watchers(Relay[Watcher], Watcher):
+class CoordinatedWatchers(Relay[CoordinatedWatcher], CoordinatedWatcher):
     """Passes each call to several watchers, in their order."""
 
 
@@ -291,7 +296,7 @@ Entry = (
 )
 
 
-class World:
+class CoordinatedWorld:
     """One run: `step` performs the next event, and the other methods are commands of a script.
 
     Attributes:
@@ -308,9 +313,9 @@ class World:
     METADATA_S = 300.0
     MISSING_S = 1.0
 
-    def __init__(self, plan: Plan, watcher: Watcher | None = None) -> None:
+    def __init__(self, plan: CoordinatedPlan, watcher: CoordinatedWatcher | None = None) -> None:
         self.plan = plan
-        self.watcher = watcher or Watcher()
+        self.watcher = watcher or CoordinatedWatcher()
         self.now = 0.0
         self._records: Mapping[str, object] = {}
         self._elections = 0
@@ -330,10 +335,10 @@ class World:
         self._at_broker(0, ge.Elected(self.partition))
         self._at_broker(0, ge.Loaded(self.partition, {}))
 
-    def copy(self, watcher: Watcher | None = None) -> Self:
+    def copy(self, watcher: CoordinatedWatcher | None = None) -> Self:
         """Return a world in the same state, which does from now on what this one would do."""
         twin = copy.copy(self)
-        twin.watcher = watcher or Watcher()
+        twin.watcher = watcher or CoordinatedWatcher()
         twin.log_end, twin.down = self.log_end.copy(), self.down.copy()
         twin.members = [member.copy() for member in self.members]
         twin.brokers, twin._broker_ticks = self.brokers.copy(), self._broker_ticks.copy()
@@ -929,26 +934,26 @@ class World:
         self._at(wire.response_at, InTransit(sender, epoch, response))
 
 
-ORDERS: dict[str, Callable[[World, int], object]] = {
+ORDERS: dict[str, Callable[[CoordinatedWorld, int], object]] = {
     "grow": lambda world, _: world.grow(),
     "no_coordinator": lambda world, _: world.move_coordinator(None),
-    "coordinate": World.move_coordinator,
-    "kill_broker": World.kill_broker,
-    "revive_broker": World.revive_broker,
-    "remove": World.remove,
-    "hold": World.hold,
-    "let_go": World.release,
-    "join": World.join,
-    "leave": World.leave,
-    "kill": World.kill,
-    "revive": World.revive,
-    "freeze": World.freeze,
-    "thaw": World.thaw,
-    "slow": World.slow,
-    "hurry": World.hurry,
-    "cut": World.cut,
-    "mute": World.mute,
-    "unmute": World.unmute,
-    "refresh": World.refresh_metadata,
+    "coordinate": CoordinatedWorld.move_coordinator,
+    "kill_broker": CoordinatedWorld.kill_broker,
+    "revive_broker": CoordinatedWorld.revive_broker,
+    "remove": CoordinatedWorld.remove,
+    "hold": CoordinatedWorld.hold,
+    "let_go": CoordinatedWorld.release,
+    "join": CoordinatedWorld.join,
+    "leave": CoordinatedWorld.leave,
+    "kill": CoordinatedWorld.kill,
+    "revive": CoordinatedWorld.revive,
+    "freeze": CoordinatedWorld.freeze,
+    "thaw": CoordinatedWorld.thaw,
+    "slow": CoordinatedWorld.slow,
+    "hurry": CoordinatedWorld.hurry,
+    "cut": CoordinatedWorld.cut,
+    "mute": CoordinatedWorld.mute,
+    "unmute": CoordinatedWorld.unmute,
+    "refresh": CoordinatedWorld.refresh_metadata,
 }
 """Move -> what it does to a member or a broker. The lab has moves of the same names."""
