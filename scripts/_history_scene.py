@@ -135,7 +135,7 @@ class Scene:
                 self._directory / "broker", zookeeper_connect=connect, progress=self._say
             )
             stack.enter_context(broker)
-            topics.create_topic(connect, TOPIC, partitions=PARTITIONS)
+            topics.ServerTopics(connect).create_topic(TOPIC, partitions=PARTITIONS)
             stack.callback(PeriodicProducer(connect, TOPIC, PARTITIONS).stop)
             self._client = stack.enter_context(topics.session(connect))
             for number, kind in enumerate(MEMBER_KINDS):

@@ -14,7 +14,7 @@ from _pipeline_judge import Place, Row, Window
 from _pipeline_query import Query
 
 from zkconsumer.errors import SandboxError
-from zkconsumer.sandbox.topics import messages
+from zkconsumer.sandbox.topics import ServerTopics
 
 FromSpark: TypeAlias = Any
 """A message or a row of Spark's output, from libraries without types."""
@@ -107,7 +107,7 @@ def _parquet(path: Path) -> FromSpark:
 
 def whole_log(connect: str, topic: str, counts: list[int]) -> list[Row]:
     """Return all messages of the topic, which has `counts` messages in its partitions."""
-    rows = [_row(one) for one in messages(connect, topic)]
+    rows = [_row(one) for one in ServerTopics(connect).messages(topic)]
     if len(rows) != sum(counts):
         raise SandboxError(
             "the topic does not contain all produced messages",

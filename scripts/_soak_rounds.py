@@ -212,7 +212,7 @@ def one_round(zookeeper: str, bootstrap: str, seed: int, seconds: float) -> dict
     redelivered ones; or the failure, and the directory of its files.
     """
     topic = f"soak-{seed}"
-    topics.create_topic(zookeeper, topic, partitions=PARTITIONS)
+    topics.ServerTopics(zookeeper).create_topic(topic, partitions=PARTITIONS)
     directory = Path(tempfile.mkdtemp(prefix="zkconsumer-soak-"))
     try:
         with ExitStack() as stack:
@@ -235,7 +235,7 @@ def one_round(zookeeper: str, bootstrap: str, seed: int, seconds: float) -> dict
         shutil.rmtree(directory, ignore_errors=True)
         raise
     shutil.rmtree(directory, ignore_errors=True)
-    topics.delete_topic(zookeeper, topic)
+    topics.ServerTopics(zookeeper).delete_topic(topic)
     return ended
 
 

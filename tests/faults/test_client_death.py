@@ -25,7 +25,7 @@ from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
-from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.sandbox.topics import ServerTopics
 from zkconsumer.zk.client import ZooKeeperClient
 
 USER, PASSWORD = "carol", "canary-first-8831"
@@ -114,7 +114,7 @@ def changed_password(guarded: Guarded) -> Iterator[str]:
 @pytest.fixture
 def topic(guarded: Guarded, broker: None, unique: Callable[[str], str]) -> str:
     name = unique("topic")
-    create_topic(guarded.zookeeper.connect, name, partitions=2)
+    ServerTopics(guarded.zookeeper.connect).create_topic(name, partitions=2)
     return name
 
 

@@ -15,7 +15,7 @@ from support.zk.proxies import RawProxy, Wire
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
-from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.sandbox.topics import ServerTopics
 from zkconsumer.sandbox.zookeeper import Peer
 
 
@@ -57,7 +57,7 @@ def trio(
     assert [server.mode for server in servers] == ["follower", "follower", "leader"]
     others = ",".join(server.address for server in servers[1:])
     broker = stack.enter_context(BrokerServer(tmp_path / "broker", zookeeper_connect=others))
-    create_topic(others, "orders", partitions=8)
+    ServerTopics(others).create_topic("orders", partitions=8)
     crew = Crew(others, broker.bootstrap, unique("group"), tmp_path, stack)
     crew.feed("orders", 8)
     yield Trio(servers, line, crew)

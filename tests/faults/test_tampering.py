@@ -18,7 +18,7 @@ from zkconsumer.consumer import group_member
 from zkconsumer.member import rebalance
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
-from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.sandbox.topics import ServerTopics
 
 HOUR_S = 3600.0
 
@@ -152,7 +152,7 @@ def lonely(
     broker = stack.enter_context(
         BrokerServer(tmp_path / "broker", zookeeper_connect=server.connect)
     )
-    create_topic(server.connect, "orders", partitions=8)
+    ServerTopics(server.connect).create_topic("orders", partitions=8)
     crew = Crew(server.connect, broker.bootstrap, unique("group"), tmp_path, stack)
     crew.feed("orders", 8)
     yield server, crew

@@ -12,7 +12,7 @@ from support.members.crew import BRIEF, MEASURED, STEADY_S, Crew, MemberProcess,
 
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.sandbox import BrokerServer, Sandbox, ZooKeeperEnsemble
-from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.sandbox.topics import ServerTopics
 
 TICK_S = 0.1
 
@@ -157,7 +157,7 @@ def ensemble_crew(
 ) -> Crew:
     """A group on the ensemble, with a flow of messages."""
     topic = unique("topic")
-    create_topic(ensemble.connect, topic, partitions=8)
+    ServerTopics(ensemble.connect).create_topic(topic, partitions=8)
     crew = Crew(ensemble.connect, ensemble_bootstrap, unique("group"), tmp_path, stack)
     crew.feed(topic, 8)
     return crew

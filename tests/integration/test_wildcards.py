@@ -16,7 +16,6 @@ from support.members.crew import LIMIT_S, STEADY_S, wait_for
 from zkconsumer import ConsumerConfig, ConsumerConnector, black_list, white_list
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
-from zkconsumer.sandbox.topics import list_topics
 from zkconsumer.testing import groups
 
 Join = Callable[..., ConsumerConnector]
@@ -128,7 +127,7 @@ def test_internal_topics(sandbox: Sandbox, prefix: str, join: Join) -> None:
     internal = "__consumer_offsets"
     with closing(Consumer({"bootstrap.servers": sandbox.bootstrap, "group.id": prefix})) as one:
         one.committed([Partition("x", 0)], timeout=LIMIT_S)  # This look-up creates the topic.
-    wait_for(lambda: internal in list_topics(sandbox.zookeeper_connect), "the internal topic")
+    wait_for(lambda: internal in sandbox.list_topics(), "the internal topic")
     for exclude, expected in ((True, set()), (False, {internal})):
         member = join(f"m-{exclude}", exclude_internal_topics=exclude)
         wanted = white_list(f"{prefix}none|__consumer_off.*")

@@ -147,6 +147,13 @@ BAD_TOPICS += [b'{"partitions":%s}' % p for p in (b"null", b"[0,1]", b'{"x":[]}'
 BAD_TOPICS += [b'{"partitions":{"2147483648":[0]}}', b'{"partitions":{"":[0]}}', b" " * (MIB + 1)]
 
 
+def test_booleans_in_a_configuration() -> None:
+    """A topic's settings are written as Kafka writes them: Booleans in lower case."""
+    config = {"preallocate": True, "retention.ms": 1}
+    written = {"preallocate": "true", "retention.ms": "1"}
+    assert payloads.topic_config(config) == {"version": 1, "config": written}
+
+
 @pytest.mark.parametrize("payload", BAD_TOPICS, ids=lambda p: ascii(p)[:60])
 def test_bad_topics(payload: bytes | None) -> None:
     """A topic znode for which the JVM throws an exception raises an error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from support.wait import LIMIT_S
 
+from zkconsumer.protocol.paths import partition_state
 from zkconsumer.sandbox import (
     BrokerServer,
     Sandbox,
@@ -17,12 +19,12 @@ from zkconsumer.sandbox import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
     ports,
-    topics,
 )
 from zkconsumer.sandbox import server as server_module
 from zkconsumer.sandbox.jars import find_java
 from zkconsumer.sandbox.ports import free_port
 from zkconsumer.sandbox.process import until
+from zkconsumer.sandbox.topics import ServerTopics, session
 
 
 def _session(connect: str) -> KazooClient:
@@ -31,6 +33,13 @@ def _session(connect: str) -> KazooClient:
     )
     client.start(timeout=LIMIT_S)
     return client
+
+
+def _leader(connect: str, topic: str, partition: int) -> int:
+    path = partition_state(topic, partition)
+    with session(connect) as client:
+        state: dict[str, int] = json.loads(client.read([path])[path].data or b"")
+    return state["leader"]
 
 
 def test_zookeeper_killed_comes_back(tmp_path: Path) -> None:
@@ -224,12 +233,13 @@ def test_old_broker(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     client.close()
     connect = f"{zookeeper.connect}/old"
     with BrokerServer(tmp_path, zookeeper_connect=connect, release="0.8.2.2"):
-        assert topics.create_topic(connect, "t", partitions=2) == ((0, (0,), 0), (1, (0,), 0))
-        placed = topics.produce(connect, "t", 3, partition=1)
+        topics = ServerTopics(connect)
+        assert topics.create_topic("t", partitions=2) == ((0, (0,), 0), (1, (0,), 0))
+        placed = topics.produce("t", 3, partition=1)
         assert placed == [(1, 0), (1, 1), (1, 2)]
-        assert len(topics.add_partitions(connect, "t", partitions=3)) == 3
-        topics.delete_topic(connect, "t")
-        assert topics.list_topics(connect) == ()
+        assert len(topics.add_partitions("t", partitions=3)) == 3
+        topics.delete_topic("t")
+        assert topics.list_topics() == ()
 
 
 def test_sandbox_leaves_nothing() -> None:
@@ -242,7 +252,7 @@ def test_sandbox_leaves_nothing() -> None:
         assert [p.replicas for p in placement] == [(0, 1), (1, 0), (0, 1)]
         sandbox.broker.kill()
         assert until(
-            lambda: topics.describe_topic(sandbox.zookeeper_connect, "t")[0].leader == 1,
+            lambda: _leader(sandbox.zookeeper_connect, "t", 0) == 1,
             limit_s=LIMIT_S,
         )
         sandbox.broker.start()

@@ -60,6 +60,16 @@ def test_topic_grows(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
         sandbox.add_partitions(name, partitions=4)
 
 
+def test_partitions_that_cannot_exist(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
+    """A topic without partitions is refused, and so are messages of a missing partition."""
+    name = unique("partitions")
+    with pytest.raises(SandboxError, match="a topic has at least one partition"):
+        sandbox.create_topic(name, partitions=0)
+    sandbox.create_topic(name)
+    with pytest.raises(SandboxError, match="has no partition 7: it has 1 partitions"):
+        sandbox.messages(name, partition=7)
+
+
 def test_a_broker_that_does_nothing_is_not_awaited_for_ever(
     sandbox: Sandbox, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,9 +92,9 @@ def test_topic_deleted(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     """When the call returns, the deleted topic no longer exists."""
     name = unique("gone")
     sandbox.create_topic(name)
-    assert name in topics.list_topics(sandbox.zookeeper_connect)
+    assert name in sandbox.list_topics()
     sandbox.delete_topic(name)
-    assert name not in topics.list_topics(sandbox.zookeeper_connect)
+    assert name not in sandbox.list_topics()
     with pytest.raises(SandboxError, match="does not exist"):
         sandbox.delete_topic(name)
 
@@ -94,7 +104,7 @@ def test_more_replicas_than_brokers(sandbox: Sandbox, unique: Callable[[str], st
     name = unique("replicas")
     with pytest.raises(SandboxError, match=r"2 replicas .*there is one broker"):
         sandbox.create_topic(name, replicas=2)
-    assert name not in topics.list_topics(sandbox.zookeeper_connect)
+    assert name not in sandbox.list_topics()
 
 
 def test_unknown_topic(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
@@ -110,4 +120,4 @@ def test_unknown_topic(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
 def test_no_zookeeper() -> None:
     """If there is no ZooKeeper, the error names the address and the remedy."""
     with pytest.raises(SandboxError, match=r"127\.0\.0\.1:1\b.*check that the sandbox runs"):
-        topics.list_topics("127.0.0.1:1")
+        topics.ServerTopics("127.0.0.1:1").list_topics()

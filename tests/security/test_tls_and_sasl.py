@@ -16,7 +16,7 @@ from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.errors import AccessDeniedError, ConfigError, ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
-from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.sandbox.topics import ServerTopics
 from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.observer import Observer
 
@@ -47,7 +47,7 @@ def test_a_member_joins_over_tls(
 ) -> None:
     """Over TLS a member owns all partitions; with SASL its znodes belong to both identities."""
     topic, group = unique("topic"), unique("group")
-    create_topic(secure.plain.connect, topic, partitions=3)
+    ServerTopics(secure.plain.connect).create_topic(topic, partitions=3)
     assert secure_broker.alive
     member = MemberUnderTest(_config(secure, group, **auth))
     try:

@@ -20,7 +20,7 @@ from zkconsumer.cli.exits import Exit
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Right, SetData
-from zkconsumer.sandbox.topics import create_topic, produce
+from zkconsumer.sandbox.topics import ServerTopics
 from zkconsumer.zk.client import ZooKeeperClient
 
 DIGEST = {
@@ -165,9 +165,9 @@ def world(
             "zookeeper_ssl_key": str(other.with_suffix(".key")),
         }
     group, topic = unique("group"), unique("topic")
-    create_topic(plain, topic, partitions=2)
+    ServerTopics(plain).create_topic(topic, partitions=2)
     for partition in range(2):
-        produce(plain, topic, 10, partition=partition)
+        ServerTopics(plain).produce(topic, 10, partition=partition)
     monkeypatch.chdir(tmp_path)
     file = _file({"group_id": group, **settings}, tmp_path / "c.properties")
     return World(group, topic, settings, file, stranger)

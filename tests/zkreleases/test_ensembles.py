@@ -10,7 +10,7 @@ from support.members.crew import Crew, MemberProcess
 
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
-from zkconsumer.sandbox.topics import create_topic
+from zkconsumer.sandbox.topics import ServerTopics
 from zkconsumer.sandbox.zookeeper import Peer
 
 UPGRADE = ("3.4.6", "3.5.10", "3.8.4")
@@ -74,7 +74,7 @@ def test_a_rolling_upgrade(unique: Callable[[str], str], tmp_path: Path, stack: 
         )
     )
     topic = unique("topic")
-    create_topic(ensemble.connect, topic, partitions=8)
+    ServerTopics(ensemble.connect).create_topic(topic, partitions=8)
     crew = Crew(ensemble.connect, broker.bootstrap, unique("group"), tmp_path, stack)
     crew.feed(topic, 8)
     members = [crew.join(zookeeper_session_timeout_s=SESSION_S) for _ in range(3)]

@@ -219,7 +219,7 @@ class Times(Enum):
     APPROXIMATE = "approximate"
 
 
-class Unknown(Enum):
+class UnknownGroup(Enum):
     """What to do about a group that does not exist."""
 
     REFUSE = "refuse"
@@ -243,7 +243,7 @@ def plan_reset(
     limit_s: float,
     storage: Storage = Storage.ZOOKEEPER,
     times: Times = Times.EXACT,
-    unknown: Unknown = Unknown.REFUSE,
+    unknown: UnknownGroup = UnknownGroup.REFUSE,
     wanted: Mapping[TopicPartition, int] | None = None,
     kind: str = "offsets reset",
 ) -> OffsetMove:
@@ -262,7 +262,7 @@ def plan_reset(
         RefusedError: a new offset cannot be determined, or can only be approximated.
     """
     image = read_groups(connection, [group], directories=(OFFSETS, OWNERS)).get(group)
-    if image is None and unknown is Unknown.REFUSE:
+    if image is None and unknown is UnknownGroup.REFUSE:
         raise unknown_group(group, connection)
     there = image or GroupImage(group, {})
     partitions = sorted(_partitions(connection, there, topics) if wanted is None else wanted)

@@ -351,7 +351,7 @@ def set_(
 
     Example: zkconsumer offsets set billing orders:0=1200 orders:1=950 --execute
     """
-    from zkconsumer.admin.offset_plans import Kind, Reset, Unknown, plan_reset
+    from zkconsumer.admin.offset_plans import Kind, Reset, UnknownGroup, plan_reset
 
     if len(offsets) > 1 and "=" not in offsets[0]:
         group, offsets = merged(offsets[0], group), offsets[1:]
@@ -368,7 +368,7 @@ def set_(
             storage=storage,
             limit_s=connection.config.zookeeper_connection_timeout_s,
             kind="offsets set",
-            unknown=Unknown.MAKE if new_group else Unknown.REFUSE,
+            unknown=UnknownGroup.MAKE if new_group else UnknownGroup.REFUSE,
             wanted=_wanted(connection, parsed),
         )
         carry_out(common, connection, moved.plan, how, watch, ends=moved.ends)
@@ -431,7 +431,7 @@ def reset(
 
     Example: zkconsumer offsets reset -g billing --topic orders --by-duration PT1H --execute
     """
-    from zkconsumer.admin.offset_plans import Times, Unknown, plan_reset
+    from zkconsumer.admin.offset_plans import Times, UnknownGroup, plan_reset
 
     target = _reset_of(
         {
@@ -468,7 +468,7 @@ def reset(
             else _topics(connection, name, topic, regex=topic_regex, all_topics=all_topics),
             limit_s=connection.config.zookeeper_connection_timeout_s,
             times=Times.APPROXIMATE if approximate else Times.EXACT,
-            unknown=Unknown.MAKE if new_group else Unknown.REFUSE,
+            unknown=UnknownGroup.MAKE if new_group else UnknownGroup.REFUSE,
         )
         carry_out(common, connection, moved.plan, how, watch, ends=moved.ends)
 

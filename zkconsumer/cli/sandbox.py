@@ -214,8 +214,6 @@ def produce(
 
     Example: zkconsumer sandbox topic produce orders --key customer-7 first second
     """
-    from zkconsumer.sandbox import topics
-
     if key is not None and key_separator is not None:
         raise typer.BadParameter("--key and --key-separator exclude each other")
     sandbox = _running(directory)
@@ -228,7 +226,7 @@ def produce(
             keys.append(pair[0])
             yield pair
 
-    placed = topics.produce_keyed(sandbox.zookeeper_connect, name, keyed())
+    placed = sandbox.produce_keyed(name, keyed())
     rows = [
         {"key": own, "partition": partition, "offset": offset}
         for own, (partition, offset) in zip(keys, placed, strict=True)

@@ -27,11 +27,21 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Peers(StrEnum):
-    """The kinds of members: `sim.scenarios.Peers`, copied so that --help imports no simulator."""
+    """The kinds of members in the group."""
 
     OURS = "ours"
     JVM = "jvm"
-    MIXED = "mixed"
+    MIXED = "mixed"  # every second member is a JVM member
+
+    def jvm(self, members: int) -> frozenset[int]:
+        """Return the numbers of the JVM members."""
+        match self:
+            case Peers.OURS:
+                return frozenset()
+            case Peers.JVM:
+                return frozenset(range(members))
+            case Peers.MIXED:
+                return frozenset(range(1, members, 2))
 
 
 class Protocol(StrEnum):
@@ -119,7 +129,6 @@ def simulate(
     elif scenario is not None:
         _run_scenario(scenario, peers, output)
     else:
-        from zkconsumer.sim.scenarios import Peers as Kinds
         from zkconsumer.sim.scenarios import names_of, run_seed
 
         number = 1 if seed is None else seed
@@ -129,7 +138,7 @@ def simulate(
             members=members,
             partitions=partitions,
             strategy=strategy,
-            peers=Kinds((peers or Peers.OURS).value),
+            jvm=(peers or Peers.OURS).jvm(members),
             kinds=_faults(fault),
             emit=printer.add,
         )
@@ -140,14 +149,13 @@ def _run_scenario(scenario: str, peers: Peers | None, output: Output) -> None:
     """Print a scenario, a random run or a lesson of a group on ZooKeeper."""
     from zkconsumer.sim.lessons import LESSONS
     from zkconsumer.sim.scenarios import SCENARIOS, names_of, run_scenario
-    from zkconsumer.sim.scenarios import Peers as Kinds
 
     if scenario in LESSONS:
         _run_lesson(LESSONS[scenario](), output)
         return
     one = SCENARIOS[_scenario_name(scenario)]
     count = one.plan.members
-    jvm = None if peers is None else Kinds(peers.value).jvm(count)
+    jvm = None if peers is None else peers.jvm(count)
     if output is Output.HTML:
         _print_player(one if jvm is None else replace(one, jvm=jvm))
         return

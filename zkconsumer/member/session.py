@@ -19,7 +19,7 @@ from zkconsumer.member.commands import (
 from zkconsumer.member.peers import listed
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import (
-    Client,
+    ClientDeaths,
     Lease,
     State,
     Step,
@@ -75,7 +75,7 @@ def connected(state: State, event: events.Connected) -> Step:
     state = replace(
         state,
         connected=True,
-        client=Client(),
+        client=ClientDeaths(),
         # A leaving member need not read back its owner znodes first: it delivers no more messages,
         # and its last commit is a compare-and-set.
         may_deliver=not expired and state.phase is Phase.LEAVING,

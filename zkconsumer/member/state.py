@@ -156,7 +156,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientDeaths:
     """How often the ZooKeeper client has died. Each new connection resets all fields.
 
     Attributes:
@@ -287,7 +287,7 @@ class State:
         may_deliver: the member knows which owner znodes it has, so it may deliver and commit while
             the lease holds; False from a lost connection until they are read back.
         wall_ms: the wall clock's time at the last Connected, for the registration.
-        client, lease: see the classes `Client` and `Lease`.
+        client, lease: see the classes `ClientDeaths` and `Lease`.
         auto_commit_at: when the next automatic commit is due.
 
     From the first ViewRead on, the group:
@@ -356,7 +356,7 @@ class State:
     former: frozenset[int] = frozenset()
     may_deliver: bool = False
     wall_ms: int = 0
-    client: Client = field(default_factory=Client)
+    client: ClientDeaths = field(default_factory=ClientDeaths)
     lease: Lease = field(default_factory=Lease)
     auto_commit_at: float | None = None
 
@@ -397,7 +397,7 @@ class State:
     leave_at: float | None = None
 
 
-PARTS = frozenset({State, Client, Blocked, IdlePeers, Commits})
+PARTS = frozenset({State, ClientDeaths, Blocked, IdlePeers, Commits})
 """The classes that `replace` copies fast. Without slots, they have a `__dict__` to copy."""
 
 

@@ -28,7 +28,7 @@ from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java import json
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int32, parse_int64
-from zkconsumer.protocol.model import ThreadId
+from zkconsumer.protocol.model import JsonObject, ThreadId
 from zkconsumer.protocol.releases import DEFAULT, Parser, Profile
 
 if TYPE_CHECKING:
@@ -299,6 +299,15 @@ _BROKER_REMEDY = "the broker writes this znode when it starts: restart it"
 
 
 # ---- owners and offsets -------------------------------------------------------------------------
+
+
+def topic_config(config: Mapping[str, object] | None) -> JsonObject:
+    """Return the content of a topic's configuration znode; Kafka writes Booleans in lower case."""
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in (config or {}).items()
+    }
+    return {"version": 1, "config": texts}
 
 
 def encode_owner(thread_id: str) -> bytes:

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from zkconsumer.errors import SandboxError, ZkConsumerError, first_few
 from zkconsumer.protocol.model import Json, JsonObject
@@ -23,7 +23,7 @@ from zkconsumer.protocol.paths import (
     topic,
     validate_topic,
 )
-from zkconsumer.protocol.payloads import Broker, decode_broker
+from zkconsumer.protocol.payloads import Broker, decode_broker, topic_config
 from zkconsumer.protocol.requests import Code, Create, SetData, Write
 from zkconsumer.sandbox.process import until
 
@@ -73,6 +73,20 @@ class Placed(NamedTuple):
     offset: int
 
 
+class TopicOptions(TypedDict, total=False):
+    """The options of a new topic, in the sandbox and on the fake servers.
+
+    Attributes:
+        partitions: the number of partitions, at least 1; default: 1.
+        replicas: the number of replicas of each partition; default: 1.
+        config: Kafka's settings of the topic, such as `retention.ms`; default: none.
+    """
+
+    partitions: int
+    replicas: int
+    config: Mapping[str, object] | None
+
+
 @contextmanager
 def session(zookeeper_connect: str) -> Iterator[ZooKeeperClient]:
     """Connect to ZooKeeper for a few operations.
@@ -114,95 +128,6 @@ def client_settings(zookeeper_connect: str) -> Settings:
         return broker_settings(Brokers(_brokers(zk).values()))
 
 
-def create_topic(
-    zookeeper_connect: str,
-    name: str,
-    *,
-    partitions: int = 1,
-    replicas: int = 1,
-    config: Mapping[str, object] | None = None,
-    on_progress: OnProgress = lambda ready, total: None,
-) -> tuple[PartitionPlacement, ...]:
-    """Create a topic and wait until every broker knows a leader of every partition.
-
-    Replica r of partition p is on the live broker with index (p + r) modulo the number of live
-    brokers. The wait lasts as long as more partitions become ready; `on_progress` reports them.
-
-    Raises:
-        SandboxError: the topic exists, there are fewer brokers than replicas, or a partition gets
-            no leader.
-    """
-    validate_topic(name)
-    with session(zookeeper_connect) as zk:
-        if zk.stats([topic(name)]):
-            raise SandboxError(f"topic {name} already exists", remedy="choose another name")
-        assignment = _assignment(sorted(_brokers(zk)), range(partitions), replicas)
-        settings = {key: str(value) for key, value in (config or {}).items()}
-        # Write in the order of AdminUtils: the configuration first, because the assignment triggers
-        # the controller.
-        _write(zk, f"/config/topics/{name}", {"version": 1, "config": settings})
-        _write(zk, topic(name), {"version": 1, "partitions": assignment})
-        return _await_leaders(zk, name, on_progress)
-
-
-def add_partitions(
-    zookeeper_connect: str,
-    name: str,
-    *,
-    partitions: int,
-    on_progress: OnProgress = lambda ready, total: None,
-) -> tuple[PartitionPlacement, ...]:
-    """Raise a topic's partition count to `partitions` and wait for the leaders, as `create_topic`.
-
-    Raises:
-        SandboxError: the topic does not exist or already has as many partitions, or a partition
-            gets no leader.
-    """
-    with session(zookeeper_connect) as zk:
-        record = _topic_record(zk, name)
-        present: dict[str, list[int]] = record["partitions"]
-        if partitions <= len(present):
-            raise SandboxError(
-                f"topic {name} has {len(present)} partitions", remedy="a topic can only grow"
-            )
-        replicas = max(map(len, present.values()))
-        fresh = _assignment(sorted(_brokers(zk)), range(len(present), partitions), replicas)
-        _write(zk, topic(name), record | {"partitions": present | fresh})
-        return _await_leaders(zk, name, on_progress)
-
-
-def delete_topic(zookeeper_connect: str, name: str) -> None:
-    """Delete a topic and wait until the controller has removed it.
-
-    Raises:
-        SandboxError: the topic does not exist, or still exists after 30 s.
-    """
-    with session(zookeeper_connect) as zk:
-        _topic_record(zk, name)
-        _write(zk, f"/admin/delete_topics/{name}", None)
-        if not until(lambda: not zk.stats([topic(name)]), limit_s=LEADERS_LIMIT_S):
-            raise SandboxError(
-                f"topic {name} still exists",
-                remedy="deletion needs the brokers of all its replicas",
-            )
-
-
-def list_topics(zookeeper_connect: str) -> tuple[str, ...]:
-    """Return the names of all topics, sorted."""
-    with session(zookeeper_connect) as zk:
-        return tuple(zk.children([TOPICS]).get(TOPICS, ()))
-
-
-def describe_topic(zookeeper_connect: str, name: str) -> tuple[PartitionPlacement, ...]:
-    """Return where a topic's partitions are.
-
-    Raises:
-        SandboxError: the topic does not exist.
-    """
-    with session(zookeeper_connect) as zk:
-        return _placements(zk, name)
-
-
 def _brokers(zk: ZooKeeperClient) -> dict[int, Broker]:
     """Return the live brokers by id. Raises SandboxError if there is none."""
     ids = zk.children([BROKER_IDS]).get(BROKER_IDS, ())
@@ -217,9 +142,10 @@ def _brokers(zk: ZooKeeperClient) -> dict[int, Broker]:
     return found
 
 
-def _assignment(
-    brokers: list[int], partitions: Iterable[int], replicas: int
-) -> dict[str, list[int]]:
+def _assignment(brokers: list[int], partitions: range, replicas: int) -> dict[str, list[int]]:
+    """Return the replicas of new partitions. Raises SandboxError."""
+    if not partitions:
+        raise SandboxError("a topic has at least one partition", remedy="ask for one or more")
     count = len(brokers)
     if not 1 <= replicas <= count:
         most = "1, because there is one broker" if count == 1 else f"1 to {count}, one per broker"
@@ -335,94 +261,11 @@ def _await_metadata(one: Broker, name: str, partitions: int, on_progress: OnProg
         )
 
 
-def produce(
-    zookeeper_connect: str,
-    name: str,
-    messages: int | Iterable[str | bytes | None],
-    *,
-    key: str | bytes | None = None,
-    partition: int | None = None,
-    timestamp_ms: int | None = None,
-) -> list[Placed]:
-    """Produce messages and wait until all are in the log.
-
-    Args:
-        zookeeper_connect: where the brokers are registered.
-        name: the topic; it must exist.
-        messages: the values in order; a number n means the n values `0`, `1`, ... `n-1`.
-        key: the key of every message; it determines the partition as in the Java producer (murmur2
-            hash).
-        partition: the partition of all messages; None: the key determines it.
-        timestamp_ms: the timestamp of all messages, in ms since 1970; None: the current time.
-
-    Returns:
-        Partition and offset of each message, in the given order.
-
-    Raises:
-        SandboxError: the topic or partition does not exist, or a message was not accepted within 30
-            s.
-    """
-    if isinstance(messages, int):
-        messages = map(str, range(messages))
-    keyed = ((key, message) for message in messages)
-    return produce_keyed(
-        zookeeper_connect, name, keyed, partition=partition, timestamp_ms=timestamp_ms
-    )
-
-
-def produce_keyed(
-    zookeeper_connect: str,
-    name: str,
-    messages: Iterable[tuple[str | bytes | None, str | bytes | None]],
-    *,
-    partition: int | None = None,
-    timestamp_ms: int | None = None,
-) -> list[Placed]:
-    """Produce pairs of key and value as `produce` does, each message with its own key."""
-    from confluent_kafka import KafkaException, Producer
-
-    from zkconsumer.kafka.client_settings import Brokers, broker_settings
-
-    with session(zookeeper_connect) as zk:
-        partitions = len(_topic_record(zk, name)["partitions"])
-        cluster = broker_settings(Brokers(_brokers(zk).values()))
+def _check_partition(name: str, partition: int | None, partitions: int) -> None:
     if partition is not None and not 0 <= partition < partitions:
         raise SandboxError(
             f"topic {name} has no partition {partition}", remedy=f"it has {partitions} partitions"
         )
-    producer = Producer({**cluster, **_PRODUCER})
-    placed: list[Placed | None] = []
-    failures: list[str] = []
-    given = {"partition": partition, "timestamp": timestamp_ms}
-    target = {name: number for name, number in given.items() if number is not None}
-
-    def deliver(number: int) -> Callable[[KafkaError | None, Message], None]:
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None:
-                # A delivered message has a partition and an offset.
-                placed[number] = Placed(message.partition() or 0, message.offset() or 0)
-            else:
-                failures.append(error.str())
-
-        return delivered
-
-    try:
-        for number, (key, value) in enumerate(messages):
-            placed.append(None)
-            _send(producer, name, value=value, key=key, on_delivery=deliver(number), **target)
-            if failures:
-                break
-    except KafkaException as error:
-        failures.append(error.args[0].str())
-    producer.flush(DELIVERY_LIMIT_S)
-    done = [place for place in placed if place is not None]
-    if failures or len(done) < len(placed):
-        raise SandboxError(
-            f"{len(done)} of {len(placed)} messages reached {name}",
-            where=failures[0] if failures else f"no answer within {DELIVERY_LIMIT_S:.0f} s",
-            remedy="see the brokers' logs",
-        )
-    return done
 
 
 def _send(producer: Producer, name: str, **message: Json) -> None:
@@ -443,49 +286,6 @@ def _send(producer: Producer, name: str, **message: Json) -> None:
         else:
             producer.poll(0)
             return
-
-
-def messages(zookeeper_connect: str, name: str, *, partition: int | None = None) -> list[Message]:
-    """Return the messages of a topic now, each partition's in their order.
-
-    Messages of open and of aborted transactions are among them.
-
-    Args:
-        zookeeper_connect: where the brokers are registered.
-        name: the topic.
-        partition: the only partition to read; None: all.
-
-    Raises:
-        SandboxError: there is no such topic, or a broker does not answer within 30 s.
-    """
-    from confluent_kafka import Consumer, KafkaException
-
-    from zkconsumer.kafka.client_settings import Brokers, broker_settings
-
-    with session(zookeeper_connect) as zk:
-        numbers = [one.partition for one in _placements(zk, name)]
-        cluster = broker_settings(Brokers(_brokers(zk).values()))
-    settings = {
-        **cluster,
-        "group.id": "zkconsumer.sandbox",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "isolation.level": "read_uncommitted",
-        "log_level": 0,
-    }
-    with closing(Consumer(settings)) as consumer:
-        try:
-            return [
-                one
-                for number in numbers
-                if partition in (None, number)
-                for one in _read(consumer, name, number)
-            ]
-        except KafkaException as error:
-            raise SandboxError(
-                f"the messages of {name} cannot be read: {error.args[0].str()}",
-                remedy="see the brokers' logs",
-            ) from error
 
 
 def _read(consumer: Consumer, name: str, number: int) -> Iterator[Message]:
@@ -543,20 +343,30 @@ class ServerTopics:
         self,
         name: str,
         *,
-        partitions: int = 1,
-        replicas: int = 1,
-        config: Mapping[str, object] | None = None,
         on_progress: OnProgress = lambda ready, total: None,
+        **options: Unpack[TopicOptions],
     ) -> tuple[PartitionPlacement, ...]:
-        """Create a topic and wait for its leaders, as `topics.create_topic`."""
-        return create_topic(
-            self.zookeeper_connect,
-            name,
-            partitions=partitions,
-            replicas=replicas,
-            config=config,
-            on_progress=on_progress,
-        )
+        """Create a topic and wait until every broker knows a leader of every partition.
+
+        Replica r of partition p is on the live broker with index (p + r) modulo the number of live
+        brokers. The wait lasts as long as more partitions become ready; `on_progress` reports them.
+
+        Raises:
+            SandboxError: the topic exists, it has no partition, there are fewer brokers than
+                replicas, or a partition gets no leader.
+        """
+        validate_topic(name)
+        with session(self.zookeeper_connect) as zk:
+            if zk.stats([topic(name)]):
+                raise SandboxError(f"topic {name} already exists", remedy="choose another name")
+            numbers = range(options.get("partitions", 1))
+            assignment = _assignment(sorted(_brokers(zk)), numbers, options.get("replicas", 1))
+            config = topic_config(options.get("config"))
+            # Write in the order of AdminUtils: the configuration first, because the assignment
+            # triggers the controller.
+            _write(zk, f"/config/topics/{name}", config)
+            _write(zk, topic(name), {"version": 1, "partitions": assignment})
+            return _await_leaders(zk, name, on_progress)
 
     def add_partitions(
         self,
@@ -565,14 +375,43 @@ class ServerTopics:
         partitions: int,
         on_progress: OnProgress = lambda ready, total: None,
     ) -> tuple[PartitionPlacement, ...]:
-        """Raise a topic's partition count, as `topics.add_partitions`."""
-        return add_partitions(
-            self.zookeeper_connect, name, partitions=partitions, on_progress=on_progress
-        )
+        """Raise a topic's partition count to `partitions`; wait for the leaders as `create_topic`.
+
+        Raises:
+            SandboxError: the topic does not exist or already has as many partitions, or a partition
+                gets no leader.
+        """
+        with session(self.zookeeper_connect) as zk:
+            record = _topic_record(zk, name)
+            present: dict[str, list[int]] = record["partitions"]
+            if partitions <= len(present):
+                raise SandboxError(
+                    f"topic {name} has {len(present)} partitions", remedy="a topic can only grow"
+                )
+            replicas = max(map(len, present.values()))
+            fresh = _assignment(sorted(_brokers(zk)), range(len(present), partitions), replicas)
+            _write(zk, topic(name), record | {"partitions": present | fresh})
+            return _await_leaders(zk, name, on_progress)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, as `topics.delete_topic`."""
-        delete_topic(self.zookeeper_connect, name)
+        """Delete a topic and wait until the controller has removed it.
+
+        Raises:
+            SandboxError: the topic does not exist, or still exists after 30 s.
+        """
+        with session(self.zookeeper_connect) as zk:
+            _topic_record(zk, name)
+            _write(zk, f"/admin/delete_topics/{name}", None)
+            if not until(lambda: not zk.stats([topic(name)]), limit_s=LEADERS_LIMIT_S):
+                raise SandboxError(
+                    f"topic {name} still exists",
+                    remedy="deletion needs the brokers of all its replicas",
+                )
+
+    def list_topics(self) -> tuple[str, ...]:
+        """Return the names of all topics, sorted."""
+        with session(self.zookeeper_connect) as zk:
+            return tuple(zk.children([TOPICS]).get(TOPICS, ()))
 
     def produce(
         self,
@@ -583,16 +422,117 @@ class ServerTopics:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> list[Placed]:
-        """Produce messages and wait until all are in the log, as `topics.produce`."""
-        return produce(
-            self.zookeeper_connect,
-            name,
-            messages,
-            key=key,
-            partition=partition,
-            timestamp_ms=timestamp_ms,
-        )
+        """Produce messages and wait until all are in the log.
 
-    def messages(self, topic: str) -> list[Message]:
-        """Return the messages of a topic now, as `topics.messages`."""
-        return messages(self.zookeeper_connect, topic)
+        Args:
+            name: the topic; it must exist.
+            messages: the values in order; a number n means the n values `0`, `1`, ... `n-1`.
+            key: the key of every message; it determines the partition as in the Java producer
+                (murmur2 hash).
+            partition: the partition of all messages; None: the key determines it.
+            timestamp_ms: the timestamp of all messages, in ms since 1970; None: the current time.
+
+        Returns:
+            Partition and offset of each message, in the given order.
+
+        Raises:
+            SandboxError: the topic or partition does not exist, or a message was not accepted
+                within 30 s.
+        """
+        if isinstance(messages, int):
+            messages = map(str, range(messages))
+        keyed = ((key, message) for message in messages)
+        return self.produce_keyed(name, keyed, partition=partition, timestamp_ms=timestamp_ms)
+
+    def produce_keyed(
+        self,
+        name: str,
+        messages: Iterable[tuple[str | bytes | None, str | bytes | None]],
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> list[Placed]:
+        """Produce pairs of key and value as `produce` does, each message with its own key."""
+        from confluent_kafka import KafkaException, Producer
+
+        from zkconsumer.kafka.client_settings import Brokers, broker_settings
+
+        with session(self.zookeeper_connect) as zk:
+            partitions = len(_topic_record(zk, name)["partitions"])
+            cluster = broker_settings(Brokers(_brokers(zk).values()))
+        _check_partition(name, partition, partitions)
+        producer = Producer({**cluster, **_PRODUCER})
+        placed: list[Placed | None] = []
+        failures: list[str] = []
+        given = {"partition": partition, "timestamp": timestamp_ms}
+        target = {name: number for name, number in given.items() if number is not None}
+
+        def deliver(number: int) -> Callable[[KafkaError | None, Message], None]:
+            def delivered(error: KafkaError | None, message: Message) -> None:
+                if error is None:
+                    # A delivered message has a partition and an offset.
+                    placed[number] = Placed(message.partition() or 0, message.offset() or 0)
+                else:
+                    failures.append(error.str())
+
+            return delivered
+
+        try:
+            for number, (key, value) in enumerate(messages):
+                placed.append(None)
+                _send(producer, name, value=value, key=key, on_delivery=deliver(number), **target)
+                if failures:
+                    break
+        except KafkaException as error:
+            failures.append(error.args[0].str())
+        producer.flush(DELIVERY_LIMIT_S)
+        done = [place for place in placed if place is not None]
+        if failures or len(done) < len(placed):
+            raise SandboxError(
+                f"{len(done)} of {len(placed)} messages reached {name}",
+                where=failures[0] if failures else f"no answer within {DELIVERY_LIMIT_S:.0f} s",
+                remedy="see the brokers' logs",
+            )
+        return done
+
+    def messages(self, topic: str, *, partition: int | None = None) -> list[Message]:
+        """Return the messages of a topic now, each partition's in their order.
+
+        Messages of open and of aborted transactions are among them.
+
+        Args:
+            topic: the topic.
+            partition: the only partition to read; None: all.
+
+        Raises:
+            SandboxError: there is no such topic or partition, or a broker does not answer within
+                30 s.
+        """
+        from confluent_kafka import Consumer, KafkaException
+
+        from zkconsumer.kafka.client_settings import Brokers, broker_settings
+
+        with session(self.zookeeper_connect) as zk:
+            numbers = range(len(_topic_record(zk, topic)["partitions"]))
+            cluster = broker_settings(Brokers(_brokers(zk).values()))
+        _check_partition(topic, partition, len(numbers))
+        settings = {
+            **cluster,
+            "group.id": "zkconsumer.sandbox",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_uncommitted",
+            "log_level": 0,
+        }
+        with closing(Consumer(settings)) as consumer:
+            try:
+                return [
+                    one
+                    for number in (numbers if partition is None else [partition])
+                    for one in _read(consumer, topic, number)
+                ]
+            except KafkaException as error:
+                raise SandboxError(
+                    f"the messages of {topic} cannot be read: {error.args[0].str()}",
+                    remedy="see the brokers' logs",
+                ) from error

@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy
@@ -461,23 +460,6 @@ RARITY = 40
 """While faults remain, one action in RARITY starts or ends a fault."""
 
 
-class Peers(Enum):
-    """The kinds of members in the group."""
-
-    OURS = "ours"
-    JVM = "jvm"
-    MIXED = "mixed"  # every second member is a JVM member
-
-    def jvm(self, members: int) -> frozenset[int]:
-        """Return the numbers of the JVM members."""
-        match self:
-            case Peers.JVM:
-                return frozenset(range(members))
-            case Peers.MIXED:
-                return frozenset(range(1, members, 2))
-        return frozenset()
-
-
 def names_of(members: int) -> list[str]:
     """Return the consumer ids in a simulated world, in the order of their numbers."""
     return [f"g_{number}" for number in range(members)]
@@ -489,11 +471,11 @@ def run_seed(
     members: int,
     partitions: int,
     strategy: Strategy,
-    peers: Peers,
+    jvm: frozenset[int],
     kinds: Sequence[Do],
     emit: Emit,
 ) -> StoryRun:
-    """Run the joins and faults that a seed selects.
+    """Run the joins and faults that a seed selects; the members in `jvm` are JVM members.
 
     Then end all faults, and run until the group settles.
     """
@@ -510,7 +492,6 @@ def run_seed(
         faults={do: kinds.count(do) for do in kinds},
         settings=settings,
     )
-    jvm = peers.jvm(members)
     recorder, monitor = Recorder(emit), monitor_for(jvm)
     on = stage(plan, recorder, monitor, jvm=jvm)
     decide = Decisions(random.Random(seed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from confluent_kafka import Message
 
@@ -24,6 +24,9 @@ from zkconsumer.testing.logs import Logs, message_of
 from zkconsumer.testing.record_sets import CODECS, Headers, Record, UnsupportedCodecError
 from zkconsumer.testing.server import HOST, ServerEngine
 from zkconsumer.testing.zookeeper import DEFAULT_RELEASE, FakeZooKeeper
+
+if TYPE_CHECKING:
+    from zkconsumer.sandbox.topics import TopicOptions
 
 Result = TypeVar("Result")
 Content = str | bytes | None
@@ -176,24 +179,18 @@ class FakeCluster:
 
     # ---- topics ---------------------------------------------------------------------------------
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        replicas: int = 1,
-        config: Mapping[str, object] | None = None,
-    ) -> None:
+    def create_topic(self, name: str, **options: Unpack[TopicOptions]) -> None:
         """Create a topic; its leaders are known when the call returns.
 
         Args:
-            config: settings of the topic. `message.format.version`, `message.timestamp.type`,
-                `compression.type` and `max.message.bytes` have an effect.
+            options: `partitions=1`, `replicas=1`, and `config=None`, the topic's settings.
+                `message.format.version`, `message.timestamp.type`, `compression.type` and
+                `max.message.bytes` have an effect.
 
         Raises:
             FakeServerError: the topic exists, its name is not legal, or there are too few brokers.
         """
-        self._do(lambda: self._controller.create_topic(name, partitions, replicas, config))
+        self._do(lambda: self._controller.create_topic(name, **options))
 
     def add_partitions(self, name: str, *, partitions: int) -> None:
         """Raise a topic's number of partitions to `partitions`.

@@ -19,6 +19,7 @@ from typing import Final
 from zkconsumer.errors import FakeServerError, InvalidNameError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import JsonObject, TopicPartition
+from zkconsumer.protocol.payloads import topic_config
 from zkconsumer.protocol.requests import Create, SetData
 from zkconsumer.sim.znodes import ZnodeChange
 from zkconsumer.testing.broker_versions import BrokerProfile
@@ -235,11 +236,7 @@ class Controller:
         if self._zookeeper.exists(paths.topic(name)):
             raise KafkaFault(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists")
         placed = assignment or self._placed(range(partitions), replicas)
-        texts = {
-            key: str(value).lower() if value is True or value is False else str(value)
-            for key, value in (config or {}).items()
-        }
-        settings = _compact({"version": 1, "config": texts})
+        settings = _compact(topic_config(config))
         record = self._record(placed, self._new_id())
         self._write_all({f"{_CONFIG}/{name}": settings, paths.topic(name): record})
         self.follow()

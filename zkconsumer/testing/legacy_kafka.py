@@ -7,10 +7,10 @@ calls it. A `LegacyKafka` has the same methods on each backend.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Unpack
 
 from confluent_kafka import Message
 
@@ -21,7 +21,7 @@ from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.requests import Code
 from zkconsumer.sandbox import topics
 from zkconsumer.sandbox.sandbox import Sandbox
-from zkconsumer.sandbox.topics import ServerTopics
+from zkconsumer.sandbox.topics import ServerTopics, TopicOptions
 from zkconsumer.testing import groups
 from zkconsumer.testing.cluster import DEFAULT_BROKER, Content, FakeCluster
 from zkconsumer.testing.cluster_metadata import INTERNAL_TOPICS
@@ -39,9 +39,7 @@ class Backend(Enum):
 class Topics(Protocol):
     """What a backend does with topics; `LegacyKafka` describes the methods."""
 
-    def create_topic(
-        self, name: str, *, partitions: int, replicas: int, config: Mapping[str, object] | None
-    ) -> object: ...
+    def create_topic(self, name: str, **options: Unpack[TopicOptions]) -> object: ...
 
     def add_partitions(self, name: str, *, partitions: int) -> object: ...
 
@@ -86,20 +84,16 @@ class LegacyKafka:
 
     # ---- topics and messages --------------------------------------------------------------------
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        replicas: int = 1,
-        config: Mapping[str, object] | None = None,
-    ) -> None:
+    def create_topic(self, name: str, **options: Unpack[TopicOptions]) -> None:
         """Create a topic; its leaders are known when the call returns.
+
+        Args:
+            options: `partitions=1`, `replicas=1`, and `config=None`, the topic's settings.
 
         Raises:
             FakeServerError, SandboxError: the topic exists, or cannot be created.
         """
-        self._topics.create_topic(name, partitions=partitions, replicas=replicas, config=config)
+        self._topics.create_topic(name, **options)
 
     def add_partitions(self, name: str, *, partitions: int) -> None:
         """Raise a topic's number of partitions to `partitions`.
@@ -224,7 +218,7 @@ class _Shared(ServerTopics):
         super().__init__(zookeeper_connect)
         with topics.session(zookeeper_connect) as zookeeper:
             self._groups = set(zookeeper.children([paths.CONSUMERS]).get(paths.CONSUMERS, ()))
-        self._kept = set(topics.list_topics(zookeeper_connect))
+        self._kept = set(self.list_topics())
 
     def clean(self) -> None:
         """Delete the topics, and the groups in ZooKeeper, that did not exist at the start.
@@ -232,8 +226,8 @@ class _Shared(ServerTopics):
         Raises:
             SandboxError: a topic or a group could not be deleted.
         """
-        for name in set(topics.list_topics(self.zookeeper_connect)) - self._kept - INTERNAL_TOPICS:
-            topics.delete_topic(self.zookeeper_connect, name)
+        for name in set(self.list_topics()) - self._kept - INTERNAL_TOPICS:
+            self.delete_topic(name)
         with topics.session(self.zookeeper_connect) as zookeeper:
             names = set(zookeeper.children([paths.CONSUMERS]).get(paths.CONSUMERS, ()))
             znodes = zookeeper.tree(*(paths.group(name) for name in names - self._groups))

@@ -13,7 +13,7 @@ from confluent_kafka import Message, Producer
 from zkconsumer.protocol.model import TopicPartition as Place
 from zkconsumer.sandbox import Sandbox, jars
 from zkconsumer.sandbox.jars import find_java
-from zkconsumer.sandbox.topics import client_settings, messages
+from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.testing import FakeCluster
 
 CODECS = ("none", "gzip", "snappy", "lz4")
@@ -104,7 +104,7 @@ def write(
 
 def contents(sandbox: Sandbox, topic: str, partition: int = 0) -> list[Message]:
     """Return all messages in a partition's log, even aborted ones, as librdkafka reads them."""
-    return messages(sandbox.zookeeper_connect, topic, partition=partition)
+    return sandbox.messages(topic, partition=partition)
 
 
 class StoredFormat(NamedTuple):

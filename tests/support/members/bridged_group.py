@@ -35,7 +35,7 @@ from zkconsumer.history.offset_records import CommitKey, decode_commit, decode_k
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox, guard, jars
-from zkconsumer.sandbox.topics import client_settings, messages
+from zkconsumer.sandbox.topics import client_settings
 
 COMMIT_S = 0.5
 """How often, in seconds, each member commits."""
@@ -538,7 +538,7 @@ class BridgedGroup:
 
     def _moved_in_kafka(self) -> Iterator[str]:
         last: dict[TopicPartition, int] = {}
-        for one in messages(self.sandbox.zookeeper_connect, "__consumer_offsets"):
+        for one in self.sandbox.messages("__consumer_offsets"):
             about, value = decode_key(one.key() or b""), one.value()
             if not isinstance(about, CommitKey) or about.group != self.name or value is None:
                 continue
