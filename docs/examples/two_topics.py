@@ -24,7 +24,7 @@ def main(properties: str) -> None:
             print(error)
 
         for stream in streams["orders"]:  # usually, each stream has a separate thread
-            batch = stream.poll(max_messages=1000, timeout_s=2.0)
+            batch = stream.poll(max_messages=1000, timeout_s=10.0)
             tokens = sorted({message.token for message in batch})
             print(len(batch), "messages under fencing tokens", tokens)
 

@@ -114,7 +114,7 @@ def test_zookeeper_does_not_return(
 
     with (
         pytest.raises(AppliedInPartError, match="3 of 9 changes are made") as caught,
-        through(line, 2.0) as tools,
+        through(line, 6.0) as tools,
     ):
         apply(
             tools, setting(clients, group), backup_dir=tmp_path, max_writes=3, on_progress=progress

@@ -10,10 +10,12 @@ from typing import IO
 import pytest
 from kazoo.client import KazooClient
 from support.internals import let_zookeeper_answer_late
+from support.wait import LIMIT_S
 from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
+from zkconsumer.cli.output import Progress
 from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 
 # Time limit of one run in seconds. The longest run is a demo, which takes 10 s on an idle machine.
@@ -67,6 +69,12 @@ def run(spawn: Spawn) -> Callable[..., tuple[int, str, str]]:
 def patience_with_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the process of the tests, `--timeout` limits only how long commands wait for brokers."""
     let_zookeeper_answer_late(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the process of the tests, commands show no progress, however long a busy machine takes."""
+    monkeypatch.setattr(Progress, "DELAY_S", LIMIT_S)
 
 
 @pytest.fixture

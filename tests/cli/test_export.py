@@ -117,13 +117,17 @@ def test_everything_once(
 
 
 def test_the_position_after_a_marker_is_committed(
-    run: Run, export: tuple[str, ...], sandbox: Sandbox, topic: str, tmp_path: Path
+    spawn: Spawn, export: tuple[str, ...], sandbox: Sandbox, topic: str, tmp_path: Path
 ) -> None:
     """The log ends with the marker of a transaction; after the export the group has no lag."""
     for partition, end in ((0, COMMITTED), (1, ABORTED)):
         transact(sandbox, topic, end, partition=partition)
-        assert run(*export, "-o", "jsonl", "--idle-timeout", "8")[0] == 0
-        assert committed(sandbox, topic) == 6 * (partition + 1)
+        process = spawn(*export, "-o", "jsonl", "--file-seconds", "1")
+        after_marker = 6 * (partition + 1)
+        eventually(lambda after_marker=after_marker: committed(sandbox, topic) == after_marker)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=LIMIT_S) == 0
+        assert committed(sandbox, topic) == after_marker
     assert sum(len(rows_of(path)) for path in complete(tmp_path)) == 10
 
 
@@ -200,7 +204,7 @@ def test_killed(
     sandbox.produce(topic, 600)
     shown = ("-o", "parquet", "--file-seconds", "0.5")
     command = [sys.executable, "-c", KILLED, moment, *export, *shown]
-    assert subprocess.run(command, timeout=100, check=False).returncode == -signal.SIGKILL
+    assert subprocess.run(command, timeout=RUN_LIMIT_S, check=False).returncode == -signal.SIGKILL
     before = read(tmp_path)
     sandbox.produce(topic, 30)
     code, _, err = run(*export, *shown, *rest(sandbox, topic, 630))

@@ -101,7 +101,7 @@ def files(world: World, lines: list[dict[str, Any]]) -> None:
             (world.directory / name).write_text(text)
     properties = f"zookeeper.connect={world.connect}\ngroup.id=updg\n"
     (world.directory / "consumer.properties").write_text(properties)
-    settings = "group.id=ccg\nconsumer.id=cc\nconsumer.timeout.ms=3000\n"
+    settings = "group.id=ccg\nconsumer.id=cc\nconsumer.timeout.ms=6000\n"
     (world.directory / "cc.properties").write_text(settings)
 
 

@@ -69,7 +69,7 @@ def test_more_consumers_than_partitions(
     connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
     # The assignor sorts the consumers by their ids.
     spawn("consume", *connect, "--property", "consumer.id=a")
-    wait_until_settled(sandbox.zookeeper_connect, topic, members=1)
+    wait_until_settled(sandbox.zookeeper_connect, topic, members=1, timeout_s=LIMIT_S)
     code, out, err = run("consume", *connect, "--property", "consumer.id=b", "--idle-timeout", "10")
     assert (code, out) == (0, "")
     reason = "the group has more consumer threads than the topic has partitions"

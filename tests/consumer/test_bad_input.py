@@ -139,7 +139,7 @@ def test_an_unreadable_owner_node_blocks_its_partition(group: Group) -> None:
     """An owner znode that cannot be decoded blocks its partition, and is named."""
     group.admin.create(group.owner(0), b"\xff\x00\xfe" * 50, ephemeral=True, makepath=True)
     one = group.join(rebalance_max_retries=1)
-    eventually(lambda: one.counted.get("rebalance_blocked") == 1)
+    eventually(lambda: one.counted.get("rebalance_blocked"))
     assert one.owned == {1, 2, 3}
     assert group.tp(0) in one.status.blocked
     group.admin.delete(group.owner(0))
@@ -210,7 +210,7 @@ def test_without_rights_on_owners_the_stream_raises_one_error(group: Group) -> N
     group.admin.ensure_path(path)
     group.admin.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
     one = group.join(rebalance_backoff_s=0.05)
-    eventually(lambda: one.counted.get("denied", 0) >= 20)
+    eventually(lambda: one.counted.get("denied", 0) >= 20 and one.readers[0].errors)
     assert [type(error) for error in one.readers[0].errors] == [AccessDeniedError]
     assert one.status.refused.keys() <= {group.tp(p) for p in range(4)}
     group.admin.set_acls(path, [make_acl("world", "anyone", all=True)])
@@ -290,7 +290,7 @@ def test_a_slow_answer_about_the_tick_is_requested_again(zookeeper: ZooKeeperSer
     with _DeafOnce(zookeeper.connect) as proxy:
         with pytest.raises(ConfigError, match="three ticks"):
             ConsumerConnector(_config(proxy.address, **TWO_TICKS))
-        assert proxy.asked == 2
+        assert proxy.asked >= 2  # A busy server may be asked several times.
 
 
 def test_a_server_that_hides_its_tick_causes_a_warning(
@@ -410,7 +410,7 @@ def test_a_consumer_id_that_becomes_free_is_taken_over(group: Group) -> None:
     second = group.member("same")
     subscribing = threading.Thread(target=second.subscribe, args=(group.topic,), daemon=True)
     subscribing.start()
-    eventually(lambda: second.counted.get("consumer_id_taken") == 1)
+    eventually(lambda: second.counted.get("consumer_id_taken"))
     group.admin.delete(path)
     subscribing.join(LIMIT_S)
     assert not subscribing.is_alive()

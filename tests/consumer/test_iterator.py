@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 from support.kafka.streams import KafkaLog, Reader, settings_for
+from support.wait import LIMIT_S
 
 from zkconsumer.consumer.stream_partitions import Codec
 from zkconsumer.errors import ConnectorClosedError, DecodeError
@@ -29,7 +30,7 @@ def append_set(log: KafkaLog, codec: str) -> None:
     )
     for number in range(10):
         producer.produce(log.topic, str(number).encode(), partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(LIMIT_S) == 0
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])

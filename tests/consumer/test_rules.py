@@ -224,7 +224,8 @@ def test_a_marked_edit_is_honoured_on_a_live_group(group: Group) -> None:
     one.read(40)
     one.connector.commit_offsets()
     group.edit(0, 4)
-    eventually(lambda: one.readers[0].offsets(0) == [*range(10), *range(4, 10)])
+    one.read(46)
+    assert one.readers[0].offsets(0) == [*range(10), *range(4, 10)]
     assert one.counted["operator_edit_honoured"] == 1
     one.connector.commit_offsets()
     assert group.stored(0) == "10"

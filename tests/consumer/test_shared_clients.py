@@ -45,7 +45,7 @@ def test_streams_of_a_large_member_share_two_clients(group: Group, sandbox: Sand
     second.subscribe(topic, PARTITIONS)
     first.settled(0, 1, 2, 3, 4, 5, 6, 7)  # One partition per thread, in the order of the ids.
     first.close()
-    assert not fetch_threads(first)
+    eventually(lambda: not fetch_threads(first))
     second.settled(*range(PARTITIONS))
     for partition in range(PARTITIONS):
         sandbox.produce(topic, 10, partition=partition)

@@ -34,6 +34,7 @@ def test_one_fault_of_many_partitions_is_one_report() -> None:
     reader = Reader(log, connect=lambda: fetcher_of(log, kind=Unanswered))
     for partition in range(600):
         reader.grant(partition, None)
+    eventually(lambda: reader.stream.poll(timeout_s=0.05) or reader.reports)
     reader.stream.poll(timeout_s=0.2)  # The offsets are requested again every 0.05 s.
     reader.stream.close()
     (report,) = reader.reports
@@ -57,7 +58,8 @@ def test_a_stalled_fetcher_is_replaced(
     log.append(0, ["one"])
     reader.grant(0, 0)
     assert list(reader.take(1)) == [(0, 0)]
-    librdkafka_of(made[0]).pause([Raw(log.topic, 0)])
+    count = len(made)  # On a busy machine, a new fetcher may be silent for half a second, too.
+    librdkafka_of(made[-1]).pause([Raw(log.topic, 0)])
     came: list[int] = []
 
     def comes() -> bool:
@@ -67,7 +69,7 @@ def test_a_stalled_fetcher_is_replaced(
 
     eventually(comes)
     assert came[0] == 1
-    assert len(made) == 2
+    assert len(made) > count
     assert any("fetching restarts" in one.text for one in reader.reports)
     reader.stream.close()
 

@@ -172,7 +172,11 @@ def test_a_release_waits_for_the_unfinished_message(log: Log, reader: Reader, ha
     """A release is answered once, at the user's next request, and includes the message."""
     reader.grant(0, 0)
     reader.grant(1, 0)
-    held = reader.stream.poll(max_messages=40) if hand == "batch" else [next(reader.stream)]
+    held = (
+        reader.stream.poll(max_messages=40, timeout_s=LIMIT_S)
+        if hand == "batch"
+        else [next(reader.stream)]
+    )
     (number,) = {one.partition for one in held}
     other = 1 - number
     done: list[int | None] = []
@@ -301,7 +305,9 @@ def test_an_iteration_that_continues_finishes_a_polled_batch(log: Log, reader: R
     for partition in range(3):
         reader.grant(partition, 2999)
     iterator = iter(reader.stream)
-    first, (polled,), last = next(iterator), reader.stream.poll(max_messages=1), next(iterator)
+    first = next(iterator)
+    (polled,) = reader.stream.poll(max_messages=1, timeout_s=LIMIT_S)
+    last = next(iterator)
     assert {first.partition, polled.partition, last.partition} == {0, 1, 2}
     assert reader.finished(first.partition) == 3000
     assert reader.finished(polled.partition) == 3000

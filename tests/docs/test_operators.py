@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from zkconsumer.admin.exporter import OWN, READINGS
 from zkconsumer.cli import COMMANDS, app
 from zkconsumer.cli.exits import Exit
+from zkconsumer.cli.output import Progress
 from zkconsumer.cli.sources import SettingSource
 from zkconsumer.kafka.columns.compilation import fastest_engine
 from zkconsumer.protocol import paths
@@ -147,6 +148,8 @@ def stage(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZKCONSUMER_ZOOKEEPER", sandbox.zookeeper_connect)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    # On a busy machine a command may work so long that it shows its progress; the page has none.
+    monkeypatch.setattr(Progress, "DELAY_S", HOURS_S)
     with peer_of(sandbox.zookeeper_connect) as zk:
         yield Recipe(sandbox, unique(""), zk)
 

@@ -113,7 +113,7 @@ def test_a_stuck_owner(crew: Crew, admin: KazooClient, topic: str) -> None:
     admin.create(paths.owner(crew.group, stuck), b"ghost_1-0", makepath=True)
     member = crew.join(rebalance_max_retries=1)
     wait_for(lambda: len(member.owned) == 7, "the member to own seven partitions")
-    assert member.last("status")["blocked"] == [str(stuck)]
+    wait_for(lambda: member.last("status")["blocked"] == [str(stuck)], "the owner to be reported")
     crew.flowing(member)
     assert not any(one.partition == stuck for one in member.delivered)
     admin.delete(paths.owner(crew.group, stuck))

@@ -24,6 +24,7 @@ from support.kafka.offsets import (
     store_of,
 )
 from support.members.group import Group, MemberUnderTest
+from support.shared_servers import LONG_SESSION
 from support.wait import eventually
 
 from zkconsumer import OffsetAndMetadata, TopicPartition
@@ -47,7 +48,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     if request.param == "3.9.1":
         yield request.getfixturevalue("sandbox")
         return
-    with Sandbox(release=request.param, tick_time_s=0.1) as servers:
+    with Sandbox(release=request.param, tick_time_s=0.1, overrides=LONG_SESSION) as servers:
         yield servers
 
 

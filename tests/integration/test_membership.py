@@ -127,11 +127,14 @@ def test_more_threads_than_partitions(crew: Crew) -> None:
     first = crew.join(threads=6)
     second = crew.join(threads=4, consumer_timeout_s=1.0)
     crew.settle(first, second)
-    # Earlier errors may be from the time before the group had settled.
-    before = len(second.of("error"))
-    wait_for(lambda: len(second.of("error")) >= before + 4, "idle streams to time out")
-    idle = second.of("error")[-2:]
-    assert {error["kind"] for error in idle} == {"ConsumerTimeoutError"}
-    assert all("more consumer threads than the topic has partitions" in e["text"] for e in idle)
+    # On a busy machine the streams with partitions can time out, too.
+    reason = "more consumer threads than the topic has partitions"
+    wait_for(
+        lambda: (
+            [one["kind"] for one in second.of("error") if reason in one["text"]][:2]
+            == ["ConsumerTimeoutError"] * 2
+        ),
+        "idle streams to time out",
+    )
     crew.flowing(first, second)
     assert crew.finish().duplicates() == 0

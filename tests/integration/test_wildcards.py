@@ -156,4 +156,5 @@ def test_round_robin_with_patterns(
     sandbox.create_topic(bar, partitions=3)
     wait_for(lambda: len(owners()) == 6, "the new topic's partitions")
     bars = {TopicPartition(bar, n) for n in range(3)}
-    assert bars <= set(two.status().owned[f"{prefix.rstrip('.')}_b-0"])
+    thread = f"{prefix.rstrip('.')}_b-0"
+    wait_for(lambda: bars <= set(two.status().owned.get(thread, ())), "the second member's share")

@@ -50,7 +50,7 @@ def broken(make: Play) -> InvariantViolation | None:
         return found or bench.differs()
 
 
-def process(path: Path, answer_s: float = 5.0) -> Play:
+def process(path: Path, answer_s: float = LIMIT_S) -> Play:
     command = [sys.executable, str(path)]
     return lambda name: ProcessProgram(name, command, answer_s=answer_s)
 

@@ -130,12 +130,11 @@ def test_unassigning_what_is_not_assigned_does_nothing(log: Log, fetcher: Fetche
 def test_a_new_message_ends_the_wait(log: Log, fetcher: Fetcher) -> None:
     """`fetch` returns as soon as a message arrives, even before its timeout."""
     fetcher.assign({log.tp(0): 0})
-    deadline = time.monotonic() + 1.0  # the end of the log also ends a wait, once
-    while not fetcher.faults and time.monotonic() < deadline:
-        assert not fetched(fetcher, 10, 0.05)
+    assert not fetched(fetcher, 10, 0.2)
     log.append(0, ["a"])
     start = time.monotonic()
-    assert len(fetched(fetcher, 1000, LIMIT_S)) == 1
+    # The end of the log also ends a wait, once.
+    assert len(fetched(fetcher, 1000, LIMIT_S) or fetched(fetcher, 1000, LIMIT_S)) == 1
     assert time.monotonic() - start < LIMIT_S / 2
 
 
@@ -227,6 +226,14 @@ def real_log(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> It
         yield log
 
 
+def ends(fetcher: Fetcher) -> list[tuple[TopicPartition | None, int]]:
+    """Return the partition and the offset of each reported end of a log.
+
+    On a busy machine a look-up may take too long; this fault is reported, too.
+    """
+    return [(one.tp, one.offset) for one in fetcher.faults if one.kind is FetchFaultKind.END]
+
+
 @pytest.mark.parametrize("most", [2, 1000])
 def test_the_end_of_a_log_comes_after_all_messages(
     real_log: KafkaLog, closing: Closing, most: int
@@ -240,16 +247,14 @@ def test_the_end_of_a_log_comes_after_all_messages(
 
     def has_ended() -> bool:
         seen.extend(one.offset for one in fetched(fetcher, most, 0.05))
-        return bool(fetcher.faults)
+        return bool(ends(fetcher))
 
     eventually(has_ended)
     assert seen == [*range(5), *range(6, 11)]
-    assert [(one.kind, one.tp, one.offset) for one in fetcher.faults] == [
-        (FetchFaultKind.END, tp, 12)
-    ]
+    assert ends(fetcher) == [(tp, 12)]
     fetcher.faults.clear()
     assert fetched(fetcher, most, 0.3) == []
-    assert not fetcher.faults
+    assert not ends(fetcher)
     log.append(0, ["later"])
     assert offsets(fetcher, 0, 1) == [12]
 
@@ -259,9 +264,9 @@ def test_an_unassigned_partition_has_no_end(real_log: KafkaLog, closing: Closing
     real_log.append(0, ["a"])
     fetcher = closing(real_log.fetcher())
     fetcher.assign({real_log.tp(0): 0})
-    eventually(lambda: (fetched(fetcher, 10, 0.05) and False) or fetcher.faults)
+    eventually(lambda: (fetched(fetcher, 10, 0.05) and False) or ends(fetcher))
     fetcher.unassign([real_log.tp(0)])
-    assert not fetcher.faults
+    assert not ends(fetcher)
 
 
 real = pytest.mark.parametrize("make", [KafkaFetcher, RecordFetcher])
@@ -358,8 +363,14 @@ def test_a_fetcher_waits_for_a_leader(
     there, later = TopicPartition(topic, 0), TopicPartition(topic, 1)
     fetcher = closing(make(settings_for(sandbox.bootstrap)))
     fetcher.assign({there: 0, later: 0})
-    eventually(lambda: fetched(fetcher, 1, 0.05) or fetcher.faults)
-    assert [(one.kind, one.tp) for one in fetcher.faults] == [(FetchFaultKind.RETRIED, later)]
+    waits = (FetchFaultKind.RETRIED, later)
+
+    def faults() -> set[tuple[FetchFaultKind, TopicPartition | None]]:
+        return {(one.kind, one.tp) for one in fetcher.faults if one.tp is not None}
+
+    eventually(lambda: fetched(fetcher, 1, 0.05) or waits in faults())
+    # The other partition is empty, so its end may have been reported by now.
+    assert faults() <= {waits, (FetchFaultKind.END, there)}
     assert isinstance(fetcher.resolve([later], AutoOffsetReset.LARGEST).result(LIMIT_S)[later], str)
     sandbox.add_partitions(topic, partitions=2)
     sandbox.produce(topic, ["a"], partition=1)

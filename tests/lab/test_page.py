@@ -345,6 +345,7 @@ def test_a_page_that_cannot_start_says_so(
 ) -> None:
     """If a script is missing or fails, the page shows one sentence and stops loading."""
     context = chromium.new_context()
+    context.set_default_timeout(LIMIT_MS)
     page = context.new_page()
     page.route(
         f"**/{file}",
@@ -405,7 +406,8 @@ def test_a_command_at_which_the_server_fails(lab: LabProcess, open_page: Open) -
 
     one.page.route("**/command", fail_once)
     one.go(lab.url + TWO)
-    one.keys("k")
+    with one.page.expect_console_message(lambda message: "status of 500" in message.text):
+        one.keys("k")
     status = one.page.get_by_role("status")
     expect(status).to_contain_text("server failed to execute", timeout=LIMIT_MS)
     assert len(sent) == 1
@@ -425,6 +427,7 @@ def as_a_site(route: Route) -> None:
 def test_a_site_without_its_runtime_says_so(lab: LabProcess, chromium: Browser) -> None:
     """If the worker of a static site cannot load Pyodide, the page shows one sentence."""
     context = chromium.new_context()
+    context.set_default_timeout(LIMIT_MS)
     page = context.new_page()
     page.route(lab.url, as_a_site)
     page.goto(lab.url)
@@ -440,6 +443,7 @@ def test_a_site_needs_no_engine_for_its_first_picture(
     """The page shows the stored first picture, and then says that its engine cannot start."""
     write_first_answers(tmp_path / "first.json")
     context = chromium.new_context()
+    context.set_default_timeout(LIMIT_MS)
     page = context.new_page()
     page.route(lab.url, as_a_site)
     page.route("**/first.json", lambda route: route.fulfill(path=tmp_path / "first.json"))
@@ -513,7 +517,7 @@ def test_a_counterexample(lab: LabProcess, open_page: Open) -> None:
     dialog.get_by_role("button", name="search").focus()
     one.keys("Enter")
     expect(dialog).to_have_count(0, timeout=LIMIT_MS)
-    expect(one.page.locator("p.said")).to_contain_text("Broken: I3", timeout=60_000)
+    expect(one.page.locator("p.said")).to_contain_text("Broken: I3", timeout=3 * LIMIT_MS)
     one.page.wait_for_url(re.compile(r"weak.*no\+lease.*asks.*I3.*moves=.*&at=\d+$"))
     other = open_page().go(one.page.url)
     expect(other.page.locator("p.said")).to_contain_text("Broken: I3", timeout=LIMIT_MS)

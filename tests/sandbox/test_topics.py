@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from kazoo.protocol.connection import ConnectionHandler
+from support.members.group import register_broker
+from support.zk.client import peer_of
 
 from zkconsumer.sandbox import Sandbox, SandboxError, topics
 
@@ -80,12 +82,13 @@ def test_a_broker_that_does_nothing_is_not_awaited_for_ever(
     )
     assert seen[-1] == (3, 3)
     monkeypatch.setattr(topics, "LEADERS_LIMIT_S", 0.2)
-    sandbox.broker.pause()
-    try:
+    chroot = unique("/idle")
+    with peer_of(sandbox.zookeeper_connect) as client:
+        client.ensure_path(chroot)
+        client.chroot = chroot
+        register_broker(client, 0, "127.0.0.1:1")
         with pytest.raises(SandboxError, match=r"2 of 2 partitions of .* have no leader"):
-            sandbox.create_topic(unique("stuck"), partitions=2)
-    finally:
-        sandbox.broker.resume()
+            topics.create_topic(f"{sandbox.zookeeper_connect}{chroot}", "stuck", partitions=2)
 
 
 def test_topic_deleted(sandbox: Sandbox, unique: Callable[[str], str]) -> None:

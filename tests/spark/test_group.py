@@ -486,7 +486,7 @@ def test_a_query_warms_up_before_it_joins(group: Groups) -> None:
     assert warm[group.topic] == {str(number): [5, 5] for number in range(4)}
     assert again.run(end, warm) == [] and group.owners() == []
     assert again.reader.latestOffset(warm, NO_LIMIT) is warm
-    assert len(group.owners()) == 4
+    eventually(lambda: len(group.owners()) == 4)
 
 
 def test_a_query_without_a_share_logs_the_reason(
@@ -580,10 +580,10 @@ def test_an_idle_query_requests_only_log_ends(
             name,
             lambda *given, name=name, real=real: (asked.append(name), real(*given))[1],
         )
-    until_s = time.monotonic() + 2.5
-    while time.monotonic() < until_s:
+    begun_s = time.monotonic()
+    while (took_s := time.monotonic() - begun_s) < 2.5:
         assert query.reader.latestOffset(end, ALL) is end
-    assert set(asked) == {"latest"} and len(asked) <= 2.5 / ENDS_S + 1
+    assert set(asked) == {"latest"} and len(asked) <= took_s / ENDS_S + 1
     fill(group, 1, 0)
     assert query.run(end, query.after(end)) == [(0, 5)]
 

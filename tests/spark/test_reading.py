@@ -382,11 +382,13 @@ def test_a_log_that_is_about_to_grow(sandbox: Sandbox, hundred: str) -> None:
 def test_no_such_partition(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     """If a topic does not exist, the task fails after its time limit with the last broker error."""
     name = unique("none")
-    with pytest.raises(SparkSourceError) as caught:
-        offsets(sandbox, OffsetRange(name, 0, 0, 10), patience_s=1.0)
-    assert f"no message arrived from the brokers for 1 s ({name}-0 from 0 to 9; last error:" in str(
-        caught.value
-    )
+    for patience_s in (1, 10, 60):
+        with pytest.raises(SparkSourceError) as caught:
+            offsets(sandbox, OffsetRange(name, 0, 0, 10), patience_s=patience_s)
+        if "last error:" in str(caught.value):
+            break  # A busy broker may answer too late for the first limit.
+    where = f"{name}-0 from 0 to 9; last error:"
+    assert f"no message arrived from the brokers for {patience_s} s ({where}" in str(caught.value)
 
 
 def test_brokers_that_stop_and_return(unique: Callable[[str], str]) -> None:

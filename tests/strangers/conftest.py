@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.members.group import Group, group_on
-from support.wait import LIMIT_S
+from support.wait import LIMIT_S, eventually
 from typer.testing import CliRunner, Result
 
 from zkconsumer.cli import app
@@ -45,6 +45,18 @@ class Tools:
     def findings(self, patience_s: float = 0.0) -> list[dict[str, Any]]:
         """Return the doctor's findings about the group."""
         return self.rows("doctor", self._group, "--patience", str(patience_s))
+
+    def only_finding(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Let the doctor examine the group until its only finding is the wanted one; return it."""
+        found: list[dict[str, Any]] = []
+
+        def is_found() -> bool:
+            found[:] = self.findings(patience_s=1.0)
+            assert len(found) <= 1, found
+            return bool(found) and wanted(found[0])
+
+        eventually(is_found)
+        return found[0]
 
 
 @pytest.fixture

@@ -90,14 +90,11 @@ def test_clients_that_commit_without_a_registration(
         member.read(PARTITIONS * MESSAGES)
         assert tools.run("verify", group.name).exit_code == 0
         assert tools.listed() == (1, "live")
-        (one,) = tools.findings(patience_s=1.0)
-        assert (one["code"], one["subject"], one["partitions"]) == (
-            "unregistered-writer",
-            topic,
-            [0, 1, 2],
-        )
+        # On a busy machine, not each of the clients commits within a second.
+        found = tools.only_finding(lambda one: one["partitions"] == [0, 1, 2])
+        assert (found["code"], found["subject"]) == ("unregistered-writer", topic)
         member.close()
-        options = ("--patience", "3", "--backup-dir", str(tmp_path), "--execute")
+        options = ("--patience", "60", "--backup-dir", str(tmp_path), "--execute")
         refused = tools.run("groups", "delete", group.name, *options)
     assert refused.exit_code == Exit.REFUSED
     assert "a client without a registration commits" in refused.stderr
@@ -162,9 +159,8 @@ def test_storm(group: Group, tools: Tools, tmp_path: Path) -> None:
         member = group.join()
         member.read(PARTITIONS * MESSAGES)
         assert tools.run("verify", group.name).exit_code == 0
-        (one,) = tools.findings(patience_s=1.0)
-        assert (one["code"], one["subject"]) == ("unregistered-writer", group.name)
-        assert path in one["what"]
+        found = tools.only_finding(lambda one: path in one["what"])
+        assert (found["code"], found["subject"]) == ("unregistered-writer", group.name)
         member.close()
     assert json.loads(group.admin.get(path)[0])["offset"] == next(numbers) - 1
     assert tools.findings(patience_s=0.5) == []

@@ -37,11 +37,13 @@ TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
 OFFSET = paths.offset("g", TopicPartition("t", 0))
 
 
-def _config(connect: str, *, limit_s: float = LIMIT_S) -> ConsumerConfig:
+def _config(
+    connect: str, *, limit_s: float = LIMIT_S, session_s: float = SESSION_S
+) -> ConsumerConfig:
     return ConsumerConfig(
         group_id="g",
         zookeeper_connect=connect,
-        zookeeper_session_timeout_s=SESSION_S,
+        zookeeper_session_timeout_s=session_s,
         zookeeper_connection_timeout_s=limit_s,
     )
 
@@ -135,8 +137,11 @@ def test_an_outage_ends_no_session(tmp_path: Path, caplog: pytest.LogCaptureFixt
     states: list[Session | None] = []
     with ZooKeeperEnsemble(tmp_path, size=2, tick_time_s=0.1) as ensemble:
         first, second = ensemble.servers
+        # After the outage, a busy client must find the server before its session ends.
         session = ZooKeeperSession(
-            _config(first.connect), on_state=states.append, on_watch=lambda kind, path: None
+            _config(first.connect, session_s=6.0),
+            on_state=states.append,
+            on_watch=lambda kind, path: None,
         )
         session.start()
         try:

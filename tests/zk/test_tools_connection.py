@@ -112,7 +112,7 @@ def test_a_server_that_was_away(tmp_path: Path) -> None:
         config = ConsumerConfig(
             group_id="g",
             zookeeper_connect=server.connect,
-            zookeeper_session_timeout_s=0.6,
+            zookeeper_session_timeout_s=3.0,
             zookeeper_connection_timeout_s=3.0,
         )
         with ZooKeeperClient(config) as connection:

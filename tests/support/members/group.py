@@ -17,7 +17,7 @@ from support.zk.client import OtherClient, peer_of
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.status import Status
-from zkconsumer.consumer.stream import Stream
+from zkconsumer.consumer.stream import Stream, reader_of
 from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import Sandbox
@@ -52,13 +52,23 @@ class Reader(threading.Thread):
         while not self.ended.is_set():
             try:
                 for message in self.stream:
+                    # Only a message that comes after `free` was cleared is held. Otherwise, a test
+                    # that has seen the last message and clears `free` could still stop the reader
+                    # at this message.
+                    is_held = not self.free.is_set()
                     self.messages.append(message)
-                    self.free.wait(LIMIT_S)
+                    if is_held:
+                        self.free.wait(LIMIT_S)
                 return
             except ConsumerTimeoutError:
                 self.timeouts += 1
             except ZkConsumerError as error:
                 self.errors.append(error)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the user waits for a message now, and has finished all earlier messages."""
+        return reader_of(self.stream).is_asked
 
     def offsets(self, partition: int) -> list[int]:
         return [m.offset for m in self.messages if m.partition == partition]
@@ -89,8 +99,17 @@ class MemberUnderTest:
         return self.connector.metrics()
 
     def read(self, count: int) -> None:
-        """Wait until this number of messages was delivered to the first stream."""
-        eventually(lambda: len(self.readers[0].messages) >= count)
+        """Wait until this number of messages was delivered to the first stream.
+
+        Unless the reader is held, wait also until it asks for the next message: the last message is
+        then finished, so a commit includes it.
+        """
+        (reader, *_) = self.readers
+        eventually(
+            lambda: (
+                len(reader.messages) >= count and (reader.is_waiting or not reader.free.is_set())
+            )
+        )
 
     def settled(self, *partitions: int) -> None:
         """Wait until the member has settled and owns exactly these partitions."""
