@@ -54,7 +54,7 @@ def refused(*calls: Callable[[], object]) -> None:
 
 def test_use_after_fork_raises_at_once(group: Group) -> None:
     """In the child, each call of connector and stream raises ForkedError; the parent continues."""
-    connector: ConsumerConnector = group.member(consumer_timeout_s=60.0).connector
+    connector: ConsumerConnector = group.member(consumer_timeout_s=LIMIT_S).connector
     stream: Stream[bytes, bytes]
     (stream,) = connector.create_message_streams({group.topic: 1})[group.topic]
     iterator = iter(stream)
@@ -80,7 +80,7 @@ def test_use_after_fork_raises_at_once(group: Group) -> None:
 
 def test_a_forked_child_can_end(group: Group) -> None:
     """If a child process deletes its copy of the connector, it does not hang."""
-    connector = group.member(consumer_timeout_s=60.0).connector
+    connector = group.member(consumer_timeout_s=LIMIT_S).connector
     held: list[Any] = [connector, *connector.create_message_streams({group.topic: 1})[group.topic]]
     next(held[1])
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.members.group import STEADY_S
 from support.wait import LIMIT_S
 
 from zkconsumer.config.settings import ConsumerConfig
@@ -52,7 +53,9 @@ class Real:
 
     def __init__(self, address: str) -> None:
         self._states: list[list[Session | None]] = [[] for _ in range(MEMBERS)]
-        config = ConsumerConfig(group_id="g", zookeeper_connect=address)
+        config = ConsumerConfig(
+            group_id="g", zookeeper_connect=address, zookeeper_session_timeout_s=STEADY_S
+        )
         self.sessions = [
             ZooKeeperSession(config, on_state=states.append, on_watch=lambda kind, path: None)
             for states in self._states

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.internals import descriptor_of
+from support.members.group import STEADY_S
 from support.wait import LIMIT_S
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -190,7 +191,8 @@ def test_a_real_member(
             group_id=topic,
             zookeeper_connect=sandbox.zookeeper_connect,
             auto_offset_reset="smallest",
-            consumer_timeout_s=30.0,
+            consumer_timeout_s=LIMIT_S,
+            zookeeper_session_timeout_s=STEADY_S,
             **more,
         )
 
@@ -199,6 +201,8 @@ def test_a_real_member(
         for _ in range(20):
             next(stream)
         connector.commit_offsets()
+        # The member reads back its owner znodes a little after it has settled.
+        assert until(lambda: '"is":"Verified"' in path.read_text("utf-8"), limit_s=LIMIT_S)
         with ConsumerConnector(config()) as other:
             (second,) = other.create_message_streams({topic: 1})[topic]
             for _ in range(5):
@@ -228,7 +232,8 @@ def test_a_full_disk_ends_the_trace_and_not_the_member(
         zookeeper_connect=sandbox.zookeeper_connect,
         trace_file=str(tmp_path / "trace.jsonl"),
         auto_offset_reset="smallest",
-        consumer_timeout_s=30.0,
+        consumer_timeout_s=LIMIT_S,
+        zookeeper_session_timeout_s=STEADY_S,
     )
     with ConsumerConnector(config) as connector, open("/dev/full", "w") as full:
         (stream,) = connector.create_message_streams({topic: 1})[topic]

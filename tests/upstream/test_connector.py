@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.members.group import Group, MemberUnderTest, Reader
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.errors import ConsumerTimeoutError, MessageStreamsExistError
 from zkconsumer.protocol import paths
@@ -58,7 +58,7 @@ def test_basic(group: Group) -> None:
 def test_decoder(group: Group) -> None:
     """ZookeeperConsumerConnectorTest.testConsumerDecoder: the decoder returns texts."""
     _send(group, 2)
-    one = group.member("consumer0", consumer_timeout_s=30.0)
+    one = group.member("consumer0", consumer_timeout_s=LIMIT_S)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=bytes.decode)[
         group.topic
     ]

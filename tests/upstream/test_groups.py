@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.jvm.tools import World
 from support.members.group import SETTINGS
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 from support.zk.client import peer_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -124,7 +124,9 @@ def test_a_group_that_was_deleted_consumes_again(place: Place) -> None:
     place.group("group1", place.topic)
     place.tool("--delete", "--topic", place.topic)
     place.sandbox.produce(place.topic, 10)
-    member = place.member("group1", "consumer1", auto_commit_enable=False, consumer_timeout_s=60.0)
+    member = place.member(
+        "group1", "consumer1", auto_commit_enable=False, consumer_timeout_s=LIMIT_S
+    )
     (stream,) = member.create_message_streams({place.topic: 1})[place.topic]
     assert [next(stream).offset for _ in range(5)] == [0, 1, 2, 3, 4]
     member.commit_offsets()
@@ -136,7 +138,7 @@ def test_groups_are_described(place: Place) -> None:
     """DescribeConsumerGroupTest: no group; one member; two, one of them idle; only offsets."""
     assert place.rows("group1") == []
     place.sandbox.produce(place.topic, 3)
-    members = [place.member("group1", name, consumer_timeout_s=60.0) for name in ("a", "b")]
+    members = [place.member("group1", name, consumer_timeout_s=LIMIT_S) for name in ("a", "b")]
     streams = members[0].create_message_streams({place.topic: 1})[place.topic]
     assert [next(streams[0]).offset for _ in range(3)] == [0, 1, 2]
     members[0].commit_offsets()

@@ -7,6 +7,7 @@ from typing import NoReturn
 import pytest
 from support.kafka.logs import Keyed, write
 from support.members.group import Group
+from support.wait import LIMIT_S
 
 from zkconsumer.errors import DecodeError
 
@@ -20,7 +21,7 @@ def _send(group: Group, codec: str) -> None:
 def test_begins_inside_a_compressed_set(group: Group) -> None:
     """ConsumerIteratorTest.testConsumerIteratorDeduplicationDeepIterator: only "5" to "9" come."""
     _send(group, "gzip")
-    one = group.member("consumer1", consumer_timeout_s=30.0)
+    one = group.member("consumer1", consumer_timeout_s=LIMIT_S)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=bytes.decode)[
         group.topic
     ]
@@ -38,7 +39,7 @@ def test_a_decoder_that_always_fails(group: Group) -> None:
         raise NotImplementedError("this decoder does not work at all")
 
     _send(group, "none")
-    one = group.member("consumer1", consumer_timeout_s=30.0)
+    one = group.member("consumer1", consumer_timeout_s=LIMIT_S)
     (stream,) = one.connector.create_message_streams({group.topic: 1}, value_decoder=fail)[
         group.topic
     ]
