@@ -88,7 +88,8 @@ def test_a_broker_that_does_nothing_is_not_awaited_for_ever(
         client.chroot = chroot
         register_broker(client, 0, "127.0.0.1:1")
         with pytest.raises(SandboxError, match=r"2 of 2 partitions of .* have no leader"):
-            topics.create_topic(f"{sandbox.zookeeper_connect}{chroot}", "stuck", partitions=2)
+            idle = topics.ServerTopics(f"{sandbox.zookeeper_connect}{chroot}")
+            idle.create_topic("stuck", partitions=2)
 
 
 def test_topic_deleted(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
