@@ -48,7 +48,8 @@ from support.members.replay import Record
 
 from zkconsumer.cli import was_interrupted
 from zkconsumer.errors import SandboxError
-from zkconsumer.history import report
+from zkconsumer.history.page import page
+from zkconsumer.history.report import TimeSpan
 from zkconsumer.protocol.model import TopicPartition
 
 SHOWN = 20
@@ -149,9 +150,9 @@ def main() -> int:
             say=say,
         )
         evidence = play.run()
-        page = given.output / "report.html"
+        report = given.output / "report.html"
         found = evidence.history
-        page.write_text(report.page(found, report.TimeSpan(), charts(found)), encoding="utf-8")
+        report.write_text(page(found, TimeSpan(), charts(found)), encoding="utf-8")
         say("comparing the tables with what really happened")
         result = compared(evidence)
     except (Exception, KeyboardInterrupt) as error:
@@ -162,7 +163,7 @@ def main() -> int:
         sys.stderr.write(f"zkconsumer: {'interrupted' if interrupted else error}\n")
         return 130 if interrupted else 1
     show(evidence, result)
-    say(f"the report is {page}")
+    say(f"the report is {report}")
     if given.json:
         counts = {"missed": len(result.missed), "invented": len(result.invented)}
         more = {"runs": evidence.runs, "seconds": round(evidence.seconds, 1)}

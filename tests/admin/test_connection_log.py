@@ -9,7 +9,8 @@ import pytest
 
 from zkconsumer.admin.connection_log import ConnectionChange, ConnectionLog
 from zkconsumer.errors import BadFileError, ConfigError, HistoryError
-from zkconsumer.history.clients import Clients, SessionClient, parts_of, read_clients
+from zkconsumer.history.clients import Clients, parts_of, read_clients
+from zkconsumer.history.tables import SessionClient
 from zkconsumer.zk.clients import ConnectedClient, ServerClients
 
 

@@ -13,9 +13,10 @@ from support.zk.server_logs import GOLDEN, RELEASES
 from support.zk.servers import release_number
 
 from zkconsumer.errors import BadFileError, HistoryError
-from zkconsumer.history.clients import UNKNOWN, Clients, SessionClient, name_clients, read_clients
+from zkconsumer.history.clients import Clients, name_clients, read_clients
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
+from zkconsumer.history.tables import UNKNOWN, SessionClient
 
 BEGIN_MS = round(datetime(2026, 1, 15, 12, tzinfo=UTC).timestamp() * 1000)
 LAYOUT = "{time} [myid:1] - INFO  [main:ZooKeeperServer@694] - {what}\n"

@@ -220,7 +220,9 @@ def report(
     window = _window(from_, to)
     found = reports.within(_described(files, connection, group), window)
     if display.output is Output.HTML:
-        sys.stdout.write(reports.page(found, window))
+        from zkconsumer.history.page import page
+
+        sys.stdout.write(page(found, window))
         return
     sections = reports.report(found)
     tables = {
@@ -384,8 +386,11 @@ def _check_answers(answers: Sequence[ServerClients]) -> None:
 
 
 def _window(from_: str | None, to: str | None) -> TimeSpan:
-    from zkconsumer.admin.times import parse_instant
     from zkconsumer.history.report import TimeSpan
+
+    if from_ is None and to is None:
+        return TimeSpan()
+    from zkconsumer.admin.times import parse_instant
 
     return TimeSpan(
         None if from_ is None else parse_instant(from_, where="--from"),
@@ -398,8 +403,6 @@ def _described(files: Files, connection: Connection, groups: Sequence[str] | Non
 
     Raises ConfigError, HistoryError, FetchError.
     """
-    from zkconsumer.history.clients import name_clients, sessions_of
-
     files.check()
     with reading() as progress, ExitStack() as stack:
         find = None
@@ -408,13 +411,19 @@ def _described(files: Files, connection: Connection, groups: Sequence[str] | Non
         description = _description(files, groups, find, progress)
         description.read(lambda rows: progress("operations", rows, 0))
         found = description.result()
-        if files.name_clients:
-            clients = files.clients(found.lifetimes, sessions_of(found.tables), progress)
-            name_clients(found.tables, clients)
-    if files.name_clients:
-        for note in clients.notes():
-            say(note)
+        notes = _name_clients(files, found, progress) if files.name_clients else ()
+    for note in notes:
+        say(note)
     return found
+
+
+def _name_clients(files: Files, found: Described, progress: OnProgress) -> Iterator[str]:
+    """Add the clients of sessions to the tables, and return the notes on the files about them."""
+    from zkconsumer.history.clients import name_clients, sessions_of
+
+    clients = files.clients(found.lifetimes, sessions_of(found.tables), progress)
+    name_clients(found.tables, clients)
+    return clients.notes()
 
 
 def _topic(

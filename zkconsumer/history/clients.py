@@ -30,7 +30,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from zkconsumer.errors import BadFileError
 from zkconsumer.history.logs import READ_ERRORS, LogSource, unreadable
-from zkconsumer.history.tables import Commits, Incident, Member, Ownership, Tables
+from zkconsumer.history.tables import (
+    UNKNOWN,
+    Commits,
+    Incident,
+    Member,
+    Ownership,
+    SessionClient,
+    Tables,
+)
 
 SLACK_MS: Final = 2_000
 """Milliseconds by which a server may log a connection after the first transaction of its session:
@@ -54,23 +62,6 @@ _PROGRESS_LINES: Final = 20_000
 """Lines between two reports of the progress."""
 
 _LOG_NAME: Final = re.compile(r".*\.(log|out)(\..+)?", re.DOTALL)
-
-
-class SessionClient(NamedTuple):
-    """The client of a session at some time; None for what is unknown."""
-
-    host: str | None = None
-    port: int | None = None
-    user: str | None = None
-
-    def __str__(self) -> str:
-        """Return `HOST:PORT, user NAME` as far as it is known; "" if nothing is known."""
-        host = self.host if self.host is None or ":" not in self.host else f"[{self.host}]"
-        address = host if host is None or self.port is None else f"{host}:{self.port}"
-        return ", ".join(filter(None, (address, self.user and f"user {self.user}")))
-
-
-UNKNOWN: Final = SessionClient()
 
 
 class _Line(Enum):

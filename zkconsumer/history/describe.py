@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -102,6 +101,8 @@ class Description:
 
         The state contains pickled objects, so it must come from a place that only you can write.
         """
+        import pickle  # noqa: PLC0415 - 2 ms, and only Spark's pipeline keeps a state
+
         description = cls.__new__(cls)
         description._snapshot, description._kafka = "", None
         fold, problems, rows, zxid, found, overlapping = pickle.loads(state)
@@ -113,6 +114,8 @@ class Description:
 
     def state(self) -> bytes:
         """Return the state from which `resumed` continues. Call it before `result`."""
+        import pickle  # noqa: PLC0415 - see `resumed`
+
         history = self._history
         state = (self._fold, self._problems, self._rows)
         return pickle.dumps((*state, history.last_zxid, history.problems, history.overlapping))

@@ -11,24 +11,19 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tarfile
-import tempfile
-import zipfile
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from itertools import count, groupby
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from zkconsumer.errors import BadFileError, DamagedFileError, HistoryError
 from zkconsumer.history.logs import (
     COMPRESSIONS,
     HEADER_BYTES,
-    READ_ERRORS,
     End,
     LogReader,
     LogSource,
@@ -45,8 +40,7 @@ if TYPE_CHECKING:
 _ENDINGS = "|".join(map(re.escape, COMPRESSIONS))
 _LOG = re.compile(rf"log\.([0-9a-f]{{1,16}})({_ENDINGS})?")
 _SNAPSHOT = re.compile(rf"snapshot\.([0-9a-f]{{1,16}})({_ENDINGS}|\.snappy)?")
-_TAR = re.compile(r".*\.(tar(\.\w+)?|tgz|taz|tbz|tbz2|tb2|txz|tlz)", re.IGNORECASE)
-_ZIP = re.compile(r".*\.zip", re.IGNORECASE)
+_ARCHIVE = re.compile(r".*\.(tar(\.\w+)?|tgz|taz|tbz|tbz2|tb2|txz|tlz|zip)", re.IGNORECASE)
 
 MAX_DEPTH: Final = 4
 """Number of directory levels below a given directory that are searched for files of servers."""
@@ -169,10 +163,10 @@ def sources_at(given: str, wanted: Wanted, names: tuple[str, str]) -> Iterator[L
     for source in _at_url(given, wanted) if "://" in given else _at_path(Path(given), wanted):
         if wanted(source.base):
             yield source
-        elif _TAR.fullmatch(source.base):
-            yield from _in_archive(source, _tar_members, wanted)
-        elif _ZIP.fullmatch(source.base):
-            yield from _in_archive(source, _zip_members, wanted)
+        elif _ARCHIVE.fullmatch(source.base):
+            from zkconsumer.history.archives import files_of  # loads tarfile, zipfile: 4 ms
+
+            yield from files_of(source, wanted)
         else:
             what, examples = names
             raise BadFileError(
@@ -262,55 +256,6 @@ def _below(files: Remote, info: Remote, levels: int, wanted: Wanted) -> Iterator
         # An object store may list a directory as a part of itself.
         elif levels and one["name"].rstrip("/") != info["name"].rstrip("/"):
             yield from _below(files, one, levels - 1, wanted)
-
-
-Members: TypeAlias = Iterator[tuple[str, IO[bytes]]]
-"""The names and the contents of the regular files in an archive."""
-
-
-def _tar_members(file: IO[bytes]) -> Members:
-    with tarfile.open(fileobj=file, mode="r|*") as archive:
-        for member in archive:
-            if member.isfile():
-                yield member.name, cast(IO[bytes], archive.extractfile(member))
-
-
-def _zip_members(file: IO[bytes]) -> Members:
-    with zipfile.ZipFile(file) as archive:
-        for member in archive.infolist():
-            if not member.is_dir():
-                yield member.filename, archive.open(member)
-
-
-def _in_archive(
-    archived: LogSource, members: Callable[[IO[bytes]], Members], wanted: Wanted
-) -> Iterator[LogSource]:
-    """Yield the files of an archive, which are copied into a temporary directory.
-
-    A compressed archive cannot be read from the middle. The directory is removed when the process
-    ends.
-    """
-    folder = Path(_temporary().name)
-    try:
-        with archived.open_raw() as file:
-            for name, content in members(file):
-                base = name.rpartition("/")[2]
-                if wanted(base):
-                    # The ending of a name tells how its content is compressed.
-                    copy = folder / f"{next(_numbers)}{Path(base).suffix}"
-                    with copy.open("wb") as target:
-                        shutil.copyfileobj(content, target)
-                    yield replace(LogSource.of_path(copy), name=f"{archived.name}:{name}")
-    except (*READ_ERRORS, tarfile.TarError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise unreadable(archived.name, error) from None
-
-
-_numbers = count()
-
-
-@cache
-def _temporary() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="zkconsumer-history-")
 
 
 def _uncompressed(log: LogSource) -> str:

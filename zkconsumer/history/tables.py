@@ -12,12 +12,29 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final, Protocol, TypeVar, get_type_hints
+from typing import Final, NamedTuple, Protocol, TypeVar, get_type_hints
 
 from zkconsumer.history.transactions import KINDS, VERSIONED, Row
 
 ZOOKEEPER: Final = "zookeeper"
 KAFKA: Final = "kafka"
+
+
+class SessionClient(NamedTuple):
+    """The client of a session at some time; None for what is unknown."""
+
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
+
+    def __str__(self) -> str:
+        """Return `HOST:PORT, user NAME` as far as it is known; "" if nothing is known."""
+        host = self.host if self.host is None or ":" not in self.host else f"[{self.host}]"
+        address = host if host is None or self.port is None else f"{host}:{self.port}"
+        return ", ".join(filter(None, (address, self.user and f"user {self.user}")))
+
+
+UNKNOWN: Final = SessionClient()
 
 
 @dataclass(slots=True, kw_only=True)
