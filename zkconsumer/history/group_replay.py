@@ -200,7 +200,8 @@ class GroupHistory:
         places = self._runs.places
         if path in places:
             return cast(Place, places[path])
-        if not any(part in path for part in PARTS.meanings):
+        consumers, topics = PARTS.meanings
+        if consumers not in path and topics not in path:
             return None
         if len(places) >= MAX_PATHS:
             self._runs.forget_paths()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.errors import first_few
 from zkconsumer.history.describe import Described
@@ -38,8 +38,7 @@ MAX_LINES: Final = 40
 further ones."""
 
 
-@dataclass(frozen=True)
-class TimeSpan:
+class TimeSpan(NamedTuple):
     """A span of time in milliseconds since the epoch; None means no bound."""
 
     from_ms: int | None = None

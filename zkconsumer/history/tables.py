@@ -37,7 +37,7 @@ class SessionClient(NamedTuple):
 UNKNOWN: Final = SessionClient()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Event:
     """The fields of every row: the time, the transaction and the file in which its event begins.
 
@@ -48,8 +48,20 @@ class Event:
     time_ms: int
     file: str
 
+    # All tables share these two methods: each command that reads a history imports the tables, and
+    # a class takes half the time if `dataclass` does not generate them.
 
-@dataclass(slots=True, kw_only=True)
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and as_values(self) == as_values(other)
+
+    __hash__ = None  # type: ignore[assignment]  # a row changes
+
+    def __repr__(self) -> str:
+        values = zip(_NAMES[type(self)], as_values(self), strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={one!r}' for name, one in values)})"
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Transaction(Event):
     """One operation, as ZooKeeper's log has it."""
 
@@ -66,7 +78,7 @@ class Transaction(Event):
     error: int | None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Session(Event):
     """A session that a group's member, tool or other client used.
 
@@ -89,7 +101,7 @@ class Session(Event):
     user: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Member(Event):
     """A change of a registration.
 
@@ -112,7 +124,7 @@ class Member(Event):
     user: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Ownership(Event):
     """An interval in which a thread owned a partition.
 
@@ -141,7 +153,7 @@ class Ownership(Event):
     user: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Rebalance(Event):
     """A rebalance, from its first trigger until the owners equal the assignment, or until the next
     one.
@@ -179,7 +191,7 @@ class Rebalance(Event):
     moved_without_need: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Commits(Event):
     """Commits of one partition by one session, until another session writes or the offset moves
     back.
@@ -219,7 +231,7 @@ class Commits(Event):
     place: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Incident(Event):
     """An incident that an operator should know about.
 
@@ -278,9 +290,14 @@ def columns_of(table: type[Event]) -> dict[str, object]:
     return {one.name: hints[one.name] for one in fields(table)}
 
 
+def as_values(row: Event) -> list[object]:
+    """Return the values of a row, in the order of its columns."""
+    return [getattr(row, name) for name in _NAMES[type(row)]]
+
+
 def as_dict(row: Event) -> dict[str, object]:
     """Return a row as a dictionary. A time before the logs is unknown, and not the year 1970."""
-    found = {name: getattr(row, name) for name in _NAMES[type(row)]}
+    found = dict(zip(_NAMES[type(row)], as_values(row), strict=True))
     unknown = [] if found["time_ms"] else ["time_ms"]
     if found.get("store") == KAFKA:
         unknown += [name for name in ("zxid", "last_zxid") if name in found]

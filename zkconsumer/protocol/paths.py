@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 from zkconsumer.errors import ConfigError, InvalidNameError, quoted
 from zkconsumer.protocol import arguments
@@ -32,7 +31,7 @@ _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}")
 _PARTITION = re.compile(r"0|-?[1-9][0-9]{0,9}")
 # Characters that ZooKeeper rejects in a path (`PathUtils.validatePath`, verified with 3.8.4):
 # control characters, private use, specials, and the surrogates of all characters beyond U+FFFF.
-_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+_REFUSED: Final = "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
 
 
 def validate_group(name: str) -> str:
@@ -104,7 +103,9 @@ def znode_fault(name: str) -> str:
     """
     if any(part in ("", ".", "..") for part in name.split("/")):
         return "a path element is empty, '.' or '..'"
-    match = _REFUSED.search(name)
+    if name.isascii() and name.isprintable():
+        return ""  # most names; compiling the expression takes 0.8 ms
+    match = re.search(_REFUSED, name)
     return f"ZooKeeper refuses the character U+{ord(match[0]):04X}" if match else ""
 
 
@@ -204,8 +205,7 @@ class ZnodeKind(Enum):
     OTHER = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedPath:
+class ParsedPath(NamedTuple):
     """The meaning of a path; a field that does not apply is empty, or -1 for the partition."""
 
     kind: ZnodeKind

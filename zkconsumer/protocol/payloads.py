@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, quoted
 from zkconsumer.protocol import paths
@@ -143,8 +143,7 @@ class Broker:
     protocols: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionState(NamedTuple):
     """The leader of a partition (-1: none), and its in-sync replicas."""
 
     leader: int

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from zkconsumer.errors import MalformedZnodeError, quoted
 from zkconsumer.protocol.assignors import PartitionFormat, Strategy
@@ -37,8 +37,7 @@ _FORMS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DetectedRelease:
+class DetectedRelease(NamedTuple):
     """The result of `detect`.
 
     Attributes:

@@ -54,6 +54,10 @@ class Profile:
     key_form: PartitionFormat
     variant: RoundRobinRule
 
+    def __hash__(self) -> int:
+        # Caches look up profiles often, and Python computes the hash of an enumeration slowly.
+        return hash(self.release)
+
 
 _OFFSETS: Final = frozenset({OFFSETS_TOPIC})
 _INTERNAL: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
