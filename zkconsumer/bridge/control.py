@@ -140,7 +140,7 @@ class Control:
 
 
 def _decode(data: bytes) -> Wish:
-    """Raises ValueError, KeyError or TypeError if the data is not a wish."""
+    """Return the wish that a znode's data describes. Raises ValueError, KeyError or TypeError."""
     found = json.loads(data)
     goal, share, consumers = Goal(found["goal"]), found.get("share"), found.get("consumers")
     if not (share is None or 0 < share < 1):

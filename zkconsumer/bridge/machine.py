@@ -74,9 +74,9 @@ become the coordinator before the removal was stored.
 STOP_S = 10.0
 """How long, in seconds, a stopped bridge waits for the end of a rebalance that it has joined.
 
-Without this wait, the new members would wait for its assignment until the brokers remove it. Most
-members join within three seconds, at their next heartbeat. A member that does not poll may take up
-to `max.poll.interval.ms`.
+Without this wait, the new members would wait for the bridge's assignment until the brokers remove
+the bridge. Most members join within three seconds, at their next heartbeat. A member that does not
+poll may take up to `max.poll.interval.ms`.
 """
 
 FOLLOWS = "another member leads the brokers' group"

@@ -246,7 +246,7 @@ class BridgeProcess:
     def _store_consumers(self, control: Control, wish: Wish) -> Wish:
         """Store how many consumers run, for the process after this one; return the stored wish.
 
-        A process that stops runs none at its end, and the next one must not take over this number.
+        A process that has been told to stop closes its consumers; the stored number then stays.
         """
         state = self.state
         count = shares.consumers_to_keep(state)

@@ -52,7 +52,7 @@ def wanted_consumers(state: State) -> int:
     if state.view is None:
         return len(state.running)
     if state.goal is Goal.PAUSE:
-        # A bridge that has just started has no consumers, and waits for a member that reads.
+        # A bridge that has just started waits until a new member can read the partitions.
         may_run = state.running or state.members
         return min(state.kept, len(state.setup.consumers)) if may_run else 0
     old = state.old

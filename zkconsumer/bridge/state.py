@@ -311,8 +311,8 @@ class GoalChanged(Event):
     """The operator wants something else.
 
     Attributes:
-        consumers: the number of consumers that an earlier process has run; None: this process has
-            no predecessor, or has taken over its goal already.
+        consumers: how many consumers the process before this one ran; None: nobody has stored it,
+            or this is not the first goal that this process gets.
     """
 
     goal: Goal
