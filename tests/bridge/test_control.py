@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from support.wait import LIMIT_S
 
 from zkconsumer.bridge.control import Control, Wish
 from zkconsumer.bridge.state import Goal
@@ -24,7 +25,12 @@ WISH = f"{paths.group(GROUP)}/bridge"
 def config() -> Iterator[ConsumerConfig]:
     """Settings of a cluster in which the group exists."""
     with FakeCluster() as cluster:
-        config = ConsumerConfig(zookeeper_connect=cluster.zookeeper_connect, group_id=GROUP)
+        config = ConsumerConfig(
+            zookeeper_connect=cluster.zookeeper_connect,
+            group_id=GROUP,
+            zookeeper_connection_timeout_s=LIMIT_S,
+            zookeeper_session_timeout_s=LIMIT_S,
+        )
         with ZooKeeperClient(config) as connection:
             for path in (paths.CONSUMERS, paths.group(GROUP)):
                 connection.write([rq.Create(path)])
