@@ -27,7 +27,14 @@ def test_a_jvm_member(sandbox: Sandbox, unique: Callable[[str], str], tmp_path: 
     with ExitStack() as stack:
         clients = stack.enter_context(connect_clients(sandbox.zookeeper_connect))
         member = JvmMember(
-            "1.1.1", sandbox.zookeeper_connect, group, name="m", directory=tmp_path, topics=[topic]
+            "1.1.1",
+            sandbox.zookeeper_connect,
+            group,
+            name="m",
+            directory=tmp_path,
+            topics=[topic],
+            # No stall of a busy machine ends the session.
+            properties={"zookeeper.session.timeout.ms": 30_000},
         )
         stack.callback(member.end)
         tp = TopicPartition(topic, 0)
