@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.kafka.logs import ABORTED, COMMITTED, transact
-from support.members.group import Group, group_on
+from support.members.group import SETTINGS, Group, group_on
 from support.wait import LIMIT_S
 from typer.testing import CliRunner
 
@@ -38,7 +38,8 @@ def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
 
 @pytest.fixture
 def connection(group: Group) -> Iterator[ZooKeeperClient]:
-    config = ConsumerConfig(group_id=group.name, zookeeper_connect=group.sandbox.zookeeper_connect)
+    connect = group.sandbox.zookeeper_connect
+    config = ConsumerConfig(group_id=group.name, **{**SETTINGS, "zookeeper_connect": connect})
     with ZooKeeperClient(config) as one:
         yield one
 
@@ -63,6 +64,7 @@ def test_the_reason_is_shown_and_nothing_is_stalled(
     window.observe(one, 0.0)
     assert window.status(10_000.0) is Status.OK
     arguments = ["lag", group.name, "-z", group.sandbox.zookeeper_connect]
+    arguments += ["--timeout", str(LIMIT_S)]
     result = CliRunner().invoke(app, [*arguments, "--fail-above", "0"])
     assert result.exit_code == 0, result.output
     assert f"no message is left of {group.topic}-0: only transaction markers" in result.stderr

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.members.group import SETTINGS
 from support.packages import ROOT
 from support.wait import LIMIT_S
 
@@ -65,10 +66,8 @@ def stream(cluster: Sandbox, topic: str, stack: ExitStack) -> Stream[Any, Any]:
     """The stream of a member that has settled on the empty topic."""
     config = ConsumerConfig(
         group_id=f"of-{topic}",
-        zookeeper_connect=cluster.zookeeper_connect,
-        auto_offset_reset="smallest",
         fetch_engine="columns",
-        consumer_timeout_s=0.1,
+        **{**SETTINGS, "zookeeper_connect": cluster.zookeeper_connect},
     )
     connector = stack.enter_context(ConsumerConnector(config))
     (found,) = connector.create_message_streams({topic: 1})[topic]

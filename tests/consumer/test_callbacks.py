@@ -187,10 +187,11 @@ def test_coroutine_functions(sandbox: Sandbox, unique: Callable[[str], str]) -> 
             await connector.commit_offsets()
             calls.append(("revoked", partitions))
 
-        properties: dict[str, object] = {"zookeeper.connect": sandbox.zookeeper_connect}
-        properties |= {"group.id": topic, "auto.offset.reset": "smallest"}
+        connect = sandbox.zookeeper_connect
+        settings = {**SETTINGS, "zookeeper_connect": connect, "consumer_timeout_s": LIMIT_S}
+        config = ConsumerConfig(group_id=topic, **settings)
         async with aio.ConsumerConnector(
-            properties, on_assigned=lambda one: calls.append(("assigned", one)), on_revoked=revoked
+            config, on_assigned=lambda one: calls.append(("assigned", one)), on_revoked=revoked
         ) as connector:
             (stream,) = (await connector.create_message_streams({topic: 1}))[topic]
             await anext(stream)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.members.group import Group, Reader
+from support.members.group import SETTINGS, Group, Reader
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
@@ -218,7 +218,7 @@ def test_metrics_leak(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
                 group_id=f"{topic}-{group_id}",
                 consumer_id=suffix,
                 metrics_port=port,
-                zookeeper_connect=sandbox.zookeeper_connect,
+                **{**SETTINGS, "zookeeper_connect": sandbox.zookeeper_connect},
             )
             with ConsumerConnector(config) as connector:
                 connector.register_metrics(registry)

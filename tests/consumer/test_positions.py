@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.members.group import Group
+from support.members.group import SETTINGS, Group
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import (
     BrokersUnreachableError,
     ConfigError,
+    ConsumerConfig,
     ConsumerConnector,
     NotOwnedError,
     OffsetAndMetadata,
@@ -112,7 +113,8 @@ def test_the_ends_of_logs_and_offsets_by_time(group: Group) -> None:
         one.offsets_for_times({tps[0]: "now"})  # type: ignore[dict-item]  # a wrong type
     with pytest.raises(ConfigError, match="is not a time"):
         one.offsets_for_times({tps[0]: 2**70})
-    with pytest.raises(ZooKeeperUnreachableError, match="ZooKeeper has not answered within 0 s"):
+    # ZooKeeper's answer may already be there when a stopped thread begins to wait for it.
+    with pytest.raises((ZooKeeperUnreachableError, BrokersUnreachableError)):
         one.end_offsets(tps, timeout_s=0.0)
 
 
@@ -153,11 +155,12 @@ def test_asyncio(sandbox: Sandbox, unique: Callable[[str], str]) -> None:
     sandbox.create_topic(topic)
     sandbox.produce(topic, 10)
     tp = TopicPartition(topic, 0)
-    properties = {"zookeeper.connect": sandbox.zookeeper_connect, "group.id": topic}
-    properties["auto.offset.reset"] = "smallest"
+    connect = sandbox.zookeeper_connect
+    settings = {**SETTINGS, "zookeeper_connect": connect, "consumer_timeout_s": LIMIT_S}
+    config = ConsumerConfig(group_id=topic, **settings)
 
     async def run() -> None:
-        async with aio.ConsumerConnector(properties) as connector:
+        async with aio.ConsumerConnector(config) as connector:
             (stream,) = (await connector.create_message_streams({topic: 1}))[topic]
             message = await anext(stream)
             await connector.commit(message)

@@ -227,8 +227,8 @@ def test_the_command_line(
     connect = server.sandbox.zookeeper_connect
     with ConsumerConnector(ConsumerConfig(zookeeper_connect=connect, group_id=topic)) as connector:
         connector.create_message_streams({topic: 1})
-        arguments = ["lag", "-g", topic, "-z", connect, "--config", str(file), "--timeout", "10"]
-        result = CliRunner().invoke(app, arguments)
+        arguments = ["lag", "-g", topic, "-z", connect, "--config", str(file)]
+        result = CliRunner().invoke(app, [*arguments, "--timeout", str(LIMIT_S)])
     assert told in result.output
     assert ("refuses the login" in result.output) is (password == "wrong")
     assert PASSWORD not in result.output
