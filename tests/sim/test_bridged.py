@@ -19,7 +19,16 @@ from support.sim.bridge_courses import (
 from support.sim.bridge_mutants import MUTANTS, BridgeMutant, broken_by
 
 from zkconsumer.bridge import machine
-from zkconsumer.bridge.state import Goal, GoalChanged, LockKept, RemoveMembers, Settings, begin
+from zkconsumer.bridge.state import (
+    Goal,
+    GoalChanged,
+    LockKept,
+    RemoveMembers,
+    Settings,
+    Stage,
+    State,
+    begin,
+)
 from zkconsumer.later import client_state
 from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
@@ -27,7 +36,7 @@ from zkconsumer.later.member_events import Answered, Commands, Send
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
 from zkconsumer.sim.bridged.search import Weather, run
-from zkconsumer.sim.bridged.world import BridgedPlan, BridgedWorld
+from zkconsumer.sim.bridged.world import INSTANCE, BridgedPlan, BridgedWorld
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import Action, Do
@@ -198,15 +207,32 @@ def test_a_bridge_that_was_frozen_joins_anew_only_with_the_lock() -> None:
         rejoin=False,
         client=replace(state.client, coordinator=0),
     )
-    heartbeat = msg.Heartbeat("g", "bridge-1", 1, "bridge")
-    client, (sent,) = client_state.send(member.client, heartbeat, 0.0, membership=member.membership)
-    assert isinstance(sent, Send)
-    state = replace(state, classic=replace(member, client=client), lock_until=12.0)
-    refused = Answered(20.0, sent.number, msg.HeartbeatAnswer(Error.UNKNOWN_MEMBER_ID))
-    state, commands = machine.step(state, refused)
+    state, commands = _removed(replace(state, classic=member, lock_until=12.0), 20.0)
     assert state.member == msg.UNKNOWN_MEMBER
     assert not _joins(commands)
     assert _joins(machine.step(state, LockKept(21.0, 29.0))[1])
+
+
+def test_what_was_read_before_another_generation_does_not_count() -> None:
+    """A bridge has read that Kafka stores no offset of a partition, and learns then that it was
+    removed from the group. Another leader's member may commit meanwhile, so it reads again."""
+    world = shared(BridgedPlan())
+    state = world.bridge_state(0)
+    tp = min(state.held)
+    seeding = replace(state.held[tp], stage=Stage.SEEDING, kafka=None, is_read=True)
+    state, _ = _removed(replace(state, held={**state.held, tp: seeding}), world.now)
+    assert state.member == msg.UNKNOWN_MEMBER
+    assert not state.held[tp].is_read
+
+
+def _removed(state: State, now: float) -> machine.Step:
+    """Tell a bridge, in the answer to a heartbeat, that the brokers have removed it."""
+    member = state.classic
+    heartbeat = msg.Heartbeat(state.settings.group, member.member, member.generation, INSTANCE)
+    client, (sent,) = client_state.send(member.client, heartbeat, now, membership=member.membership)
+    assert isinstance(sent, Send)
+    refused = Answered(now, sent.number, msg.HeartbeatAnswer(Error.UNKNOWN_MEMBER_ID))
+    return machine.step(replace(state, classic=replace(member, client=client)), refused)
 
 
 def _joins(commands: Commands) -> bool:

@@ -178,8 +178,7 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
         return state, commands
     state = replace(state, classic=classic)
     if classic.generation != before.generation or classic.member != before.member:
-        # Another generation: nobody knows what the new members own, unless the bridge leads it.
-        state = replace(state, given=None, occupied=None, joined=None, remove_at=0.0)
+        state = forget_generation(state)
     if before.client.coordinator is None:
         state = greet_coordinator(state)
     if isinstance(event, ev.Answered) and isinstance(event.response, msg.Joined):
@@ -189,6 +188,21 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     if classic.phase in OVER:
         state = replace(state, ended=f"the brokers refuse the bridge: {classic.error.name}")
     return state, _without_listener(commands)
+
+
+def forget_generation(state: State) -> State:
+    """Forget what was known of the last generation of the brokers' group.
+
+    Nobody knows what the new members own, unless the bridge leads the next generation. Another
+    leader may have assigned a partition meanwhile, and its member may have committed a higher
+    offset than the bridge has read.
+    """
+    held = {
+        tp: replace(one, is_read=False) if one.stage is Stage.SEEDING else one
+        for tp, one in state.held.items()
+    }
+    known = replace(state, held=held, final=frozenset(), given=None, occupied=None, joined=None)
+    return replace(known, remove_at=0.0)
 
 
 def _may_join(state: State, event: ev.Event) -> bool:
