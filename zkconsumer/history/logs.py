@@ -216,7 +216,6 @@ class LogReader:
     Attributes:
         offset: where the next transaction begins; 0 before the header has been read.
         until: the byte at which reading ends, even if the file continues; -1 for its end.
-        database: the id in the file's header.
         end: how the last call of `batches` ended.
     """
 
@@ -224,7 +223,6 @@ class LogReader:
     fast: ColumnDecoder | None = None
     offset: int = 0
     until: int = -1
-    database: int = 0
     end: End = field(default=End.UNREAD, init=False)
     _paths: dict[bytes, str] = field(default_factory=dict, init=False, repr=False)
 
@@ -255,7 +253,6 @@ class LogReader:
         if len(header) < HEADER_BYTES:
             self.end = End.TORN
             return False
-        (self.database,) = struct.unpack_from(">q", header, 8)
         self.offset = HEADER_BYTES
         return True
 

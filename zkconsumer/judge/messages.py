@@ -38,7 +38,6 @@ _ID = MessageField(WHOLE, "the number that the program has given to the request"
 
 OPS: Final = ("create", "set", "delete", "check", "get", "exists", "children", "multi", "sync")
 _WRITES: Final = OPS[:4]
-_READS: Final = ("get", "exists", "children")
 
 _OF_A_REQUEST: Final[Mapping[str, MessageField]] = {
     "op": MessageField({"enum": list(OPS)}, "the operation"),

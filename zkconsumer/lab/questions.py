@@ -30,8 +30,6 @@ P = ParamSpec("P")
 ANY: Final = "any"
 """The question whether any promise is broken."""
 
-SETTLES: Final = promises.group_settles.number
-
 SETTLES_S: Final = 30.0
 """Virtual seconds within which a group settles after its dead members' sessions have expired. They
 include back-offs and the grace period of a user that has been slow.

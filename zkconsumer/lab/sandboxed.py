@@ -45,11 +45,11 @@ MAX_BURST = 1000
 """Upper bound of the messages that one action produces to each partition."""
 
 
-def real_group(session_s: float = SESSION_S) -> RealGroup:
+def real_group() -> RealGroup:
     """Return the servers and members of the lab's sandbox; they start when the result is
     entered."""
     return RealGroup(
-        KINDS, group=World.GROUP, topic=World.TOPIC, partitions=PARTITIONS, session_s=session_s
+        KINDS, group=World.GROUP, topic=World.TOPIC, partitions=PARTITIONS, session_s=SESSION_S
     )
 
 

@@ -152,9 +152,6 @@ class ConsumerGroup(TimedGroup):
         return found
 
 
-Step = tuple[ConsumerGroup, tuple[Reply, ...]]
-
-
 class RejectedHeartbeatError(Exception):
     """The coordinator refuses a heartbeat; the group does not change."""
 

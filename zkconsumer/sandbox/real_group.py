@@ -229,21 +229,19 @@ class RealGroup:
         topic: str,
         partitions: int,
         session_s: float,
-        progress: jars.Progress = jars.to_stderr,
     ) -> None:
         self.kinds, self.group, self.topic = tuple(kinds), group, topic
         self.partitions, self.session_s = partitions, session_s
         self.members: list[MemberProcess] = []
-        self.sandbox = Sandbox(progress=progress)
-        self._progress = progress
+        self.sandbox = Sandbox()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._progress("starting ZooKeeper and a broker")
+            jars.to_stderr("starting ZooKeeper and a broker")
             stack.enter_context(self.sandbox)
             if MemberKind.JVM in self.kinds:
-                jars.resolve(f"kafka-{JVM_RELEASE}", progress=self._progress)
+                jars.resolve(f"kafka-{JVM_RELEASE}")
             self.sandbox.create_topic(self.topic, partitions=self.partitions)
             self.producer = PeriodicProducer(self.connect, self.topic, self.partitions)
             stack.callback(self.producer.stop)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import guard, server
-from zkconsumer.sandbox.jars import Java, find_java
+from zkconsumer.sandbox.jars import find_java
 from zkconsumer.sandbox.process import Process, Startable, launch, until
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ exec "{{java}}" "$@"
 """
 
 
-def java_home(directory: Path, java: Java | None = None) -> Path:
+def java_home(directory: Path) -> Path:
     """Create a JAVA_HOME for Spark in `directory`; its `java` omits a module that the runtime
     lacks.
 
     Raises:
         SandboxError: no Java runtime is usable; see `find_java`.
     """
-    java = java or find_java()
+    java = find_java()
     script = directory / "bin" / "java"
     if java.executable == script:  # an earlier call has set JAVA_HOME to this directory
         return directory

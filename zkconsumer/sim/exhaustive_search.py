@@ -15,26 +15,21 @@ is never merged with another history.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from zkconsumer.consumer.executor import Resume
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim import promises
 from zkconsumer.sim.kernel import search
 from zkconsumer.sim.kernel.keys import KeyPart, KeyRules, Numbers, Value, distance, together
 from zkconsumer.sim.kernel.search import SearchResult
-from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.member import Replayed, SimMember
 from zkconsumer.sim.monitor import Monitor
 from zkconsumer.sim.plan import Action, Do, Plan
 from zkconsumer.sim.random_search import CONVERGENCE_S
-from zkconsumer.sim.recorder import ROOT, Recorder
 from zkconsumer.sim.world import WALL_MS, Watcher, Watchers, World, possible, repairs
-from zkconsumer.trace.story import story
 
 # ---- keys of worlds ------------------------------------------------------------------------------
 
@@ -338,12 +333,3 @@ def explore(
 ) -> SearchResult[Action]:
     """Search breadth-first from the scope's first state; stop at the first violation."""
     return search.explore(lambda: first_node(scope), max_states=max_states, max_s=max_s)
-
-
-def story_of(scope: Scope, path: Sequence[Action]) -> list[str]:
-    """Return the story of a path that `explore` has found, up to the violation."""
-    entries: list[JsonObject] = []
-    with suppress(InvariantViolation):
-        first_node(scope, Recorder(entries.append)).retrace(path)
-    names = [f"{World.GROUP}_{who}" for who in range(scope.members)]
-    return list(story(entries, names, root=ROOT))

@@ -124,10 +124,10 @@ class FakeBroker:
         release: its release, such as `0.8.2.2`.
     """
 
-    def __init__(self, site: Site, transactions: Transactions, port: int = 0) -> None:
+    def __init__(self, site: Site, transactions: Transactions) -> None:
         self.id, self.release = site.id, site.profile.release
         self._site = site
-        self._port = Port(site.engine, lambda at: _Connection(at, self), port)
+        self._port = Port(site.engine, lambda at: _Connection(at, self), 0)
         self._injections: Injections[BrokerCall] = Injections()
         self._groups = GroupRequests(site)
         parts = (

@@ -196,10 +196,10 @@ def field(
 
 
 def array(
-    kind: FieldType | type[WireMessage], *, default: object = (), since: int = 0, until: int = LAST
+    kind: FieldType | type[WireMessage], *, since: int = 0, until: int = LAST
 ) -> Any:  # Any: the annotation of the attribute states the type
     """Describe a field that is an array; it is empty by default."""
-    return Field(kind, True, default, since, until)
+    return Field(kind, True, (), since, until)
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True)

@@ -12,7 +12,7 @@ epochs by their distance from the newest one, and the numbers of requests by the
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -57,7 +57,6 @@ from zkconsumer.sim.kernel.keys import (
     Numbers,
     Value,
     distance,
-    ranks,
     together,
 )
 from zkconsumer.sim.kernel.search import SearchResult
@@ -214,9 +213,9 @@ class WorldKeys:
                     tuple([distance(at - world.now) for at in numbers[_MOMENT]]),
                     # A generation below 1 has a meaning of its own, for example "none".
                     tuple([n if n < 1 else newest - n + 1 for n in numbers[_GENERATION]]),
-                    ranks(numbers[_PARKED], among=parked),
+                    _ranks(numbers[_PARKED], among=parked),
                     *(
-                        ranks(numbers[kind], among=numbers[kind])
+                        _ranks(numbers[kind], among=numbers[kind])
                         for kind in (_REQUEST, _SERIAL, _ASSIGNMENT)
                     ),
                 )
@@ -505,3 +504,9 @@ def story_of(scope: Scope, path: Sequence[Move]) -> list[str]:
         first_node(scope, CoordinatedRecorder(entries.append)).retrace(path)
     names = [f"{GROUP}_{who}" for who in range(scope.members)]
     return list(story(entries, names, root=""))
+
+
+def _ranks(numbers: Iterable[Value], *, among: Iterable[Value]) -> tuple[int, ...]:
+    """Return the rank of each number among the others."""
+    order = {number: rank for rank, number in enumerate(sorted(set(among)))}
+    return tuple([order[number] for number in numbers])

@@ -15,13 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import groupby
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from zkconsumer.kafka.columns.fetch_sessions import SessionRequest
 from zkconsumer.protocol.kafka_fields import FieldReader, array, octets, text
 from zkconsumer.protocol.model import TopicPartition
-
-T = TypeVar("T")
 
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2

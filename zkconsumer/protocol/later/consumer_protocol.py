@@ -36,11 +36,9 @@ def encode_subscription(subscription: Subscription, user_data: bytes | None = No
     )
 
 
-def encode_assignment(
-    partitions: Sequence[TopicPartition], user_data: bytes | None = None
-) -> bytes:
-    """Return the assignment that the leader sends for one member."""
-    return struct.pack(">h", VERSION) + _partitions(partitions) + octets(user_data)
+def encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
+    """Return the assignment that the leader sends for one member, without user data."""
+    return struct.pack(">h", VERSION) + _partitions(partitions) + octets(None)
 
 
 def encode_sticky_user_data(owned: Sequence[TopicPartition], generation: int) -> bytes:

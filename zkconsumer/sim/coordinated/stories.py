@@ -33,8 +33,6 @@ ASSIGNORS: dict[str, tuple[str, ...]] = {
 }
 """Protocol -> the members' assignors."""
 
-CLASSIC = ("classic-eager", "classic-cooperative")
-
 WITHOUT = {
     "an-assigned-partition-still-has-an-owner": "no member claims partitions",
     "a-jvm-peer-joins": "all clients of this protocol follow the same rules",

@@ -7,7 +7,7 @@ from the present time, instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
@@ -126,9 +126,3 @@ class KeyPart:
 def together(*several: Numbers) -> Numbers:
     """Return the numbers of several parts of one form."""
     return tuple(sum(of_kind, ()) for of_kind in zip(*several, strict=True))
-
-
-def ranks(numbers: Iterable[Value], *, among: Iterable[Value]) -> tuple[int, ...]:
-    """Return the rank of each number among the others."""
-    order = {number: rank for rank, number in enumerate(sorted(set(among)))}
-    return tuple([order[number] for number in numbers])

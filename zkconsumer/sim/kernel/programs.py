@@ -24,11 +24,10 @@ class Repeatable(Generator[Asked, Answer, Result]):
 
     __slots__ = ("_begin", "_is_begun", "_running", "sent")
 
-    def __init__(
-        self, begin: Callable[[], Generator[Asked, Answer, Result]], sent: tuple[Answer, ...] = ()
-    ) -> None:
-        self._begin, self.sent = begin, sent
-        self._is_begun = bool(sent)
+    def __init__(self, begin: Callable[[], Generator[Asked, Answer, Result]]) -> None:
+        self._begin = begin
+        self.sent: tuple[Answer, ...] = ()
+        self._is_begun = False
         self._running: Generator[Asked, Answer, Result] | None = None
 
     def copy(self) -> Self:
