@@ -125,7 +125,8 @@ def test_screens(world: World, request: pytest.FixtureRequest) -> None:
 
 
 def test_changes_and_findings(world: World) -> None:
-    """A commit shows a rate and a client, a missing owner a finding; a deleted group leaves."""
+    """A commit shows a rate and a client, a missing owner a finding, and a member whose
+    registration cannot be read is shown with unknown values; a deleted group leaves."""
 
     async def play() -> None:
         top = world.top(interval_s=0.2)
@@ -137,6 +138,9 @@ def test_changes_and_findings(world: World) -> None:
             world.scene.session.delete(paths.owner("billing", TopicPartition(world.topic, 2)))
             await pilot.press("enter", "3")
             await soon(lambda: "no-owner" in world.text(top))
+            world.scene.put(paths.member("billing", "billing_c"), b"{")
+            await pilot.press("2")
+            await soon(lambda: "billing_c  unknown  unknown  0  unknown" in world.text(top))
             await pilot.press("escape", "end")
             for path in ("idle/offsets", "idle/owners", "idle/ids", "idle"):
                 if world.scene.session.exists(f"{paths.CONSUMERS}/{path}"):

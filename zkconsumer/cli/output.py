@@ -458,7 +458,7 @@ def format_table(table: Table, output: Output, to: Screen) -> tuple[str, list[st
     """Return a table as text, and the titles of the columns dropped to fit the width."""
     shown = [one for one in table.columns if output is Output.WIDE or not one.wide_only]
     limit = to.width if output is not Output.WIDE else None
-    cell = _cell if limit is None else _short_cell
+    cell = cell_text if limit is None else _short_cell
     cells = [[cell(one, row) for row in table.rows] for one in shown]
     widths = [_width_of_all([one.title, *column]) for one, column in zip(shown, cells, strict=True)]
     keep, dropped = _fitting(shown, widths, limit)
@@ -489,7 +489,8 @@ def _padded(column: Column, texts: Iterable[str], width: int) -> list[str]:
     return [pad(text, width - width_of(text) + len(text)) for text in texts]
 
 
-def _cell(column: Column, row: Row) -> str:
+def cell_text(column: Column, row: Row) -> str:
+    """Return the whole text of a cell; `show` gets neither a missing nor an unknown value."""
     value = row.get(column.name)
     if value is None:
         return "-"
@@ -503,10 +504,10 @@ def _short_cell(column: Column, row: Row) -> str:
     """
     value = row.get(column.name)
     if column.most is None or not isinstance(value, list | dict) or len(value) <= column.most:
-        return _cell(column, row)
+        return cell_text(column, row)
     items = value.items() if isinstance(value, dict) else value
     first = type(value)(islice(items, column.most))
-    return f"{_cell(column, {column.name: first})} and {len(value) - column.most} more"
+    return f"{cell_text(column, {column.name: first})} and {len(value) - column.most} more"
 
 
 def _total(widths: Iterable[int]) -> int:

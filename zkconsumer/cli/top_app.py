@@ -26,7 +26,7 @@ from zkconsumer.cli.lag import COLUMNS as PARTITION_COLUMNS
 from zkconsumer.cli.lag import STATUS, group_notes, partition_row
 from zkconsumer.cli.members import COLUMNS as MEMBER_COLUMNS
 from zkconsumer.cli.members import member_row
-from zkconsumer.cli.output import Align, Color, Column, Row, remedy_of, safe, width_of
+from zkconsumer.cli.output import Align, Color, Column, Row, cell_text, remedy_of, safe, width_of
 from zkconsumer.cli.top_feed import SORTS, Detail, Feed, GroupRow, ordered
 from zkconsumer.errors import ZkConsumerError
 
@@ -172,7 +172,7 @@ class Rows(Widget, can_focus=True):
 
     def render(self) -> Text:
         """Return the titles and the visible rows; text columns share the rest of the width."""
-        cells = [[_cell(one, row) for one in self._columns] for row in self.painted]
+        cells = [[cell_text(one, row) for one in self._columns] for row in self.painted]
         widths = [
             max([width_of(one.title), *(width_of(row[n]) for row in cells)])
             for n, one in enumerate(self._columns)
@@ -202,11 +202,6 @@ class Rows(Widget, can_focus=True):
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         return "".join(self._parts(cells, widths)).ljust(self.size.width)
-
-
-def _cell(column: Column, row: Row) -> str:
-    value = row.get(column.name)
-    return "-" if value is None else safe(column.show(value))
 
 
 def _fit(text: str, width: int, column: Column) -> str:
