@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.jvm.tools import RELEASES, TOPICS, World, captured, produce, without_stacks
+from support.jvm.tools import RELEASES, TOPICS, World, captured_runs, produce, without_stacks
 
 from zkconsumer.sandbox import Sandbox
 
@@ -62,7 +62,7 @@ def more(topics: Sandbox) -> None:
 def test_recorded(release: str, worlds: dict[str, World]) -> None:
     """Except for two refused imports, each run has the same output, exit code, files and znodes."""
     world = worlds[release]
-    lines = [line for line in captured(release) if not line["state"].startswith("idle")]
+    lines = [line for line in captured_runs(release) if not line["state"].startswith("idle")]
     files(world, lines)
     told = Counter[str]()
     for line in lines:
@@ -74,7 +74,7 @@ def test_recorded(release: str, worlds: dict[str, World]) -> None:
 def test_recorded_idle(release: str, worlds: dict[str, World], more: None) -> None:
     """With idle members, or with missing or malformed offsets, each run equals its capture."""
     world = worlds[release]
-    lines = [line for line in captured(release) if line["state"].startswith("idle")]
+    lines = [line for line in captured_runs(release) if line["state"].startswith("idle")]
     snapshots = [line for line in lines if "znodes" in line]
     replayed = 0
     for snapshot in snapshots:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
 from support.kafka.streams import Log, Reader, log_cases, opened
-from support.members.group import Group
+from support.members.group import Group, group_on
 from support.zk.client import peer_of
 
 from zkconsumer.sandbox import Sandbox
@@ -17,12 +16,8 @@ from zkconsumer.sandbox import Sandbox
 @pytest.fixture
 def group(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
     """A group; its members leave at the end of the test."""
-    topic = unique("rules")
-    sandbox.create_topic(topic, partitions=4)
-    for partition in range(4):
-        sandbox.produce(topic, 10, partition=partition)
-    with ExitStack() as stack:
-        yield Group(sandbox, unique("group"), topic, stack)
+    with group_on(sandbox, unique, partitions=4) as one:
+        yield one
 
 
 @pytest.fixture

@@ -5,23 +5,19 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 import threading
 from collections.abc import Callable, Mapping, Set
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.captures import captured
 from support.members.group import Group, MemberUnderTest
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerThreadId
 from zkconsumer.errors import MessageStreamsExistError
 from zkconsumer.sandbox import Sandbox
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "rebalance_listener.jsonl.gz"
 
 
 class RecordingListener:
@@ -81,22 +77,21 @@ def test_consumer_rebalance_listener(
     assert second.ids == {f"{group.name}_consumer2"}
 
 
-def captured(release: str, member: str) -> list[tuple[str, Any]]:
+def listener_calls(release: str, member: str) -> list[tuple[str, Any]]:
     """Return the captured calls of the listener of a JVM member."""
     calls: list[tuple[str, Any]] = []
-    with gzip.open(GOLDEN, "rt", encoding="utf-8") as lines:
-        for entry in map(json.loads, lines):
-            if (entry["release"], entry["member"]) != (release, member):
-                continue
-            if entry["ev"] == "beforeReleasingPartitions":
-                owned = {
-                    topic: set(map(int, re.findall(r"\d+", text.partition("Set(")[2])))
-                    for topic, text in entry["owned"].items()
-                }
-                calls.append(("released", owned))
-            elif entry["ev"] == "beforeStartingFetchers":
-                pairs = re.findall(r"(\d+)=lis_([AB]-\d)", entry["global"])
-                calls.append(("assigned", {"seq": {int(p): thread for p, thread in pairs}}))
+    for entry in captured("rebalance_listener"):
+        if (entry["release"], entry["member"]) != (release, member):
+            continue
+        if entry["ev"] == "beforeReleasingPartitions":
+            owned = {
+                topic: set(map(int, re.findall(r"\d+", text.partition("Set(")[2])))
+                for topic, text in entry["owned"].items()
+            }
+            calls.append(("released", owned))
+        elif entry["ev"] == "beforeStartingFetchers":
+            pairs = re.findall(r"(\d+)=lis_([AB]-\d)", entry["global"])
+            calls.append(("assigned", {"seq": {int(p): thread for p, thread in pairs}}))
     return calls
 
 
@@ -127,8 +122,8 @@ def test_the_listener_gets_the_calls_of_the_jvms_listener(group: Group, release:
             for kind, what in callbacks(calls)
         ]
 
-    assert plain(first.calls) == callbacks(captured(release, "A"))
-    assert plain(second.calls) == callbacks(captured(release, "B"))
+    assert plain(first.calls) == callbacks(listener_calls(release, "A"))
+    assert plain(second.calls) == callbacks(listener_calls(release, "B"))
 
 
 def test_a_commit_in_the_listener_avoids_redeliveries(group: Group) -> None:

@@ -7,14 +7,12 @@ reason, and keeps its partitions or waits.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.captures import captured
 from support.members.group import SETTINGS, MemberUnderTest
 from support.scenes import Scene, scenes
 from support.wait import eventually
@@ -24,15 +22,13 @@ from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
-CAPTURES = Path(__file__).parents[1] / "golden" / "assignor"
 SOUND = b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}'
 BY_RELEASE = pytest.mark.parametrize("release", RELEASES)
 
 
 def cases(name: str, strategy: str = "range") -> Iterator[dict[str, Any]]:
     """Return the captured groups in a file that use this strategy."""
-    with gzip.open(CAPTURES / f"{name}.jsonl.gz", "rb") as lines:
-        yield from (case for case in map(json.loads, lines) if case["strategy"] == strategy)
+    return (case for case in captured(f"assignor/{name}") if case["strategy"] == strategy)
 
 
 def part(case: dict[str, Any], release: str, consumer: str) -> set[int] | None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.captures import captured
 
 from zkconsumer.protocol.assignors import PartitionFormat, Strategy
 from zkconsumer.protocol.group_assignment import (
@@ -20,7 +17,6 @@ from zkconsumer.protocol.group_assignment import (
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.releases import profile
 
-FOLDER = Path(__file__).with_name("assignor")
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 CASES = {
     "documented_and_failures": 82,
@@ -31,12 +27,6 @@ CASES = {
     "roundrobin": 390,
     "roundrobin_hash_ties": 38,
 }
-
-
-def cases(name: str) -> Iterator[dict[str, Any]]:
-    """Return the captured cases of a file."""
-    with gzip.open(FOLDER / f"{name}.jsonl.gz", "rb") as lines:
-        yield from map(json.loads, lines)
 
 
 def group_of(case: dict[str, Any]) -> GroupInput:
@@ -86,7 +76,7 @@ def has_ties(case: dict[str, Any], release: str) -> bool:
 def test_each_member_computes_what_the_jvm_member_computed(name: str, release: str) -> None:
     """Each share or exception class equals what a JVM member of the same release computed."""
     differing = []
-    for case in cases(name):
+    for case in captured(f"assignor/{name}"):
         theirs = expected(case, release)
         ours = assign_each_member(group_of(case), profile(release), members=theirs)
         if not has_ties(case, release) and shown(ours) != theirs:
@@ -98,7 +88,7 @@ def test_each_member_computes_what_the_jvm_member_computed(name: str, release: s
 def test_equal_hashes_are_dealt_sanely(release: str) -> None:
     """If hashes are equal, the same members fail, and every partition has one owner."""
     dealt = 0
-    for case in cases("roundrobin_hash_ties"):
+    for case in captured("assignor/roundrobin_hash_ties"):
         theirs = expected(case, release)
         parts = assign_each_member(group_of(case), profile(release))
         failed = {one for one, part in parts.items() if isinstance(part, AssignmentFailure)}
@@ -128,4 +118,4 @@ def test_equal_hashes_are_dealt_sanely(release: str) -> None:
 
 def test_all_captures_are_there() -> None:
     """Each captured file has all its cases."""
-    assert {name: sum(1 for _ in cases(name)) for name in CASES} == CASES
+    assert {name: sum(1 for _ in captured(f"assignor/{name}")) for name in CASES} == CASES

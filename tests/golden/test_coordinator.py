@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.captures import captured
 from support.jvm.coordinator_scripts import Machine, replayed
 from support.jvm.live_coordinator import scripts
 
@@ -20,20 +18,18 @@ from zkconsumer.later.consumer_group import ConsumerGroupPhase
 from zkconsumer.later.group_phases import Cause, GroupPhase
 from zkconsumer.protocol.later.messages import Error
 
-CAPTURED = Path(__file__).with_name("later") / "coordinator.jsonl.gz"
 FRESH_SCRIPTS = 150
 
 
 @cache
-def captured() -> list[dict[str, Any]]:
+def captured_scripts() -> list[dict[str, Any]]:
     """Return the captured scripts."""
-    with gzip.open(CAPTURED, "rb") as file:
-        return [json.loads(line) for line in file]
+    return list(captured("later/coordinator"))
 
 
 def answers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Return every event of the captured scripts, with each answer that it caused."""
-    for script in captured():
+    for script in captured_scripts():
         for event, found, _ in script["steps"]:
             for answer in found.values():
                 yield event, answer
@@ -50,7 +46,7 @@ def test_captured_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(group_phases, "check_change", note)
     machine = Machine()
-    assert [found for script in captured() if (found := replayed(machine, script))] == []
+    assert [found for script in captured_scripts() if (found := replayed(machine, script))] == []
     usual = {
         (before, cause, after)
         for row in group_phases.MAIN_PATH
@@ -64,7 +60,7 @@ def test_captured_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_captured_scripts_are_various() -> None:
     """There are at least 500 scripts, with every error of a coordinator and every group phase."""
-    assert len(captured()) >= 500
+    assert len(captured_scripts()) >= 500
     errors = Counter(answer.get("error", 0) for _, answer in answers())
     assert {
         *(Error.NONE, Error.UNKNOWN_SERVER_ERROR, Error.COORDINATOR_LOAD_IN_PROGRESS),
@@ -76,7 +72,7 @@ def test_the_captured_scripts_are_various() -> None:
     } <= set(errors)
     states = Counter(
         state["state"]
-        for script in captured()
+        for script in captured_scripts()
         for _, _, state in script["steps"]
         if state != "=" and "state" in state
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.captures import captured
 
 from zkconsumer.errors import ConfigError, InvalidNameError, MalformedZnodeError
 from zkconsumer.protocol import paths, payloads, registrations
@@ -28,18 +27,12 @@ WRITTEN_AT_MS = 1400000000000
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 
 
-def _lines(name: str) -> Iterator[dict[str, Any]]:
-    with gzip.open(Path(__file__).with_name(name), "rt", encoding="utf-8", newline="\n") as lines:
-        for line in lines:
-            yield json.loads(line)
-
-
 # ---- registrations ------------------------------------------------------------------------------
 
 
 def _registrations(release: str) -> Iterator[tuple[Registration, bytes]]:
     """Yield what a member of the release was asked to register, and what it wrote."""
-    for capture in _lines("registrations.jsonl.gz"):
+    for capture in captured("registrations"):
         if release in capture["releases"]:
             asked = dict(capture["subscription"])
             pattern = Pattern(capture["pattern"])
@@ -85,14 +78,14 @@ def test_registrations_are_read_as_the_jvm_reads_them(release: str) -> None:
 
 def test_generated_consumer_ids() -> None:
     """A generated consumer id has the format of the JVM's ids."""
-    generated = [c["generated_id"] for c in _lines("registrations.jsonl.gz") if "generated_id" in c]
+    generated = [c["generated_id"] for c in captured("registrations") if "generated_id" in c]
     assert len(generated) == 15
-    for captured in generated:
-        hostname, epoch_ms, digits = captured.removeprefix("g_").split("-")
+    for one in generated:
+        hostname, epoch_ms, digits = one.removeprefix("g_").split("-")
         suffix = default_suffix(
             hostname=hostname, epoch_ms=int(epoch_ms), uuid_msb=int(digits + "0" * 8, 16)
         )
-        assert consumer_id("g", suffix) == captured
+        assert consumer_id("g", suffix) == one
 
 
 def test_characters_of_consumer_ids() -> None:
@@ -115,7 +108,7 @@ def test_characters_of_consumer_ids() -> None:
 def test_znodes_of_running_groups() -> None:
     """Owners and offsets equal the captured bytes, and every path is recognised."""
     seen = dict.fromkeys(ZnodeKind, 0)
-    for capture in _lines("znodes.jsonl.gz"):
+    for capture in captured("znodes"):
         path, payload = capture["path"], bytes.fromhex(capture["payload_hex"] or "")
         located = paths.locate(path)
         seen[located.kind] += 1
@@ -140,7 +133,7 @@ def test_znodes_of_running_groups() -> None:
 
 def test_odd_offsets() -> None:
     """An offset znode is read or refused as in the JVM; a negative number means no offset."""
-    captures = list(_lines("odd_offsets.jsonl.gz"))
+    captures = list(captured("odd_offsets"))
     assert len(captures) == 23
     for capture in captures:
         stored, first = capture["payload_hex"], capture["first_offset"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.captures import captured
 from support.zk.history_logs import LogWriter, changed, created, number, sized
 
 from zkconsumer.history import transactions as tx
@@ -24,12 +23,8 @@ BACKOFF_MS = 2000
 
 
 def requests(scenario: str) -> Iterator[dict[str, Any]]:
-    """Yield the writes and the marks of a scenario, as a 1.1.1 member sent them."""
-    with gzip.open(Path(__file__).with_name("sequences.jsonl.gz"), "rt") as file:
-        for line in file:
-            one = json.loads(line)
-            if one["scenario"] == scenario:
-                yield one
+    """Return the writes and the marks of a scenario, as a 1.1.1 member sent them."""
+    return (one for one in captured("sequences") if one["scenario"] == scenario)
 
 
 def record(one: dict[str, Any]) -> tuple[int, bytes]:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.captures import captured
 
 from zkconsumer.errors import FilterTooCostlyError, InvalidFilterError, UnsupportedFilterError
 from zkconsumer.protocol import registrations
 from zkconsumer.protocol.filters import TopicFilter, matching, normalise
 from zkconsumer.protocol.java.regex import compile_java
 
-
-def _lines(name: str) -> Iterator[dict[str, Any]]:
-    with gzip.open(Path(__file__).with_name(name), "rt", encoding="utf-8", newline="\n") as lines:
-        for line in lines:
-            yield json.loads(line)
-
-
-CONSUMERS = list(_lines("java_regex.jsonl.gz"))
+CONSUMERS = list(captured("java_regex"))
 
 
 @pytest.mark.parametrize("case", CONSUMERS, ids=[str(n) for n in range(len(CONSUMERS))])
@@ -44,7 +34,7 @@ def test_all_captures_are_here() -> None:
     assert len(CONSUMERS) == 92
 
 
-ENGINE = list(_lines("java_engine.jsonl.gz"))
+ENGINE = list(captured("java_engine"))
 
 
 def _matched(case: dict[str, Any]) -> list[str] | None:

@@ -7,16 +7,14 @@ threads of the real member make at the same time.
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.captures import captured
 
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
@@ -27,7 +25,6 @@ from zkconsumer.sim.recorder import Recorder
 from zkconsumer.sim.stage import ZooKeeperDirector
 from zkconsumer.sim.world import Watcher, Watchers, World
 
-FILE = Path(__file__).parent / "sequences.jsonl.gz"
 OPS = {
     rq.Get: "getData",
     rq.Exists: "exists",
@@ -69,11 +66,10 @@ class Sniffer(Watcher):
         self.ops[who].append(op)
 
 
-def captured(scenario: str, *, until: str) -> dict[int, list[Op]]:
+def captured_requests(scenario: str, *, until: str) -> dict[int, list[Op]]:
     """Return each member's requests up to a mark of the driver, with simulated names."""
     found: dict[int, list[Op]] = {0: [], 1: [], 2: []}
-    for line in gzip.decompress(FILE.read_bytes()).decode().splitlines():
-        entry = json.loads(line)
+    for entry in captured("sequences"):
         if entry["scenario"] != scenario:
             continue
         if "mark" in entry:
@@ -173,7 +169,7 @@ def test_a_group_whose_members_join_and_leave() -> None:
     on.do(Do.LEAVE, 0)
     on.wait(1.0)
     on.do(Do.LEAVE, 1)
-    assert_alike(captured("static", until="end"), on.sniffer.ops)
+    assert_alike(captured_requests("static", until="end"), on.sniffer.ops)
 
 
 def test_a_jvm_member_gives_up_after_three_attempts() -> None:
@@ -191,7 +187,7 @@ def test_a_jvm_member_gives_up_after_three_attempts() -> None:
     on.join(2)
     on.wait(1.0)
     assert len(on.world.owners()) == 4
-    assert_alike(captured("conflict", until="C joined"), on.sniffer.ops)
+    assert_alike(captured_requests("conflict", until="C joined"), on.sniffer.ops)
 
 
 def test_a_session_that_expires() -> None:
@@ -203,11 +199,11 @@ def test_a_session_that_expires() -> None:
     on.until(lambda: not on.world.owners(), "the session's end")
     on.do(Do.THAW, 0)
     on.wait(2.0)
-    real = captured("expiry", until="A consumes 5")
+    real = captured_requests("expiry", until="A consumes 5")
     assert_alike(writes(real), writes(on.sniffer.ops))
 
 
 @pytest.mark.parametrize("scenario", ["static", "conflict", "expiry"])
 def test_the_captures_are_there(scenario: str) -> None:
     """Each capture contains all that the tests compare."""
-    assert sum(map(len, captured(scenario, until="end").values())) > 80
+    assert sum(map(len, captured_requests(scenario, until="end").values())) > 80

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.captures import captured
 from support.jvm.kafka_391 import ask
 from support.jvm.later_cases import case, decisions, placements
 
@@ -31,14 +28,7 @@ from zkconsumer.protocol.later.placement import (
 )
 from zkconsumer.protocol.model import TopicPartition, coordinator_partition
 
-FOLDER = Path(__file__).with_name("later")
 FRESH_CASES = 4000
-
-
-def lines(name: str) -> Iterator[dict[str, Any]]:
-    """Return the captured requests of a file, with their answers."""
-    with gzip.open(FOLDER / f"{name}.jsonl.gz", "rb") as file:
-        yield from map(json.loads, file)
 
 
 def reconciled(request: dict[str, Any]) -> dict[str, Any]:
@@ -106,13 +96,14 @@ def computed(request: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["assignors", "decisions", "placement"])
 def test_captured(name: str) -> None:
     """Each captured request gets the answer of Kafka's class."""
-    wrong = [line for line in lines(name) if computed(line) != line["answer"]]
+    wrong = [line for line in captured(f"later/{name}") if computed(line) != line["answer"]]
     assert wrong == []
 
 
 def test_every_assignor_has_many_cases() -> None:
     """There are at least 2,000 captured cases: 250 per assignor, and not only errors."""
-    kinds = Counter((line["assignor"], "error" in line["answer"]) for line in lines("assignors"))
+    cases = captured("later/assignors")
+    kinds = Counter((one["assignor"], "error" in one["answer"]) for one in cases)
     assert kinds.total() >= 2000
     assert all(kinds[one.value, False] >= 250 for one in Assignor)
     assert kinds["sticky", True] and kinds["cooperative-sticky", True] and kinds["uniform", True]

@@ -7,19 +7,17 @@ are eager: by default a member keeps partitions in a rebalance, and therefore co
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
+from support.captures import captured
 from support.members.group import STEADY_S
 from support.zk.client import peer_of
 
@@ -29,7 +27,6 @@ from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
 
-FILE = Path(__file__).with_name("trees.jsonl.gz")
 RELEASES = {"0.8.2.2", "0.9.0.1", "0.11.0.3", "1.1.1"}
 # Release -> partition -> the number of its five messages that A consumed first, which depended on
 # the order of arrival. Other releases that left the same znodes have the same numbers.
@@ -40,11 +37,10 @@ LIMIT_S = 50.0  # longer than any step, but shorter than the interval of automat
 Nodes = dict[str, dict[str, object]]
 
 
-def captured(scenario: str, release: str) -> dict[str, Nodes]:
+def captured_nodes(scenario: str, release: str) -> dict[str, Nodes]:
     """Return step -> the znodes at the beginning of the step."""
     found: dict[str, Nodes] = {}
-    for line in gzip.decompress(FILE.read_bytes()).decode().splitlines():
-        entry = json.loads(line)
+    for entry in captured("trees"):
         if entry["scenario"] == scenario and release in entry["releases"]:
             found[entry["at"]] = entry["nodes"]
     return found
@@ -167,7 +163,7 @@ def scene(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[CapturedGr
 def test_static_members_come_consume_and_go(scene: CapturedGroup, release: str) -> None:
     """After joins, a commit, a hand-over and leaves, the znodes equal the JVM's."""
     first, topic = CONSUMED_BY_A[release], scene.topic
-    stage = Steps(scene, captured("static", release), "seqg", "seq")
+    stage = Steps(scene, captured_nodes("static", release), "seqg", "seq")
     scene.sandbox.create_topic(topic, partitions=4)
     for partition, count in first.items():
         scene.sandbox.produce(topic, count, partition=partition)
@@ -198,7 +194,7 @@ def test_static_members_come_consume_and_go(scene: CapturedGroup, release: str) 
 
 def test_a_wildcard_member_and_a_static_one(scene: CapturedGroup) -> None:
     """After a new topic, a new partition and a kill, the znodes equal the JVM's."""
-    stage = Steps(scene, captured("wildcard", "1.1.1"), "seqgw", "wseq")
+    stage = Steps(scene, captured_nodes("wildcard", "1.1.1"), "seqgw", "wseq")
     one, two = f"{scene.topic}1", f"{scene.topic}2"
     scene.sandbox.create_topic(one, partitions=2)
     stage.before("A new+createMessageStreamsByFilter")
@@ -222,7 +218,7 @@ def test_a_wildcard_member_and_a_static_one(scene: CapturedGroup) -> None:
 def test_every_release_equals_a_compared_one(scenario: str) -> None:
     """Step by step, each release's znodes equal those of a release that the tests compare."""
     for releases in ALIKE[scenario]:
-        first, *others = (captured(scenario, release) for release in sorted(releases))
+        first, *others = (captured_nodes(scenario, release) for release in sorted(releases))
         assert len(first) >= 8
         assert all(other == first for other in others)
     assert set().union(*ALIKE[scenario]) == RELEASES

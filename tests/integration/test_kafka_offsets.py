@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
+from support.captures import captured
 from support.kafka.offsets import (
     LIMIT_S,
     Foreign,
@@ -23,7 +21,7 @@ from support.kafka.offsets import (
     offsets_of,
     store_of,
 )
-from support.members.group import Group, MemberUnderTest
+from support.members.group import Group, MemberUnderTest, group_on
 from support.shared_servers import LONG_SESSION
 from support.wait import eventually
 
@@ -32,8 +30,6 @@ from zkconsumer.errors import CommitError, ConfigError, NotOwnedError
 from zkconsumer.protocol.requests import FetchOffsets, NotStored, StoreOffsets
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.process import until
-
-CAPTURED = Path(__file__).parents[1] / "golden" / "kafka_commits.jsonl.gz"
 
 KAFKA = {"offsets_storage": "kafka", "dual_commit_enabled": False}
 DUAL = {"offsets_storage": "kafka"}
@@ -55,12 +51,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 @pytest.fixture
 def group(cluster: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
     """A group without members, and a topic with three partitions of twenty messages."""
-    topic = unique("stored")
-    cluster.create_topic(topic, partitions=3)
-    for partition in range(3):
-        cluster.produce(topic, MESSAGES, partition=partition)
-    with ExitStack() as stack:
-        yield Group(cluster, unique("group"), topic, stack)
+    with group_on(cluster, unique, partitions=3, messages=MESSAGES) as one:
+        yield one
 
 
 @pytest.fixture
@@ -114,10 +106,8 @@ def test_kafka_stores_the_same_for_both_kinds_of_members(
 
 def captured_commits() -> list[tuple[bytes, bytes]]:
     """Return the commits that JVM consumers sent, one of each form, with the brokers' responses."""
-    with gzip.open(CAPTURED, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
     found: dict[tuple[int, str], tuple[bytes, bytes]] = {}
-    for row in rows:
+    for row in captured("kafka_commits"):
         request, answer = bytes.fromhex(row["request_hex"]), bytes.fromhex(row["response_hex"])
         if "new-style" not in row["label"]:
             found[row["version"], str(offsets_of(request))] = request, answer

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lab.conftest import LIMIT_MS, LabPage, running_lab
 from playwright.sync_api import expect
+from support.captures import captured
 from support.jvm.member import JvmMember
 from support.wait import LIMIT_S, wait_for
 
@@ -29,16 +27,10 @@ from zkconsumer.protocol.requests import Node, Stat
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.zk.observer import Change, ChangeKind
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "registrations.jsonl.gz"
 SESSION = 0x1234
 STATIC = encode_registration(Registration({"t": 1}, timestamp_ms=1400000000000))
 DOUBLY = '{"version":1,"subscription":{"a\\\\/b":1},"pattern":"white_list","timestamp":"1"}'
 """The regular expression `a/b`, in the form that Kafka 1.0.1 and later write."""
-
-
-def captured() -> Iterator[dict[str, Any]]:
-    with gzip.open(GOLDEN, "rt", encoding="utf-8", newline="\n") as lines:
-        yield from map(json.loads, lines)
 
 
 def identity(
@@ -56,7 +48,7 @@ def identity(
 def test_captured_registrations() -> None:
     """A JVM member's registration shows its release, and never counts as another program's."""
     found = []
-    for one in captured():
+    for one in captured("registrations"):
         payload = one["payload"].encode()
         forms = formats(payload)
         if forms is None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.jvm.member import JvmMember
 from support.kafka.offsets import Foreign, foreign
-from support.members.group import Group, MemberUnderTest
+from support.members.group import Group, MemberUnderTest, group_on
 from support.members.mixed_groups import NEWEST_BROKER
 from support.wait import wait_for
 
@@ -48,11 +47,8 @@ def cluster(
 @pytest.fixture
 def group(cluster: Sandbox, unique: Callable[[str], str]) -> Iterator[Group]:
     """A group without members, and a topic with one partition of thirty messages."""
-    topic = unique("moved")
-    cluster.create_topic(topic)
-    cluster.produce(topic, MESSAGES)
-    with ExitStack() as stack:
-        yield Group(cluster, unique("group"), topic, stack)
+    with group_on(cluster, unique, partitions=1, messages=MESSAGES) as one:
+        yield one
 
 
 @pytest.fixture

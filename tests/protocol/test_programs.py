@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
+from support.captures import captured
 
 from zkconsumer.protocol import programs
 from zkconsumer.protocol.model import TopicPartition
@@ -14,14 +11,12 @@ from zkconsumer.protocol.programs import Program
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.protocol.releases import profile
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "registrations.jsonl.gz"
 TPS = [TopicPartition("t", number) for number in range(2)]
 
 
 def test_registrations_of_the_jvm_are_of_no_other_program() -> None:
     """No captured registration of the JVM, and none that zkconsumer writes, looks like another."""
-    with gzip.open(GOLDEN, "rt") as file:
-        payloads = [json.loads(line)["payload"].encode() for line in file]
+    payloads = [one["payload"].encode() for one in captured("registrations")]
     for pattern in Pattern:
         one = Registration({"t": 1}, pattern, timestamp_ms=1_700_000_000_000)
         payloads += [encode_registration(one, profile=profile(r)) for r in ("0.8.0", "1.1.1")]

@@ -12,7 +12,7 @@ readings if an offset was written recently, and `admin.lag` compares both stores
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -26,9 +26,15 @@ from zkconsumer.admin.groups import (
     registered_brokers,
 )
 from zkconsumer.admin.health import age, listed, read_again, written
-from zkconsumer.admin.lag import NOTHING_TO_READ, GroupLag, PartitionLag, lags_of, total_lag
+from zkconsumer.admin.lag import (
+    NOTHING_TO_READ,
+    GroupLag,
+    PartitionLag,
+    lags_of,
+    total_lag,
+    unasked_kafka,
+)
 from zkconsumer.errors import AccessDeniedError
-from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import LogRange, log_ends
 from zkconsumer.protocol import paths, programs
 from zkconsumer.protocol.assignors import Strategy
@@ -197,7 +203,7 @@ class _Survey:
         The brokers are asked once for all groups, because silent brokers use up a time limit.
         """
         # Without this topic no group has an offset in Kafka, and no broker needs to be asked.
-        ask = None if OFFSETS_TOPIC in self._topics else _nothing_stored
+        ask = None if OFFSETS_TOPIC in self._topics else unasked_kafka
         self._lags = lags_of(self.connection, self._images, limit_s=self.limit_s, kafka=ask)
 
     def look_again(self, patience_s: float, on_wait: Callable[[int, float], None]) -> None:
@@ -445,12 +451,6 @@ def _of_members(image: GroupImage, health: GroupHealth, topics: TopicPayloads) -
     if not detected.reason.startswith("default"):
         reason = f"{reason}; {detected.reason}"
     return Evidence(Program.JVM, reason)
-
-
-def _nothing_stored(
-    brokers: Brokers, wanted: Mapping[str, Collection[TopicPartition]]
-) -> dict[str, dict[TopicPartition, OffsetAndMetadata | str | None]]:
-    return {}
 
 
 def _odd_owners(image: GroupImage) -> Iterator[str]:

@@ -425,6 +425,12 @@ def unasked_logs(
     return dict.fromkeys(partitions, NOT_ASKED)
 
 
+def unasked_kafka(*_: object) -> dict[str, dict[TopicPartition, OffsetAndMetadata | str | None]]:
+    """Return no offset of any group. Pass this function as `kafka` to `group_lags` to ask no
+    broker."""
+    return {}
+
+
 def _concerned(
     image: GroupImage, wanted: RequestedTopics, existing: Mapping[str, frozenset[int]]
 ) -> set[TopicPartition]:

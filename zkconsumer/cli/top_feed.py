@@ -227,7 +227,7 @@ class Feed:
     ) -> list[GroupRow]:
         """Read some groups; a group to which access is denied becomes a row without figures."""
         from zkconsumer.admin.groups import read_allowed_groups
-        from zkconsumer.admin.lag import lags_of
+        from zkconsumer.admin.lag import lags_of, unasked_kafka
 
         images, denied = read_allowed_groups(zk, names)
         # Kafka's offsets would take a request per group; only the details of a group read them.
@@ -236,7 +236,7 @@ class Feed:
             images,
             limit_s=self._limit_s(zk),
             logs=reading.ends,
-            kafka=lambda brokers, wanted: {},
+            kafka=unasked_kafka,
             tails=self._history.tails,
         )
         rows = [row_of(one, self._history) for one in found.values()]

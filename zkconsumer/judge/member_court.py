@@ -9,12 +9,13 @@ from zkconsumer.judge.challenges import Drawn, MemberChallenge, draw
 from zkconsumer.judge.judging import Court, GroupScore, silent
 from zkconsumer.judge.program import Program
 from zkconsumer.judge.world import JudgedWorld, JudgeMonitor, MemberScorer
+from zkconsumer.sim.jvm_member import end_faults
 from zkconsumer.sim.kernel.aims import Aim
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result, SearchResult, judged, one_of
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import InvariantViolation
 from zkconsumer.sim.plan import MEMBER_FAULTS, Action, Do
-from zkconsumer.sim.random_search import CONVERGENCE_S, choose, heal, settle
+from zkconsumer.sim.random_search import CONVERGENCE_S, choose, settle
 from zkconsumer.sim.recorder import ROOT, Recorder
 from zkconsumer.sim.scenarios import names_of
 from zkconsumer.sim.world import Watchers, possible
@@ -112,17 +113,10 @@ class MemberCourt(Court[MemberChallenge, GroupScore]):
                 actions += 1
             if world.announce is not None:
                 world.announce(f"all faults end; the group has {CONVERGENCE_S:g} s to settle")
-            self._end_faults(world, jvm, decide)
+            end_faults(world, jvm, decide)
             actions += settle(world, monitor, decide)
 
         return judged(play, monitor, decide, lambda: actions), scorer.score()
-
-    def _end_faults(self, world: JudgedWorld, jvm: frozenset[int], decide: Decide) -> None:
-        heal(world, decide)
-        for who in jvm:
-            world.links[who].joined = True
-            if not world.links[who].dead:
-                world.act(Action(Do.KILL, who))
 
     # ---- the exhaustive search -------------------------------------------------------------------
 

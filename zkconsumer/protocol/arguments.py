@@ -33,10 +33,11 @@ ONE_PARTITION = "TopicPartition('orders', 0)"
 
 def wrong(value: object, what: str, *, where: str, right: str) -> ConfigError:
     """Return the error for an argument that is not `what`; `right` shows what to pass."""
-    return ConfigError(f"{_shown(value)} is not {what}", where=where, remedy=f"pass {right}")
+    return ConfigError(f"{shown(value)} is not {what}", where=where, remedy=f"pass {right}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value for an error: its first 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -154,7 +155,5 @@ def selection(given: object) -> dict[str, frozenset[int] | None] | None:
 def function(given: Callable[..., T] | None, where: str) -> Callable[..., T] | None:
     """Return a function or None; raise ConfigError if the argument cannot be called."""
     if given is not None and not callable(given):
-        raise ConfigError(
-            f"{_shown(given)} cannot be called", where=where, remedy="pass a function"
-        )
+        raise ConfigError(f"{shown(given)} cannot be called", where=where, remedy="pass a function")
     return given

@@ -822,12 +822,20 @@ def run(decide: Decisions) -> Result:
     jvm = frozenset(range(python_members, plan.members))
     monitor = MixedMonitor(jvm)
     world = MixedWorld(plan, monitor, jvm=jvm)
+    return run_world(
+        world,
+        monitor,
+        decide,
+        length=length,
+        rarity=rarity,
+        end_faults=lambda world, decide: end_faults(world, jvm, decide),
+    )
 
-    def end_faults(world: World, decide: Decide) -> None:
-        heal(world, decide)
-        for who in jvm:
-            world.links[who].joined = True
-            if not world.links[who].dead:
-                world.act(Action(Do.KILL, who))
 
-    return run_world(world, monitor, decide, length=length, rarity=rarity, end_faults=end_faults)
+def end_faults(world: World, jvm: frozenset[int], decide: Decide) -> None:
+    """End all faults, and the JVM members for ever."""
+    heal(world, decide)
+    for who in jvm:
+        world.links[who].joined = True
+        if not world.links[who].dead:
+            world.act(Action(Do.KILL, who))

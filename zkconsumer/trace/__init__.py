@@ -29,6 +29,7 @@ from zkconsumer.member.commands import Command
 from zkconsumer.member.events import Event
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import group_snapshot, model, payloads, releases
+from zkconsumer.protocol.arguments import shown
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 
 Wanted: TypeAlias = Any  # Any: a class, a generic alias or a union
@@ -200,13 +201,13 @@ def _one_of(kinds: tuple[Wanted, ...], value: Json) -> Json:
 
 def _list(value: Json) -> list[Json]:
     if not isinstance(value, list):
-        raise Undecodable(f"a list was expected: {_shown(value)}")
+        raise Undecodable(f"a list was expected: {shown(value)}")
     return value
 
 
 def _pair(value: Json) -> list[Json]:
     if len(_list(value)) != 2:
-        raise Undecodable(f"[key, value] was expected: {_shown(value)}")
+        raise Undecodable(f"[key, value] was expected: {shown(value)}")
     return _list(value)
 
 
@@ -215,24 +216,24 @@ def _tuple(kinds: tuple[Wanted, ...], value: Json) -> tuple[Json, ...]:
     if kinds[1:] == (...,):
         return tuple(_decode(kinds[0], item) for item in items)
     if len(items) != len(kinds):
-        raise Undecodable(f"{len(kinds)} items were expected: {_shown(value)}")
+        raise Undecodable(f"{len(kinds)} items were expected: {shown(value)}")
     return tuple(_decode(kind, item) for kind, item in zip(kinds, items, strict=True))
 
 
 def _partition(value: Json) -> TopicPartition:
     topic, dash, number = _plain(str, value).rpartition("-")
     if not dash or not number.isascii() or not number.isdigit() or len(number) > 10:
-        raise Undecodable(f"no partition: {_shown(value)}")
+        raise Undecodable(f"no partition: {shown(value)}")
     return TopicPartition(topic, int(number))
 
 
 def _instance(wanted: Wanted, value: Json) -> Json:
     if not isinstance(value, dict):
-        raise Undecodable(f"a {wanted.__name__} was expected: {_shown(value)}")
+        raise Undecodable(f"a {wanted.__name__} was expected: {shown(value)}")
     named = value.get("is")
     cls: Json = _CLASSES.get(named) if isinstance(named, str) else None
     if cls is None or not issubclass(cls, wanted):
-        raise Undecodable(f"a {wanted.__name__} was expected: {_shown(named)}")
+        raise Undecodable(f"a {wanted.__name__} was expected: {shown(named)}")
     given = set(value) - {"is"}
     known = {one.name for one in fields(cls)}
     if given != known:
@@ -253,10 +254,5 @@ def _plain(wanted: type, value: Json) -> Json:
     if wanted is float and isinstance(value, int) and not is_bool:
         return value  # keep the int, which is equal to the float and is encoded as before
     if not isinstance(value, wanted) or (is_bool and wanted is not bool):
-        raise Undecodable(f"{wanted.__name__} was expected: {_shown(value)}")
+        raise Undecodable(f"{wanted.__name__} was expected: {shown(value)}")
     return value
-
-
-def _shown(value: Json) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -5,8 +5,6 @@ The broker znodes in each chroot are copies of the sandbox's, so that one broker
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,12 +13,12 @@ from typing import Any
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from support.captures import captured
 from support.zk.client import peer_of
 from zkconsumer.cli import app
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "tools.jsonl.gz"
 RELEASES = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1")
 
 # Topics and their numbers of partitions; partition n gets 10 + n messages, tool3 gets none.
@@ -29,10 +27,9 @@ TOPICS = {"tool": 3, "tool2": 2, "tool3": 1}
 Znodes = Sequence[Mapping[str, Any]]
 
 
-def captured(release: str) -> list[dict[str, Any]]:
+def captured_runs(release: str) -> list[dict[str, Any]]:
     """Return the records of a release in order: the runs, and the znodes between the runs."""
-    with gzip.open(GOLDEN, "rt", encoding="utf-8") as lines:
-        return [one for one in map(json.loads, lines) if one["release"] == release]
+    return [one for one in captured("tools") if one["release"] == release]
 
 
 class World:

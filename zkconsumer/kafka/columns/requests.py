@@ -11,15 +11,17 @@ Kafka: `clients/src/main/resources/common/message/*.json`, and for 0.8 and 0.9
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.kafka.columns.fetch_sessions import SessionRequest
 from zkconsumer.protocol.kafka_fields import FieldReader, array, octets, text
 from zkconsumer.protocol.model import TopicPartition
+
+T = TypeVar("T")
 
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
@@ -213,6 +215,18 @@ def offsets_request(
     return head + _by_topic((tp, rest) for tp in sorted(tps))
 
 
+def _each_partition(
+    response: FieldReader, partition: Callable[[], tuple[int, T]]
+) -> dict[TopicPartition, T]:
+    """Read topics with their partitions; `partition` reads a partition's number and the rest."""
+
+    def topic() -> list[tuple[TopicPartition, T]]:
+        name = response.text()
+        return [(TopicPartition(name, one), rest) for one, rest in response.each(partition)]
+
+    return dict(one for part in response.each(topic) for one in part)
+
+
 def offsets(version: int, response: FieldReader) -> dict[TopicPartition, tuple[int, int]]:
     """Return error and offset of each partition."""
     if version >= 2:
@@ -226,11 +240,7 @@ def offsets(version: int, response: FieldReader) -> dict[TopicPartition, tuple[i
         found = response.each(response.int64)
         return number, (error, found[0] if found else -1)
 
-    def topic() -> list[tuple[TopicPartition, tuple[int, int]]]:
-        name = response.text()
-        return [(TopicPartition(name, one), rest) for one, rest in response.each(partition)]
-
-    return dict(one for part in response.each(topic) for one in part)
+    return _each_partition(response, partition)
 
 
 # ---- a group's offsets ---------------------------------------------------------------------------
@@ -265,11 +275,7 @@ def committed(version: int, response: FieldReader) -> dict[TopicPartition, Fetch
         number, offset, metadata = response.int32(), response.int64(), response.text()
         return number, FetchedOffset(response.int16(), offset, metadata)
 
-    def topic() -> list[tuple[TopicPartition, FetchedOffset]]:
-        name = response.text()
-        return [(TopicPartition(name, one), rest) for one, rest in response.each(partition)]
-
-    return dict(one for part in response.each(topic) for one in part)
+    return _each_partition(response, partition)
 
 
 def members_request(group: str) -> bytes:

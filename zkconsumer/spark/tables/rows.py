@@ -30,9 +30,15 @@ from zkconsumer.admin.groups import (
     read_groups,
     read_topic_payloads,
 )
-from zkconsumer.admin.lag import AskLogs, GroupLag, PartitionLag, lags_of, unasked_logs
+from zkconsumer.admin.lag import (
+    AskLogs,
+    GroupLag,
+    PartitionLag,
+    lags_of,
+    unasked_kafka,
+    unasked_logs,
+)
 from zkconsumer.errors import AccessDeniedError
-from zkconsumer.kafka.columns.lookups import Stored
 from zkconsumer.kafka.logs import KeptLogs
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
@@ -280,7 +286,7 @@ class RowReader:
             limit_s=self._limit_s,
             only=None if topics is None else dict.fromkeys(topics),
             logs=logs,
-            kafka=self._brokers.committed if self._options.ask_kafka else _unasked_kafka,
+            kafka=self._brokers.committed if self._options.ask_kafka else unasked_kafka,
         )
 
     def _marks(self, groups: Sequence[str]) -> dict[str, list[Stat]]:
@@ -326,7 +332,3 @@ def _lag(one: PartitionLag, *, is_asked: bool) -> Row:
         "lag": lag if isinstance(lag, int) else None,
         "error": "; ".join(text for text in errors if text and isinstance(text, str)) or None,
     }
-
-
-def _unasked_kafka(*_: object) -> Mapping[str, Stored]:
-    return {}
