@@ -125,8 +125,7 @@ def test_screens(world: World, request: pytest.FixtureRequest) -> None:
 
 
 def test_changes_and_findings(world: World) -> None:
-    """A commit shows a rate and a client, a missing owner a finding, and a member whose
-    registration cannot be read is shown with unknown values; a deleted group leaves."""
+    """A commit shows a rate, a missing owner a finding, an unreadable member unknown values."""
 
     async def play() -> None:
         top = world.top(interval_s=0.2)
