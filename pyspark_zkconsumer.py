@@ -7,7 +7,8 @@ from pyspark.sql.types import StructType
 
 
 def found(load: Callable[[], type[DataSource]], name: str) -> type[DataSource]:
-    """Return the format that `load` imports; without pyarrow, one that says what is missing.
+    """Return the format that `load` imports; if pyarrow is missing or Spark is too old, return a
+    format that says so.
 
     Spark imports all modules whose names begin with `pyspark_`. If one of them fails, Spark logs a
     warning, finds no format at all, and reports DATA_SOURCE_NOT_FOUND.
@@ -15,9 +16,14 @@ def found(load: Callable[[], type[DataSource]], name: str) -> type[DataSource]:
     try:
         return load()
     except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
+        if error.name == "pyarrow":
+            missing = str(error)
+        elif error.name == "pyspark.sql.streaming.datasource":
+            from zkconsumer.spark import too_old  # noqa: PLC0415 - without pyarrow, this fails
+
+            missing = f"{too_old()}: pip install 'zkconsumer[spark]'"
+        else:
             raise
-        missing = str(error)
 
     class Missing(DataSource):
         """A format that cannot be used in this environment."""

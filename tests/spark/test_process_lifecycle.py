@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from support.logged import logged
 
+from pyspark_zkconsumer import found
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers
@@ -33,6 +34,20 @@ def test_a_format_that_is_not_found_is_one_sentence(spark: SparkSession, kind: s
     (sentence,) = str(caught.value).splitlines()
     assert sys.executable in sentence
     assert "PYSPARK_DRIVER_PYTHON" in sentence
+
+
+def test_a_spark_that_is_too_old(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 4.0 finds each format, and Spark 3.5 does not; both errors name the releases."""
+    new, text = "pyspark.sql.streaming.datasource", r"need pyspark 4\.2 or later, .* pip install"
+    monkeypatch.setitem(sys.modules, new, None)
+
+    def fail() -> type[DataSource]:
+        raise ModuleNotFoundError("no such module", name=new)
+
+    with pytest.raises(ModuleNotFoundError, match=text):
+        found(fail, "zkconsumer")({}).schema()
+    with pytest.raises(SparkSourceError, match=text):
+        load(spark.read.format("zkconsumer-of-nobody"))
 
 
 @pytest.mark.parametrize(("executors", "lines"), [("/a/python", 0), ("./b/python", 1)])

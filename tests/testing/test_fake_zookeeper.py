@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NodeExistsError, UnimplementedError
 from kazoo.protocol.states import KazooState, WatchedEvent
 from support.wait import LIMIT_S, eventually
+from zk.contract.test_wire import CREATE_CONTAINER, OPEN_CONTAINER, Raw, text
 
 from zkconsumer.protocol import requests as rq
 from zkconsumer.testing import (
@@ -166,6 +167,24 @@ def test_a_listener_hears_of_each_change(fake: FakeZooKeeper, connect: Connect) 
     connect().create("/a")
     fake.create("/b")
     assert heard == ["/a", "/b"]
+
+
+def test_an_empty_container_is_deleted(fake: FakeZooKeeper, connect: Connect) -> None:
+    """Once a minute the server deletes the containers that have lost their last child."""
+    with ExitStack() as stack:
+        raw = Raw(fake.connect, stack)
+        for path in ("/emptied", "/full", "/unused"):
+            assert raw.ask(CREATE_CONTAINER, text(path) + OPEN_CONTAINER)[0] == 0
+    client = connect()
+    for path in ("/emptied/a", "/full/a"):
+        client.create(path)
+    client.delete("/emptied/a")
+    assert fake.exists("/emptied")
+    fake.advance(61)
+    assert [path for path in ("/emptied", "/full", "/unused") if fake.exists(path)] == [
+        "/full",
+        "/unused",
+    ]
 
 
 # ---- what is refused ----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Self
 
@@ -31,6 +32,14 @@ from zkconsumer.sim.znodes import (
 
 CREATED, DELETED, CHANGED, CHILD = "CREATED", "DELETED", "CHANGED", "CHILD"
 """The kinds of watch events, as kazoo names them (`EventType`)."""
+
+
+class WatchKind(Enum):
+    """`get` and `exists` set data watches, and the reads of children set child watches."""
+
+    DATA = "data"
+    CHILD = "child"
+
 
 Read = rq.Get | rq.Exists | rq.Children | rq.Listing | rq.Rights
 READS = (rq.Get, rq.Exists, rq.Children, rq.Listing, rq.Rights)
@@ -80,7 +89,7 @@ class Replica:
         self.lag, self.is_cut = 0, False
         # A deposed leader answers `sync` until this time: see `Ensemble.depose`.
         self.leads_until = float("-inf")
-        # One-shot watches: sessions by path. `get` and `exists` set data watches.
+        # One-shot watches: sessions by path.
         self.data: _Watches = {}
         self.child: _Watches = {}
 
@@ -178,6 +187,19 @@ class Replica:
                 events.append((CHILD, path))
             else:
                 self.child.setdefault(path, set()).add(session)
+
+    def watches(self, session: int, path: str) -> frozenset[WatchKind]:
+        """Return the kinds of watch that a session has at a path."""
+        tables = {WatchKind.DATA: self.data, WatchKind.CHILD: self.child}
+        return frozenset(kind for kind, table in tables.items() if session in table.get(path, ()))
+
+    def remove_watches(self, session: int, path: str, kinds: Collection[WatchKind]) -> None:
+        """Remove a session's watches of these kinds at a path."""
+        for kind, table in ((WatchKind.DATA, self.data), (WatchKind.CHILD, self.child)):
+            if kind in kinds and path in table:
+                table[path].discard(session)
+                if not table[path]:
+                    del table[path]
 
     def forget(self, session: int) -> None:
         """Drop the watches of a connection that ended."""
@@ -324,6 +346,19 @@ class Ensemble:
             absent=absent,
             children=children,
         )
+
+    def watches(self, session: int, path: str) -> frozenset[WatchKind]:
+        """Return the kinds of watch that a session's connection has at a path."""
+        connection = self._connections.get(session)
+        if connection is None:
+            return frozenset()
+        return self._replicas[connection.replica].watches(session, path)
+
+    def remove_watches(self, session: int, path: str, kinds: Collection[WatchKind]) -> None:
+        """Remove the watches of these kinds that a session's connection has at a path."""
+        connection = self._connections.get(session)
+        if connection is not None:
+            self._replicas[connection.replica].remove_watches(session, path, kinds)
 
     def _reaches_leader(self, connection: Connection) -> bool:
         is_cut = self._replicas[connection.replica].is_cut

@@ -29,6 +29,7 @@ from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
+from zkconsumer.spark import too_old
 
 RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """The main module of a query's own process."""
@@ -248,8 +249,8 @@ def load(reader: DataFrameReader | DataStreamReader) -> DataFrame:
     """Return `reader.load()` for a format of this package.
 
     Raises:
-        SparkSourceError: Spark did not find the package. This error replaces Spark's
-            DATA_SOURCE_NOT_FOUND.
+        SparkSourceError: Spark did not find the package, or Spark is too old for its formats. This
+            error replaces Spark's DATA_SOURCE_NOT_FOUND.
         PySparkException: the format raised an error with its reason.
     """
     try:
@@ -258,6 +259,8 @@ def load(reader: DataFrameReader | DataStreamReader) -> DataFrame:
         # Spark 4.3 passes this error on with Java's stack trace of 155 lines.
         if "[DATA_SOURCE_NOT_FOUND]" not in str(error):
             raise
+    if (reason := too_old()) is not None:
+        raise SparkSourceError(reason, remedy="pip install 'zkconsumer[spark]'")
     environ = os.environ  # the same rules as Spark's PythonUtils.defaultPythonExec
     python = environ.get("PYSPARK_DRIVER_PYTHON") or environ.get("PYSPARK_PYTHON") or "python3"
     raise SparkSourceError(

@@ -29,6 +29,9 @@ from zkconsumer.testing.zookeeper_wire import FullStat, KeeperCode, Op, ZooKeepe
 MAX_SESSION_TIMEOUT_S: Final = 60.0
 """The longest session timeout that the server grants; ten times the JVM consumer's default."""
 
+CONTAINERS_S: Final = 60.0
+"""Seconds between two searches for empty containers (`znode.container.checkIntervalMs`)."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -42,6 +45,7 @@ class _Metadata:
         self.times_ms: dict[int, int] = {}  # by zxid
         self.pzxids: dict[str, int] = {}
         self.aversions: dict[str, int] = {}
+        self.containers: set[str] = set()
 
     def note(self, change: ZnodeChange, now_ms: int) -> None:
         """Take a change of the log."""
@@ -54,12 +58,13 @@ class _Metadata:
             if change.new is None:
                 self.aversions.pop(path, None)
                 self.pzxids.pop(path, None)
+                self.containers.discard(path)
 
     def copy(self) -> _Metadata:
         """Return a copy, which later changes leave as it is."""
         twin = _Metadata()
         twin.times_ms, twin.pzxids = dict(self.times_ms), dict(self.pzxids)
-        twin.aversions = dict(self.aversions)
+        twin.aversions, twin.containers = dict(self.aversions), set(self.containers)
         return twin
 
 
@@ -152,6 +157,7 @@ class ZooKeeperService:
         self._locals: set[int] = set()  # living sessions of the test's process
         self._metadata = self._backup = _Metadata()
         self._noted = 0
+        self._containers_at = self.now + CONTAINERS_S
         # A new server has these znodes.
         self.write(rq.Create("/zookeeper"), rq.Create("/zookeeper/quota"))
         self.back_up()
@@ -316,6 +322,8 @@ class ZooKeeperService:
                 sim.ping(session, now)
                 sim.set_watches(session, seen=seen, data=data, absent=absent, children=children)
                 return b""
+            case wire.Watches():
+                return self._handle_watches(session, call.op, call.request)
             case wire.MultiWrite(_, writes):
                 reply = self._ask(session, rq.Multi(writes))
                 return wire.transaction_result(call.request, reply, self._describe)
@@ -328,6 +336,8 @@ class ZooKeeperService:
                     return wire.error_of(reply.code, request)
                 if reply.value is None:
                     return KeeperCode.NO_NODE  # of `exists`
+                if call.op is Op.CREATE_CONTAINER:
+                    self._metadata.containers.add(reply.value)
                 return wire.result(call.op, request, reply.value, self._describe)
 
     def _ask(self, session: int, request: rq.Request | rq.Rights | rq.Write | SetAcl) -> Reply:
@@ -336,6 +346,14 @@ class ZooKeeperService:
         if reply.code is Code.BROKEN:
             raise _EndedError
         return reply
+
+    def _handle_watches(self, session: int, op: Op, request: wire.Watches) -> bytes | KeeperCode:
+        """Say whether the session has one of these watches, and remove them if that is asked."""
+        if request.kinds.isdisjoint(self.sim.watches(session, request.path)):
+            return KeeperCode.NO_WATCHER
+        if op is Op.REMOVE_WATCHES:
+            self.sim.remove_watches(session, request.path, request.kinds)
+        return b""
 
     def _authenticate(
         self, connection: ClientConnection, request: wire.Authenticate
@@ -424,6 +442,20 @@ class ZooKeeperService:
                 self.sim.ping(session, self.now)
         if self.sim.tick(self.now):
             self.publish()
+        if self.now >= self._containers_at:
+            self._containers_at = self.now + CONTAINERS_S
+            self._delete_containers()
+
+    def _delete_containers(self) -> None:
+        """Delete the containers that have had children and have none now (`ContainerManager`)."""
+        sim = self.sim
+        empty = [
+            path
+            for path in self._metadata.containers
+            if sim.cversion(path) and not sim.children(path)
+        ]
+        for path in empty:
+            self.write(rq.Delete(path))
 
     def advanced(self) -> None:
         """Take a jump of the clock: clients with a connection count as having sent pings."""

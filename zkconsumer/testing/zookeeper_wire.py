@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Reply, Right
-from zkconsumer.sim.ensemble import CHANGED, CHILD, CREATED, DELETED
+from zkconsumer.sim.ensemble import CHANGED, CHILD, CREATED, DELETED, WatchKind
 from zkconsumer.sim.znodes import (
     Acl,
     CreateSequential,
@@ -45,6 +45,9 @@ class Op(IntEnum):
     CHECK = 13
     MULTI = 14
     CREATE2 = 15
+    CHECK_WATCHES = 17
+    REMOVE_WATCHES = 18
+    CREATE_CONTAINER = 19
     MULTI_READ = 22
     AUTH = 100
     SET_WATCHES = 101
@@ -55,15 +58,15 @@ SINCE: Final[dict[int, tuple[int, int]]] = {
     Op.CHECK: (3, 4),
     Op.MULTI: (3, 4),
     Op.CREATE2: (3, 5),
+    Op.CHECK_WATCHES: (3, 5),
+    Op.REMOVE_WATCHES: (3, 5),
+    Op.CREATE_CONTAINER: (3, 5),
     Op.MULTI_READ: (3, 6),
 }
 """The first release that knows a request; 3.3 knows all others."""
 
 LACKING: Final[dict[int, str]] = {
     16: "reconfig",
-    17: "checkWatches",
-    18: "removeWatches",
-    19: "createContainer",
     20: "deleteContainer",
     21: "createTTL",
     102: "sasl",
@@ -94,6 +97,7 @@ class KeeperCode(IntEnum):
     NOT_EMPTY = -111
     INVALID_ACL = -114
     AUTH_FAILED = -115
+    NO_WATCHER = -121
 
 
 _ERRORS = {
@@ -247,6 +251,14 @@ class SetWatches:
 
 
 @dataclass(frozen=True, slots=True)
+class Watches:
+    """The watches of a session at a znode, which a request asks for or removes."""
+
+    path: str
+    kinds: frozenset[WatchKind]
+
+
+@dataclass(frozen=True, slots=True)
 class MultiWrite:
     """A `multi`; the operation of each write determines the form of its result."""
 
@@ -269,6 +281,7 @@ Request = (
     | Close
     | Authenticate
     | SetWatches
+    | Watches
     | MultiWrite
     | MultiRead
 )
@@ -313,6 +326,9 @@ def read_request(op: Op, reader: Reader, identities: Iterable[str]) -> Request:
     """
     return _READ[op](reader, tuple(identities))
 
+
+_CONTAINER_FLAGS: Final = 4
+"""The flags of a container in a request (`CreateMode.CONTAINER`)."""
 
 _Identities = tuple[str, ...]
 _SCHEMES = ("digest", "ip", "sasl", "x509")
@@ -378,6 +394,28 @@ def _set_watches(reader: Reader, _: _Identities) -> SetWatches:
     return SetWatches(
         reader.int64(), tuple(reader.strings()), tuple(reader.strings()), tuple(reader.strings())
     )
+
+
+# ZooKeeper's `Watcher.WatcherType`; 4 and 5 are the kinds that `addWatch` sets.
+_WATCH_KINDS = {
+    1: frozenset({WatchKind.CHILD}),
+    2: frozenset({WatchKind.DATA}),
+    3: frozenset(WatchKind),
+}
+
+
+def _watches(reader: Reader, _: _Identities) -> Watches:
+    path, number = reader.string(), reader.int32()
+    if number not in _WATCH_KINDS:
+        raise RefusedRequestError(KeeperCode.BAD_ARGUMENTS, f"watches of the kind {number}")
+    return Watches(path, _WATCH_KINDS[number])
+
+
+def _create_container(reader: Reader, identities: _Identities) -> CreateWithAcl:
+    path, data, rights = reader.string(), reader.buffer(), reader.rights()
+    if reader.int32() != _CONTAINER_FLAGS:
+        raise RefusedRequestError(KeeperCode.BAD_ARGUMENTS, "a container with other flags")
+    return CreateWithAcl(path, data, False, acl=_acl(rights, identities))
 
 
 def _elements(reader: Reader) -> Iterable[int]:
@@ -447,6 +485,9 @@ _READ: dict[Op, Callable[[Reader, _Identities], Request]] = {
     Op.MULTI: _multi,
     Op.MULTI_READ: _multi_read,
     Op.AUTH: _authenticate,
+    Op.CHECK_WATCHES: _watches,
+    Op.REMOVE_WATCHES: _watches,
+    Op.CREATE_CONTAINER: _create_container,
     Op.SET_WATCHES: _set_watches,
     Op.CLOSE: lambda *_: Close(),
 }
@@ -557,7 +598,7 @@ def result(op: Op, request: Request | rq.Write, value: object, describe: Describ
     match op:
         case Op.CREATE:
             return write_string(str(value))
-        case Op.CREATE2:
+        case Op.CREATE2 | Op.CREATE_CONTAINER:
             return write_string(str(value)) + write_stat(describe(str(value), None))
         case Op.DELETE | Op.CHECK:
             return b""

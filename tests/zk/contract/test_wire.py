@@ -35,9 +35,13 @@ _directories = count(1)
 
 # `ZooDefs.OpCode`, and the number of watch events.
 CREATE, DELETE, GET, CHILDREN, SYNC, MULTI_READ, SET_WATCHES = 1, 2, 4, 8, 9, 22, 101
+CHECK_WATCHES, REMOVE_WATCHES, CREATE_CONTAINER = 17, 18, 19
 EVENT = -1
-# No data, the list that is open to anyone, and no flags.
-OPEN_CREATE = struct.pack(">iii", 0, 1, 31) + b"\0\0\0\5world\0\0\0\6anyone" + struct.pack(">i", 0)
+# No data, the list that is open to anyone, and no flags; the flags of a container are 4.
+_OPEN = struct.pack(">iii", 0, 1, 31) + b"\0\0\0\5world\0\0\0\6anyone"
+OPEN_CREATE, OPEN_CONTAINER = (_OPEN + struct.pack(">i", flags) for flags in (0, 4))
+# `Watcher.WatcherType`, and the error of a request for watches that do not exist.
+OF_CHILDREN, OF_DATA, OF_ANY, NO_WATCHER = 1, 2, 3, -121
 LAST = struct.pack(">i?i", -1, True, -1)
 
 
@@ -118,6 +122,44 @@ def text(value: str) -> bytes:
 def strings(*texts: str) -> bytes:
     """Encode a list of texts."""
     return struct.pack(">i", len(texts)) + b"".join(map(text, texts))
+
+
+# ---- watches and containers, as Curator uses them ------------------------------------------------
+
+
+@pytest.mark.since("3.5.5")
+def test_a_session_asks_for_its_watches_and_removes_them(connect: Connect, raw: Raw) -> None:
+    """A removed watch gets no event, and the other kind of watch at the same znode stays."""
+    client = connect()
+    client.create("/a")
+    path = text(client.chroot + "/a")
+
+    def ask(operation: int, kind: int) -> int:
+        return raw.ask(operation, path + struct.pack(">i", kind))[0]
+
+    assert ask(CHECK_WATCHES, OF_ANY) == NO_WATCHER
+    raw.ask(GET, path + b"\1")
+    raw.ask(CHILDREN, path + b"\1")
+    assert [ask(CHECK_WATCHES, kind) for kind in (OF_CHILDREN, OF_DATA, OF_ANY)] == [0, 0, 0]
+    assert ask(REMOVE_WATCHES, OF_DATA) == 0
+    assert ask(CHECK_WATCHES, OF_DATA) == ask(REMOVE_WATCHES, OF_DATA) == NO_WATCHER
+    client.set("/a", b"1")
+    client.create("/a/b")
+    raw.ask(SYNC, text("/"))
+    assert raw.events == [(4, client.chroot + "/a")]
+
+
+@pytest.mark.since("3.5.5")
+def test_a_container(connect: Connect, raw: Raw) -> None:
+    """A container is created with its metadata in the reply; it has children and no owner."""
+    client = connect()
+    path = client.chroot + "/container"
+    error, reply = raw.ask(CREATE_CONTAINER, text(path) + OPEN_CONTAINER)
+    assert (error, len(reply), reply.startswith(text(path))) == (0, len(text(path)) + 68, True)
+    client.create("/container/a")
+    found = client.exists("/container")
+    assert found is not None
+    assert (found.ephemeralOwner, found.numChildren) == (0, 1)
 
 
 # ---- znodes -------------------------------------------------------------------------------------
