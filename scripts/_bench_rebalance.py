@@ -287,9 +287,9 @@ class Bench:
         apart = f"{1e3 * statistics.median(gaps):.1f} ms apart, {1e3 * max(gaps):.0f} at most"
         print(
             f"  {self._partitions} x {self._members} {case:<6}"
-            f"{metrics['settled_after_expiry_s' if case == 'kill' else 'settled_s']:7.3f} s"
-            f"{metrics['unowned_partition_seconds']:8.2f} partition-seconds unowned"
-            f"{reads:8.1f} reads per member"
+            f" {metrics['settled_after_expiry_s' if case == 'kill' else 'settled_s']:7.3f} s"
+            f" {metrics['unowned_partition_seconds']:9.2f} partition-seconds unowned"
+            f" {reads:7.1f} reads per member"
             f"  (looks {apart})",
             file=sys.stderr,
         )
@@ -330,8 +330,8 @@ def _described(counts: Counter[str]) -> str:
         kind, _, what = key.partition(" ")
         if what == "starts":
             lines.append(
-                f"    {kind:<14}{counts[key]:7} operations"
-                f"{counts[f'{kind} requests']:9} requests{counts[f'{kind} names']:11} names listed"
+                f"    {kind:<13} {counts[key]:7} operations"
+                f" {counts[f'{kind} requests']:8} requests {counts[f'{kind} names']:9} names listed"
             )
     return "\n".join(lines)
 

@@ -111,6 +111,34 @@ def test_a_fetcher_without_new_messages_is_kept(monkeypatch: pytest.MonkeyPatch)
     reader.stream.close()
 
 
+class Silent(Checked):
+    """A fetcher whose broker answers no fetch, so it knows no end of a log."""
+
+    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {}
+
+
+@pytest.mark.parametrize("position", [0, 2], ids=["an empty log", "all messages read"])
+def test_a_fetcher_that_lacks_no_message_is_kept(
+    position: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no fetch is answered, a fetcher whose positions are the logs' ends is not replaced."""
+    monkeypatch.setattr(progress, "SILENT_S", 0.1)
+    log, made = MemoryLog("busy"), list[Checked]()
+    reader = Reader(log, connect=lambda: connected(log, Silent, made))
+    log.append(0, ["message"] * position)
+    reader.grant(0, position)
+
+    def checked_often() -> bool:
+        assert not reader.stream.poll(timeout_s=0.05)
+        return bool(reader.reports) or made[0].checks > 3
+
+    eventually(checked_often)
+    assert not reader.reports
+    assert len(made) == 1
+    reader.stream.close()
+
+
 class Patient(Checked):
     """A fetcher that lets its broker delay a response by an hour."""
 

@@ -381,7 +381,11 @@ class StreamFetcher:
 
     def _check_progress(self, client: BrokerClient, now: float, count: int) -> None:
         """Restart if the client fetches nothing although messages exist."""
-        placed = [tp for tp in self.states if tp not in self.not_fetched]
+        placed = {
+            tp: one.delivered
+            for tp, one in self.states.items()
+            if tp not in self.not_fetched and one.delivered is not None
+        }
         stall = self._watch.check(client, placed, now, messages=count)
         if stall is not None:
             text = (

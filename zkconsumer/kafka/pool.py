@@ -529,7 +529,8 @@ class _FetchThread:
         if self._watch.are_ends_due(now):
             for tp, end in client.ends(self._fetching).items():
                 self._fetching[tp].end = end
-        stall = self._watch.check(client, self._fetching, now, messages=messages)
+        positions = {tp: one.next for tp, one in self._fetching.items()}
+        stall = self._watch.check(client, positions, now, messages=messages)
         if stall is not None:
             self._pool.trouble(
                 f"no message of {stall.tp} arrives, although its log ends at {stall.end}; the"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -64,22 +64,27 @@ class ProgressWatch:
     def check(
         self,
         client: BrokerClient,
-        fetched: Collection[TopicPartition],
+        fetched: Mapping[TopicPartition, int],
         now: float,
         *,
         messages: int,
     ) -> Stall | None:
         """Check the client after a call that returned this number of messages.
 
-        Return a stall if the client must be replaced. `fetched` are the partitions that the client
-        fetches. The call never waits for the brokers.
+        Return a stall if the client must be replaced. `fetched` maps each partition that the client
+        fetches to the next offset that it has to return. The call never waits for the brokers.
+
+        A busy broker may answer no fetch for a long time. A partition whose next offset is the end
+        of its log, such as an empty one, lacks no message then.
         """
         if messages:
             self._checking = None
         elif self._checking is None and fetched and now >= self._check_due:
             self._check_due = now + SILENT_S + client.wait_s
             reached = client.ends(fetched)
-            behind = [tp for tp in fetched if reached.get(tp, -1) < self._found.get(tp, -1)]
+            behind = [
+                tp for tp, at in fetched.items() if reached.get(tp, at) < self._found.get(tp, at)
+            ]
             # Ask again for the partitions that are behind: if the brokers do not answer, a new
             # client would not help.
             some = behind or random.sample(list(fetched), min(_CHECKED, len(fetched)))
