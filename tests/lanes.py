@@ -302,6 +302,11 @@ SINGLE_TESTS = (
         "tests/zkreleases/test_groups.py::test_the_oldest_servers",
     ),
     *_later(
+        "Takes 24 s of CPU time, because numba compiles the decoder. In the normal lane, "
+        "tests/history runs the same decoder.",
+        "tests/cli/test_history.py::test_compiling_is_announced",
+    ),
+    *_later(
         "Each case takes 7 s or more, because it starts several exports. The normal lane runs "
         "test_killed[before the commit] and test_everything_once[parquet].",
         "tests/cli/test_export.py::test_the_reader_is_compiled_before_the_idle_time",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -90,6 +91,28 @@ def test_the_report_for_people(run: Callable[..., str]) -> None:
         "incidents",
         "rebalances",
     ]
+
+
+_LARGE = """
+from zkconsumer.cli import main
+from zkconsumer.history import inputs
+inputs.FAST_FROM = 0  # so that this small log is large enough for compiled loops
+main()
+"""
+
+
+def test_compiling_is_announced(billing: Billing, tmp_path: Path) -> None:
+    """A report of large logs says that it compiles the decoder, the first time on a machine."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LARGE, "history", "report", "--data-dir", str(tmp_path)],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    note = "loading the decoder of ZooKeeper's logs; the first time on a machine, it is compiled"
+    assert note in done.stderr
 
 
 def test_the_page(run: Callable[..., str]) -> None:

@@ -70,8 +70,6 @@ LAST_WRITE_S = 2.0
 LAST_FILE_WRITE_S = 60.0
 # The maximum number of messages of one poll for files: the size of a batch of columns.
 COLUMNS_BATCH = 20_000
-# If the preparation before the join takes longer than this, in seconds, the command reports it.
-SILENT_S = 1.0
 # Shortest and longest time between two checks whether the reader of a pipe has read a batch, in
 # seconds.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0001, 0.01
@@ -531,18 +529,12 @@ class _Files:
         from zkconsumer.kafka.engines import engines
 
         if engines(config).columns is not None:
+            from zkconsumer.cli.compile import announced
             from zkconsumer.kafka.columns.compilation import fastest_engine
+            from zkconsumer.loops import Loops
 
-            note = threading.Timer(
-                SILENT_S,
-                say,
-                ["loading the columnar reader; the first time on a machine, it is compiled"],
-            )
-            note.start()
-            try:
+            with announced(Loops.READER):
                 fastest_engine()
-            finally:
-                note.cancel()
 
     def attach(self, connector: ConsumerConnector) -> None:
         self._connector = connector

@@ -479,7 +479,20 @@ def _description(
         from zkconsumer.history.kafka_offsets import KafkaLogs
 
         kafka = KafkaLogs(find, groups or (), lambda records: progress("records", records, 0))
-    return Description(files.servers(), groups or (), kafka)
+    return Description(_readable(files), groups or (), kafka)
+
+
+def _readable(files: Files) -> list[Server]:
+    """Return the servers after the loops that read their logs are loaded, if they need loops.
+
+    Raises BadFileError, HistoryError.
+    """
+    servers = files.servers()
+    if servers:
+        from zkconsumer.cli.compile import load_decoder
+
+        load_decoder(servers)
+    return servers
 
 
 @contextmanager
@@ -546,7 +559,7 @@ def _show_transactions(
     """Print the transactions, as JSON Lines while they are read, and then the problems."""
     from zkconsumer.history.inputs import History
 
-    history = History(files.servers())
+    history = History(_readable(files))
     rows = (_plain(row) for row in _transactions(history, window))
     if display.output is Output.JSONL:
         for row in rows:

@@ -154,11 +154,14 @@ def _recording(paths: Sequence[Path]) -> Recording:
 def _logged(paths: Sequence[Path], group: str | None) -> Recording:
     """Return the history of a group in ZooKeeper's logs, for the server. Raises HistoryError, or
     ConfigError."""
+    from zkconsumer.cli.compile import load_decoder
     from zkconsumer.history.describe import Description
     from zkconsumer.history.inputs import find_servers
     from zkconsumer.lab.recorded import Recording, entries_of, events_of
 
-    description = Description(find_servers(paths), [group] if group else ())
+    servers = find_servers(paths)
+    load_decoder(servers)
+    description = Description(servers, [group] if group else ())
     description.read()
     found = description.result()
     names = sorted({name for _, name in found.groups})
