@@ -1,6 +1,7 @@
 """Module that Spark finds by its name; `format("zkconsumer")` needs no registration."""
 
 from collections.abc import Callable
+from typing import NoReturn
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -33,6 +34,13 @@ def found(load: Callable[[], type[DataSource]], name: str) -> type[DataSource]:
             return name
 
         def schema(self) -> StructType:
+            raise ModuleNotFoundError(missing)
+
+        # If the query names its columns, Spark does not call `schema`.
+        def reader(self, schema: StructType) -> NoReturn:
+            raise ModuleNotFoundError(missing)
+
+        def streamReader(self, schema: StructType) -> NoReturn:
             raise ModuleNotFoundError(missing)
 
     return Missing

@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 from support.logged import logged
 
 from pyspark_zkconsumer import found
@@ -44,8 +45,15 @@ def test_a_spark_that_is_too_old(spark: SparkSession, monkeypatch: pytest.Monkey
     def fail() -> type[DataSource]:
         raise ModuleNotFoundError("no such module", name=new)
 
-    with pytest.raises(ModuleNotFoundError, match=text):
-        found(fail, "zkconsumer")({}).schema()
+    source = found(fail, "zkconsumer")({})
+    columns = StructType()
+    for call in (
+        source.schema,
+        lambda: source.reader(columns),
+        lambda: source.streamReader(columns),
+    ):
+        with pytest.raises(ModuleNotFoundError, match=text):
+            call()
     with pytest.raises(SparkSourceError, match=text):
         load(spark.read.format("zkconsumer-of-nobody"))
 
