@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from zkconsumer.sim import promises, tool
+from zkconsumer.sim.bridged import monitor as bridged
 from zkconsumer.sim.coordinated import monitor
 from zkconsumer.sim.kernel.promises import Promise
 
@@ -79,6 +80,12 @@ def test_each_promise_names_its_predicates(page: str, promises: Sequence[Promise
     for number in {one.number for one in promises}:
         assert rows[number] == [one.name for one in promises if one.number == number]
     assert [one.name for one in promises if not one.sentence.endswith(".")] == []
+
+
+def test_each_promise_of_the_bridge_has_a_row() -> None:
+    """The table of the bridge's promises has one row for each promise, in their order."""
+    rows = re.findall(r"^\| (B\d+) \|", PROMISES, re.MULTILINE)
+    assert rows == [one.number for one in bridged.PROMISES]
 
 
 UPSTREAM = [

@@ -183,6 +183,21 @@ def test_a_course_keeps_the_promises(course: Callable[[], None]) -> None:
     course()
 
 
+def test_a_bridge_that_follows_reads_nothing() -> None:
+    """A bridge that starts after a new member is assigned partitions by that member, until it leads
+    the group itself; it fetches none of them."""
+    world = new_world(BridgedPlan(old=1, new=1, setup=takes_lead), is_calm=False)
+    world.act(Action(Do.JOIN, 0))
+    world.order("join", 1)
+    world.run(5.0, first)
+    world.start(0)
+    until(world, lambda: world.bridge_state(0).phase is ClassicPhase.STABLE)
+    assert not world.bridge_state(0).leads
+    while not world.bridge_state(0).leads:
+        assert not world.new.members[0].fetching
+        world.step(first)
+
+
 def test_a_removal_without_a_rebalance_is_repeated() -> None:
     """A bridge that still follows after ten seconds removes the other members again."""
     state = begin(Settings(ClientSettings("g", "c", ("t",)), (), takes_lead=True))

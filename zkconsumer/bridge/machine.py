@@ -187,7 +187,7 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
         state = replace(state, occupied=state.joined)
     if classic.phase in OVER:
         state = replace(state, ended=f"the brokers refuse the bridge: {classic.error.name}")
-    return state, _without_listener(commands)
+    return state, _without_reading(commands)
 
 
 def forget_generation(state: State) -> State:
@@ -228,9 +228,11 @@ def greet_coordinator(state: State) -> State:
     return replace(state, classic=replace(state.classic, rejoin=True))
 
 
-def _without_listener(commands: Commands) -> Commands:
-    """Drop the commands for a user: the bridge assigns nothing to itself."""
-    return tuple(one for one in commands if not isinstance(one, ev.CallListener))
+def _without_reading(commands: Commands) -> Commands:
+    """Drop the commands for a member that reads: a bridge that follows may be assigned partitions,
+    and reads none."""
+    reading = (ev.CallListener, ev.StartFetching, ev.StopFetching)
+    return tuple(one for one in commands if not isinstance(one, reading))
 
 
 def learn_members(state: State, joined: msg.Joined, commands: Commands, now: float) -> State:

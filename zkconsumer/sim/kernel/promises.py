@@ -1,8 +1,8 @@
 """The promises of a simulated world, as named predicates.
 
 A monitor remembers what has happened in a run, and checks a promise when something happens that
-could break it. The lists of promises are `sim.promises.PROMISES` and
-`sim.coordinated.monitor.PROMISES`; docs/verification.md and docs/later.md explain them.
+could break it. The lists of promises are `sim.promises.PROMISES`, `sim.bridged.monitor.PROMISES`
+and `sim.coordinated.monitor.PROMISES`; docs/verification.md and docs/later.md explain them.
 """
 
 from __future__ import annotations
