@@ -184,8 +184,7 @@ def test_a_course_keeps_the_promises(course: Callable[[], None]) -> None:
 
 
 def test_a_bridge_that_follows_reads_nothing() -> None:
-    """A bridge that starts after a new member is assigned partitions by that member, until it leads
-    the group itself; it fetches none of them."""
+    """A bridge that starts after a new member is assigned partitions, and fetches none of them."""
     world = new_world(BridgedPlan(old=1, new=1, setup=takes_lead), is_calm=False)
     world.act(Action(Do.JOIN, 0))
     world.order("join", 1)
@@ -229,8 +228,8 @@ def test_a_bridge_that_was_frozen_joins_anew_only_with_the_lock() -> None:
 
 
 def test_what_was_read_before_another_generation_does_not_count() -> None:
-    """A bridge has read that Kafka stores no offset of a partition, and learns then that it was
-    removed from the group. Another leader's member may commit meanwhile, so it reads again."""
+    """A bridge that was removed from the group reads Kafka's offsets again when it is back."""
+    # Another leader's member may have committed a higher offset meanwhile.
     world = shared(BridgedPlan())
     state = world.bridge_state(0)
     tp = min(state.held)
