@@ -19,7 +19,13 @@ from zkconsumer.history.tables import TABLES, as_dict, transaction
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
-from zkconsumer.spark.history import MOMENTS, column_name, deduplicated, transactions_of
+from zkconsumer.spark.history import (
+    MOMENTS,
+    TransactionsStream,
+    column_name,
+    deduplicated,
+    transactions_of,
+)
 
 
 def group(directory: Path) -> LogWriter:
@@ -98,6 +104,23 @@ def test_damage_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
     *good, bad = loaded(spark, tmp_path).collect()
     assert len(good) == 7
     assert f"{tmp_path / 'log.1'}, byte" in bad["damage"]
+
+
+def test_a_stream_warns_of_damage_that_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream ends before a damaged place, and reports it once if it is there at a second look."""
+    log = group(tmp_path)
+    content = bytearray(log.content())
+    content[-20] ^= 1
+    (tmp_path / "log.1").write_bytes(content)
+    stream = TransactionsStream([str(tmp_path)])
+    ends = stream.latestOffset({}, None)
+    assert caplog.messages == []
+    assert stream.latestOffset(ends, None) == ends
+    assert stream.latestOffset(ends, None) == ends
+    (text,) = caplog.messages
+    assert f"{tmp_path / 'log.1'}, byte" in text
 
 
 def test_a_stream_of_a_growing_log(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ without a Python package, `transactions_of` reads files with Spark's own `binary
 from __future__ import annotations
 
 import io
+import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -74,6 +75,8 @@ from zkconsumer.spark.read_only import ReadOnlySource
 
 if TYPE_CHECKING:
     from zkconsumer.history.columns import ColumnDecoder
+
+_log = logging.getLogger(__name__)
 
 MOMENTS: Final = frozenset(
     {"time_ms", "ended_ms", "settled_ms", "first_release_ms", "last_claim_ms", "last_ms"}
@@ -338,22 +341,30 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._decoder: ColumnDecoder | None = None
         self._due_s = 0.0
         self._seen: dict[str, tuple[str, int]] = {}  # log -> its stamp, and where it ended then
+        self._damage: dict[str, DamagedFileError] = {}  # log -> the damage at which it ended
+        self._reported: set[tuple[str, int]] = set()  # logs, and the bytes of reported damage
 
     def initialOffset(self) -> dict[str, int]:
         return {}
 
     @errors_as_text()
     def prepareForTriggerAvailableNow(self) -> None:
+        log_to_stderr()
         self._target = self._ends({})
+        self._report_damage(self._damage)
 
     @errors_as_text()
     def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:
         """Return the present ends of the logs; check the files at most once per second."""
+        log_to_stderr()
         if self._target is not None:
             return self._target
         time.sleep(max(0.0, min(POLL_S, self._due_s - time.monotonic())))
         self._due_s = time.monotonic() + POLL_S
-        return self._ends(start)
+        earlier = dict(self._damage)
+        ends = self._ends(start)
+        self._report_damage(earlier)
+        return ends
 
     def _ends(self, start: Mapping[str, int]) -> dict[str, int]:
         """Return where the last whole transaction of each log ends."""
@@ -369,11 +380,21 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
                 try:
                     for _ in reader.batches():
                         pass
-                except DamagedFileError:
-                    pass  # the rows before the damage are still delivered
+                    self._damage.pop(log.name, None)
+                except DamagedFileError as error:
+                    self._damage[log.name] = error  # the rows before it are still delivered
                 ends[log.name] = reader.offset
                 self._seen[log.name] = log.stamp, reader.offset
         return ends
+
+    def _report_damage(self, earlier: Mapping[str, DamagedFileError]) -> None:
+        """Log each damage once, if it was there earlier, too: a server may be writing the bytes."""
+        for name, damage in self._damage.items():
+            known, place = earlier.get(name), (name, damage.offset)
+            if known is None or known.offset != damage.offset or place in self._reported:
+                continue
+            self._reported.add(place)
+            _log.warning("%s; the stream ends there in this log, and waits for its repair", damage)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return [
