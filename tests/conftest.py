@@ -94,6 +94,8 @@ def pytest_configure(config: pytest.Config) -> None:
     The lane `all` means all releases. A release, or `all`, for any option selects the lane `all`.
     """
     config.addinivalue_line("markers", f"{lanes.MARK}: a parameter whose tests use a server")
+    config.addinivalue_line("markers", "since(release): the first release that has the subject")
+    config.addinivalue_line("markers", "until(release): the release at which the test ends")
     option = config.option
     given = {getattr(option, name) for name in RELEASE_OPTIONS} - {None, "some"}
     default = "all" if option.lane == "all" and not given else "some"

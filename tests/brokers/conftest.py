@@ -37,10 +37,6 @@ def _number(release: str) -> tuple[int, ...]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "since(release): the first release whose brokers support the subject"
-    )
-    config.addinivalue_line("markers", "until(release): the last release that the test is about")
     config.addinivalue_line("markers", "also(release): run the test on this release, too")
     config.addinivalue_line("markers", "real(reason): run the test on real brokers only")
 

@@ -223,7 +223,7 @@ class Controller:
     def create_topic(
         self,
         name: str,
-        partitions: int,
+        partitions: int = 1,
         replicas: int = 1,
         config: Mapping[str, object] | None = None,
         assignment: Mapping[int, Iterable[int]] | None = None,

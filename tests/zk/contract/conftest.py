@@ -26,11 +26,6 @@ FAKES = {
 }
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "since(release): run on this release and later ones only")
-    config.addinivalue_line("markers", "until(release): run on earlier releases only")
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test on the default release and those of `--zookeeper` that its marks permit."""
     fixture = next((one for one in ("server", "address") if one in metafunc.fixturenames), None)
