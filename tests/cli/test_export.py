@@ -247,13 +247,15 @@ def test_a_member_joins(
     *, sandbox: Sandbox, topic: str, export: tuple[str, ...], spawn: Spawn, tmp_path: Path
 ) -> None:
     """Before a rebalance the export completes and commits its files, so nothing is repeated."""
-    sandbox.produce(topic, 300)
+    for partition in range(PARTITIONS):  # each gets a file
+        sandbox.produce(topic, 100, partition=partition)
     first = spawn(*export, "-o", "jsonl", "--file-seconds", "600")
     eventually(lambda: len(list((tmp_path / "out").glob(".*.open"))) == PARTITIONS)
     second = spawn(*export, "-o", "jsonl", "--file-seconds", "600")
     # The first member releases at least one partition to the second member.
     eventually(lambda: complete(tmp_path))
-    sandbox.produce(topic, 300)
+    for partition in range(PARTITIONS):  # each gets a file
+        sandbox.produce(topic, 100, partition=partition)
     eventually(lambda: len(list((tmp_path / "out").glob(".*.open"))) == PARTITIONS)
     for one in (first, second):
         one.send_signal(signal.SIGINT)

@@ -82,7 +82,8 @@ def world(sandbox: Sandbox, unique: Callable[[str], str]) -> Iterator[World]:
     """A group `g` with a member, a group `idle` without members; five messages per partition."""
     topic = unique("topic")
     sandbox.create_topic(topic, partitions=3)
-    sandbox.produce(topic, 15)
+    for number in range(3):  # without a number, the producer chooses
+        sandbox.produce(topic, 5, partition=number)
     with peer_of(sandbox.zookeeper_connect) as above:
         broker = above.get(paths.broker(0))[0]
         states = [above.get(paths.partition_state(topic, n))[0] for n in range(3)]
