@@ -221,7 +221,7 @@ def test_a_bridge_that_was_frozen_joins_anew_only_with_the_lock() -> None:
         rejoin=False,
         client=replace(state.client, coordinator=0),
     )
-    state, commands = _removed(replace(state, classic=member, lock_until=12.0), 20.0)
+    state, commands = _refused(replace(state, classic=member, lock_until=12.0), 20.0)
     assert state.member == msg.UNKNOWN_MEMBER
     assert not _joins(commands)
     assert _joins(machine.step(state, LockKept(21.0, 29.0))[1])
@@ -234,18 +234,31 @@ def test_what_was_read_before_another_generation_does_not_count() -> None:
     state = world.bridge_state(0)
     tp = min(state.held)
     seeding = replace(state.held[tp], stage=Stage.SEEDING, kafka=None, is_read=True)
-    state, _ = _removed(replace(state, held={**state.held, tp: seeding}), world.now)
+    state, _ = _refused(replace(state, held={**state.held, tp: seeding}), world.now)
     assert state.member == msg.UNKNOWN_MEMBER
     assert not state.held[tp].is_read
 
 
-def _removed(state: State, now: float) -> machine.Step:
-    """Tell a bridge, in the answer to a heartbeat, that the brokers have removed it."""
+@pytest.mark.parametrize("stored", ["", "bridge-1"])
+def test_a_fenced_bridge_ends_only_if_its_member_id_was_stored(stored: str) -> None:
+    """A coordinator that has not read the bridge's new member id fences it; it joins again."""
+    state = begin(Settings(ClientSettings("g", "c", ("t",), instance="bridge"), ()))
+    client = replace(state.client, coordinator=0)
+    member = replace(state.classic, member="bridge-1", generation=1, client=client)
+    member = replace(member, phase=ClassicPhase.COMPLETING)
+    state = replace(state, classic=member, lock_until=30.0, stored=stored)
+    state, commands = _refused(state, 20.0, Error.FENCED_INSTANCE_ID)
+    assert _joins(commands) is (not stored)
+    assert bool(state.ended) is bool(stored)
+
+
+def _refused(state: State, now: float, error: Error = Error.UNKNOWN_MEMBER_ID) -> machine.Step:
+    """Tell a bridge an error in the answer to a heartbeat, such as its removal."""
     member = state.classic
     heartbeat = msg.Heartbeat(state.settings.group, member.member, member.generation, INSTANCE)
     client, (sent,) = client_state.send(member.client, heartbeat, now, membership=member.membership)
     assert isinstance(sent, Send)
-    refused = Answered(now, sent.number, msg.HeartbeatAnswer(Error.UNKNOWN_MEMBER_ID))
+    refused = Answered(now, sent.number, msg.HeartbeatAnswer(error))
     return machine.step(replace(state, classic=replace(member, client=client)), refused)
 
 

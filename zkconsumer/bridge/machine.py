@@ -184,10 +184,33 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     if isinstance(event, ev.Answered) and isinstance(event.response, msg.Joined):
         state = learn_members(state, event.response, commands, event.now)
     if before.phase is ClassicPhase.COMPLETING and classic.phase is ClassicPhase.STABLE:
-        state = replace(state, occupied=state.joined)
+        state = replace(state, occupied=state.joined, stored=classic.member)
     if classic.phase in OVER:
+        # Without a member id, the answer belongs to a membership that has ended already.
+        is_stored = before.member == state.stored != msg.UNKNOWN_MEMBER
+        if classic.error is Error.FENCED_INSTANCE_ID and not is_stored:
+            return join_anew(state), ()
         state = replace(state, ended=f"the brokers refuse the bridge: {classic.error.name}")
     return state, _without_reading(commands)
+
+
+def join_anew(state: State) -> State:
+    """Begin another membership after the coordinator has refused a member id that it never stored.
+
+    1. A restarted bridge gets a new member id. 2. Before the generation is stored, another broker
+    becomes the coordinator. It knows the previous member id only, and so fences the new one. If
+    another process has fenced this one, the lock is lost, and the bridge does not join
+    (`_may_join`).
+    """
+    classic = replace(
+        state.classic,
+        phase=ClassicPhase.UNJOINED,
+        error=Error.NONE,
+        member=msg.UNKNOWN_MEMBER,
+        generation=msg.NO_GENERATION,
+        rejoin=True,
+    )
+    return forget_generation(replace(state, classic=classic))
 
 
 def forget_generation(state: State) -> State:

@@ -151,6 +151,7 @@ class State:
         wanted: the number of consumers that was wanted last, and since when.
         occupied: the partitions that new members may own or deliver; None: unknown, because the
             bridge does not lead the group, or its assignment is not stored yet.
+        stored: the last member id of which the coordinator has stored a generation.
         joined: what `occupied` becomes when the coordinator has stored the bridge's assignment.
         given: the partitions among which the bridge's last assignment was computed; None: the
             bridge has computed none in this membership.
@@ -189,6 +190,7 @@ class State:
     plan: AssignmentPlan | None = None
     wanted: tuple[int, float] = (0, 0.0)
     occupied: frozenset[TopicPartition] | None = None
+    stored: str = ""
     joined: frozenset[TopicPartition] | None = None
     given: frozenset[TopicPartition] | None = None
     members: frozenset[str] = frozenset()

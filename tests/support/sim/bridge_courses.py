@@ -15,6 +15,7 @@ from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.bridged.monitor import BridgeMonitor, both_sides_settle
 from zkconsumer.sim.bridged.world import BridgedPlan, BridgedWorld
@@ -258,20 +259,27 @@ def frozen_bridge() -> None:
 
 
 def replaced_bridge() -> None:
-    """A bridge is frozen until the brokers have removed it. It wakes while a standby joins in its
-    place, and joins no more before it has looked at the lock. Otherwise both would end: the standby
-    is fenced, and the first bridge has lost the lock."""
-    for delay_ms in range(8):
-        world = shared(BridgedPlan(bridges=2, setup=takes_lead), is_calm=False)
-        world.freeze_bridge(0)
-        world.run(25.0, first)
-        world.start(1)
-        world.freeze_bridge(1)
-        world.thaw_bridge(0)
-        world.run(delay_ms / 1000, first)
-        world.thaw_bridge(1)
-        settle(world)
-        both_sides_settle.check(world, SETTLE_S)
+    """A bridge is frozen until the brokers have removed it. It wakes, sends a heartbeat, and is
+    frozen until a standby leads. When it wakes and learns that it was removed, it joins no more
+    before it has looked at the lock. Otherwise both would end: the standby is fenced, and the first
+    bridge has lost the lock."""
+    world = shared(BridgedPlan(bridges=2, setup=takes_lead), is_calm=False)
+    world.freeze_bridge(0)
+    world.run(25.0, first)
+    world.thaw_bridge(0)
+    until(world, lambda: _waits_for_heartbeat(world.bridge_state(0)))
+    world.freeze_bridge(0)
+    world.run(15.0, first)
+    world.start(1)
+    until(world, lambda: world.bridge_state(1).leads)
+    world.thaw_bridge(0)
+    settle(world)
+    both_sides_settle.check(world, SETTLE_S)
+
+
+def _waits_for_heartbeat(state: bridge.State) -> bool:
+    """Return whether the answer to a heartbeat is due."""
+    return any(isinstance(one.request, msg.Heartbeat) for one in state.client.sent.values())
 
 
 def takes_lead(one: bridge.Settings) -> bridge.Settings:
