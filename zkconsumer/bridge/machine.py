@@ -202,14 +202,7 @@ def join_anew(state: State) -> State:
     another process has fenced this one, the lock is lost, and the bridge does not join
     (`_may_join`).
     """
-    classic = replace(
-        state.classic,
-        phase=ClassicPhase.UNJOINED,
-        error=Error.NONE,
-        member=msg.UNKNOWN_MEMBER,
-        generation=msg.NO_GENERATION,
-        rejoin=True,
-    )
+    classic = classic_member.begin_again(state.classic)
     return forget_generation(replace(state, classic=classic))
 
 

@@ -210,6 +210,11 @@ def _reset(state: ClassicState, *, keep_member: bool) -> ClassicState:
     )
 
 
+def begin_again(state: ClassicState) -> ClassicState:
+    """Begin another membership after an error that has ended the member."""
+    return replace(_reset(state, keep_member=False), error=Error.NONE)
+
+
 # ---- the user's thread ---------------------------------------------------------------------------
 
 
