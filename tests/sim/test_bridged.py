@@ -197,6 +197,39 @@ def test_a_bridge_that_follows_reads_nothing() -> None:
         world.step(first)
 
 
+@pytest.mark.parametrize("is_taken", [True, False], ids=["by another client", "unclaimed"])
+def test_a_bridge_may_assign_only_what_it_cannot_know_to_be_lost(is_taken: bool) -> None:
+    """B9 excuses an assignment if another client has just ended the consumer's session."""
+    world = _paused_without_consumers()
+    _set_wish(world, Goal.RUN)
+    joining = ClassicPhase.PREPARING
+
+    def lends_first() -> bool:
+        lent = any(one.stage is Stage.LENT for one in world.bridge_state(0).held.values())
+        return lent and all(one.state.phase is joining for one in world.new.members[:2])
+
+    until(world, lends_first)
+    tp = min(world.bridge_state(0).held)
+    owner = world.old.owner(tp)
+    assert owner is not None
+    (who,) = (n for n, link in enumerate(world.old.links) if link.session == owner[1])
+    if is_taken:
+        world.perform(lambda: world.old.act(Action(Do.EXPIRE, who)))
+    else:
+        world.old.zookeeper.expire(owner[1])
+
+    def assign() -> None:
+        while world.bridge_state(0).phase is ClassicPhase.PREPARING:
+            world.perform(world.new.step)
+
+    assert tp not in (world.bridge_state(0).occupied or ())
+    if is_taken:
+        assign()
+    else:
+        with pytest.raises(InvariantViolation, match="B9"):
+            assign()
+
+
 def test_a_removal_without_a_rebalance_is_repeated() -> None:
     """A bridge that still follows after ten seconds removes the other members again."""
     state = begin(Settings(ClientSettings("g", "c", ("t",)), (), takes_lead=True))

@@ -35,7 +35,7 @@ def first(moves: list[Action]) -> Action:
 
 def new_world(plan: BridgedPlan, *, is_calm: bool = True) -> BridgedWorld:
     """Return a world whose monitor checks the promises."""
-    monitor = BridgeMonitor(is_calm=is_calm, sees_each_loss=True)
+    monitor = BridgeMonitor(is_calm=is_calm)
     world = BridgedWorld(plan, monitor.old, monitor.new)
     monitor.watch(world)
     return world

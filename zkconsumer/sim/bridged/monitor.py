@@ -30,7 +30,7 @@ from zkconsumer.sim.bridged.world import BridgedWorld
 from zkconsumer.sim.coordinated import world as new_world
 from zkconsumer.sim.kernel.promises import Promise, Reason, promise
 from zkconsumer.sim.kernel.world import Delivered
-from zkconsumer.sim.plan import Action
+from zkconsumer.sim.plan import Action, Do
 from zkconsumer.sim.znodes import ZnodeChange
 
 # ---- promises ------------------------------------------------------------------------------------
@@ -157,13 +157,13 @@ def a_bridge_assigns_what_it_owns(
     """A bridge assigns only partitions that its consumers own in ZooKeeper, also after it was
     frozen for longer than its sessions.
 
-    If another client has ended a session, the bridge may not know yet that it has lost partitions
-    (see `monitor.sees_each_loss`).
+    If another client has taken a partition away, the promise does not hold until the bridge knows
+    it (see `monitor.taken`).
     """
     owner = world.old.owner(tp)
     if owner is not None and owner[1] in world.sessions_of(number):
         return None
-    if tp in monitor.lost and not monitor.sees_each_loss:
+    if tp in monitor.taken and tp in world.bridge_state(number).held:
         return None
     return f"bridge {number} assigns {tp}, which {owner[0] if owner else 'nobody'} owns"
 
@@ -199,23 +199,23 @@ class BridgeMonitor:
         old, new: the watchers of both sides.
         is_strict: whether only the bridge's connection to ZooKeeper fails in this run.
         is_calm: whether no process dies and no member is removed in this run.
-        sees_each_loss: whether no other client ends the session of a bridge's consumer in this run.
         ends: partition -> the offset after the last message that a user got.
         lost: partitions whose consumer has lost them, until the new members have revoked them.
+        taken: partitions that another client has taken away from a bridge's consumer, until the
+            consumer of a bridge claims them again: the client has deleted the owner znode, or ended
+            the consumer's session.
         deliveries, duplicates, rebalances: the counts of the run.
         handed_over: partitions that have become the bridge's, and partitions that were its.
     """
 
-    def __init__(
-        self, *, is_strict: bool = False, is_calm: bool = False, sees_each_loss: bool = False
-    ) -> None:
+    def __init__(self, *, is_strict: bool = False, is_calm: bool = False) -> None:
         self.is_strict, self.is_calm = is_strict, is_calm
-        self.sees_each_loss = sees_each_loss
         self.world: BridgedWorld | None = None
         self.old, self.new = _OldWatcher(self), _NewWatcher(self)
         self.ends: dict[TopicPartition, int] = {}
         self._new_first: dict[TopicPartition, set[int]] = {}
         self.lost: set[TopicPartition] = set()
+        self.taken: set[TopicPartition] = set()
         self.deliveries = self.duplicates = self.rebalances = 0
         self.handed_over = [0, 0]
         self._kafka: dict[TopicPartition, int] = {}
@@ -279,21 +279,21 @@ class BridgeMonitor:
             no_offset_goes_back.check("Kafka", tp, self._kafka.get(tp, 0), one.offset)
             self._kafka[tp] = one.offset
 
-    def old_acted(self) -> None:
-        """Check what has been written to ZooKeeper since the last call."""
+    def old_acted(self, action: Action) -> None:
+        """Check what has been written to ZooKeeper since the last call; `action` was the last."""
         world = self.world
         if world is None:
             return
         history = world.old.zookeeper.history
         first, self._seen = self._seen, len(history)
         for entry in history[first:]:
-            self._written(world, entry)
+            self._written(world, entry, is_ended=action.do is Do.EXPIRE)
         if self.lost and world.active is not None:
             occupied = world.bridge_state(world.active).occupied
             if occupied is not None:
                 self.lost &= occupied
 
-    def _written(self, world: BridgedWorld, entry: ZnodeChange) -> None:
+    def _written(self, world: BridgedWorld, entry: ZnodeChange, *, is_ended: bool) -> None:
         at = paths.locate(entry.path)
         who = _member_of(world, entry.session)
         if at.kind is ZnodeKind.OFFSET and who is not None and who >= world.plan.old:
@@ -303,9 +303,13 @@ class BridgeMonitor:
         if at.kind is ZnodeKind.OWNER:
             tp = TopicPartition(at.name, at.partition)
             if entry.new is not None:
-                self.handed_over[0] += who is not None and who >= world.plan.old
+                if _is_of_bridge(world, entry.session):
+                    self.handed_over[0] += 1
+                    self.taken.discard(tp)
             elif entry.old is not None and _is_of_bridge(world, entry.old.stat.owner):
                 self.handed_over[1] += 1
+                if is_ended or entry.session != entry.old.stat.owner:
+                    self.taken.add(tp)
                 if not _is_returned(world, tp):
                     self.lost.add(tp)
 
@@ -339,7 +343,7 @@ class _OldWatcher(old_world.Watcher):
         self._monitor.delivered(message)
 
     def acted(self, world: old_world.World, action: Action) -> None:
-        self._monitor.old_acted()
+        self._monitor.old_acted(action)
 
 
 class _NewWatcher(new_world.CoordinatedWatcher):

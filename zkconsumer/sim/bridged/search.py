@@ -70,7 +70,6 @@ def run(
     monitor = BridgeMonitor(
         is_strict=chosen is Weather.CUT_OFF,
         is_calm=chosen is Weather.CALM and is_eager,
-        sees_each_loss=chosen is not Weather.STORM,
     )
     world = BridgedWorld(plan, monitor.old, monitor.new)
     monitor.watch(world)
