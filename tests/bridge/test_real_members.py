@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 from later.kraft import NEW, KraftBroker
 from support.kafka.offsets import foreign
+from support.kafka.secure_brokers import PASSWORD, PROTOCOLS, SecureBroker
 from support.members.bridged_group import COMMIT_S, MIRROR_S, SLACK_S, BridgedGroup
 from support.members.bridged_run import BridgedRun
 from support.wait import LIMIT_S, wait_for
@@ -30,10 +31,12 @@ def newest() -> Iterator[Sandbox]:
 
 
 @contextmanager
-def _group(sandbox: Sandbox, directory: Path, name: str, *old: str) -> Iterator[BridgedGroup]:
+def _group(
+    sandbox: Sandbox, directory: Path, name: str, *old: str, replicas: int = 1
+) -> Iterator[BridgedGroup]:
     """A group whose old members, of these kinds, read everything. At the end it is judged."""
     with ExitStack() as stack:
-        group = BridgedGroup(sandbox, directory, stack, name=name)
+        group = BridgedGroup(sandbox, directory, stack, name=name, replicas=replicas)
         for kind in old:
             group.old(kind)
         if old:
@@ -48,6 +51,9 @@ MEMBERS = [
     ("0.11.0.3", "1.1.1", "librdkafka", "range"),
     ("2.8.2", "0.8.2.2", "librdkafka", "cooperative-sticky"),
     ("2.8.2", "1.1.1", "java", "cooperative-sticky"),
+    ("3.9.1", "0.9.0.1", "librdkafka", "roundrobin"),
+    ("3.9.1", "0.10.2.2", "java", "range"),
+    ("3.9.1", "0.11.0.3", "librdkafka", "cooperative-sticky"),
     ("3.9.1", "1.1.1", "java", "sticky"),
     ("3.9.1", "zkconsumer", "java", "roundrobin"),
 ]
@@ -298,6 +304,54 @@ def test_the_coordinator_is_away(tmp_path: Path) -> None:
         group.order("rollback")
         group.wait_for_all("old")
         assert bridge.process.poll() is None
+
+
+def test_the_brokers_restart_one_after_the_other(tmp_path: Path) -> None:
+    """While each of three brokers restarts, both sides go on, and no message is redelivered."""
+    overrides = {"offsets.topic.replication.factor": 3}
+    with (
+        Sandbox(brokers=3, overrides=overrides) as sandbox,
+        _group(sandbox, tmp_path, "rolling", "1.1.1", replicas=3) as group,
+    ):
+        bridge, _ = group.divide(new="java")
+        for broker in sandbox.brokers:
+            broker.stop()
+            group.wait_for_share("new", 3)
+            broker.start()
+            group.wait_for_share("new", 3)
+        group.order("rollback")
+        group.wait_for_all("old")
+        assert bridge.process.poll() is None
+
+
+@pytest.mark.parametrize("listener", ["SCRAM", "MTLS"])
+def test_the_brokers_require_a_login(listener: str, tmp_path: Path) -> None:
+    """Members and a bridge that log in by TLS and SASL move, and no output shows the password."""
+    with (
+        SecureBroker(tmp_path / "servers", release="3.9.1") as server,
+        _group(server.sandbox, tmp_path, "secured") as group,
+    ):
+        given = server.settings(listener)
+        kafka = given["kafka"]
+        old = group.old("zkconsumer", broker_listener=listener, kafka=kafka)
+        group.wait_for_all("old")
+        properties = {"broker.listener": listener, **{f"kafka.{k}": v for k, v in kafka.items()}}
+        options = [word for k, v in properties.items() for word in ("--property", f"{k}={v}")]
+        stranger = group.bridge(
+            *options, "--property", f"kafka.ssl.ca.location={server.stranger.file}"
+        )
+        assert stranger.wait_for_end() == 1
+        assert "is not trusted" in stranger.last_line()
+        bridge = group.bridge(*options)
+        bridge.wait("runs")
+        member = {"bootstrap.servers": server.addresses[listener], **kafka}
+        group.new("librdkafka", "range", **member, **{"security.protocol": PROTOCOLS[listener]})
+        group.wait_for_share("new", 3)
+        old.leave()
+        group.wait_for_all("new")
+        group.order("finish")
+        assert bridge.wait_for_end() == 0, bridge.text()
+        assert PASSWORD not in bridge.text()
 
 
 def test_members_join_during_a_hand_over(newest: Sandbox, tmp_path: Path) -> None:

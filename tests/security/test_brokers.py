@@ -27,6 +27,7 @@ from zkconsumer.cli import app
 from zkconsumer.consumer.stream import reader_of
 from zkconsumer.errors import SparkSourceError
 from zkconsumer.kafka import client_settings
+from zkconsumer.kafka.columns.lookups import Lookup
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.task_reader import ReadSettings, read_ranges
 
@@ -152,13 +153,21 @@ def test_columns_refuse_a_mechanism_in_one_sentence(secured: Secured, topic: str
     """With fetch.engine=columns, the error of an unsupported mechanism names the supported ones."""
     server = filled(secured("OAUTH"), topic)
     given = server.settings("OAUTH")
-    told = "fetch.engine=columns does not support the SASL mechanism OAUTHBEARER.*use PLAIN, SCRAM"
+    told = "do not support the SASL mechanism OAUTHBEARER.*use PLAIN, SCRAM.*or auto"
     config = ConsumerConfig(group_id=topic, fetch_engine="columns", **given)
     with pytest.raises(ConfigError, match=told):
         ConsumerConnector(config)
     settings = ReadSettings(client=given["kafka"], patience_s=1.0, engine="columns")
     with pytest.raises(SparkSourceError, match=told):
         list(read_ranges([OffsetRange(topic, 0, 0, 1)], ["value"], settings))
+
+
+def test_a_tls_port_is_named_to_a_client_without_tls(secured: Secured) -> None:
+    """A client that speaks no TLS to a TLS port reads in the error that the port requires it."""
+    lookup = Lookup({"bootstrap.servers": secured("SCRAM").addresses["TLS"]})
+    with pytest.raises(FetchError, match="this port requires TLS"):
+        lookup.all_topics(LIMIT_S)
+    lookup.close()
 
 
 @pytest.mark.parametrize(

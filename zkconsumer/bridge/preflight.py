@@ -85,8 +85,9 @@ def check_group(
         RefusedError: they cannot.
         FetchError: the brokers do not answer.
     """
-    check_protocol(brokers, group, limit_s=limit_s)
+    # This request is refused at once if the login is wrong; librdkafka would try again for a while.
     found = admin.describe(limit_s)
+    check_protocol(brokers, group, limit_s=limit_s)
     check_brokers_group(found, group, instance=instance, takes_lead=takes_lead)
     has_members = bool(found.members)
     return check_offsets(connection, group, brokers, has_members=has_members, limit_s=limit_s)

@@ -162,9 +162,10 @@ def mechanism_without_columns(kafka: Mapping[str, object]) -> FetchError | None:
     if name in ("", *_COLUMN_MECHANISMS):
         return None
     return FetchError(
-        f"fetch.engine=columns does not support the SASL mechanism {name}",
+        f"zkconsumer's own connections to brokers do not support the SASL mechanism {name}",
         where="kafka.sasl.mechanism",
-        remedy=f"use {', '.join(_COLUMN_MECHANISMS)}, or set fetch.engine=librdkafka or auto",
+        remedy=f"use {', '.join(_COLUMN_MECHANISMS)}; messages can also be read with"
+        " fetch.engine=librdkafka or auto",
     )
 
 

@@ -25,7 +25,7 @@ from zkconsumer.sandbox.ports import HOST, free_port
 
 USER, PASSWORD = "alice", "canary-broker-77c1"
 STORE_PASSWORD = "canary-store"
-_PROTOCOLS = {
+PROTOCOLS = {
     "SCRAM": "SASL_SSL",
     "MTLS": "SSL",
     "OAUTH": "SASL_PLAINTEXT",
@@ -33,6 +33,7 @@ _PROTOCOLS = {
     "TLS12": "SSL",
     "OTHER": "SSL",
 }
+"""Listener of 3.9.1 -> its security protocol."""
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -90,9 +91,9 @@ class SecureBroker:
         }, {"java.security.auth.login.config": jaas}
 
     def _modern(self, port: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        names = {"PLAINTEXT": port, **{name: free_port() for name in _PROTOCOLS}}
+        names = {"PLAINTEXT": port, **{name: free_port() for name in PROTOCOLS}}
         self.addresses = {name: f"{HOST}:{one}" for name, one in names.items()}
-        protocols = {"PLAINTEXT": "PLAINTEXT", **_PROTOCOLS}
+        protocols = {"PLAINTEXT": "PLAINTEXT", **PROTOCOLS}
         return {
             "listeners": ",".join(f"{name}://{HOST}:{one}" for name, one in names.items()),
             "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),

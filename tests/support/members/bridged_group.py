@@ -215,6 +215,7 @@ class BridgedGroup:
     name: str = "billing"
     partitions: int = 6
     pace_s: float = 0.01
+    replicas: int = 1
     members: dict[str, Program] = field(default_factory=dict)
     bridges: list[Bridge] = field(default_factory=list)
     excuses: list[Excuse] = field(default_factory=list)
@@ -225,7 +226,7 @@ class BridgedGroup:
         self._read: Counter[str] = Counter()
         self._known: dict[str, list[Delivery]] = defaultdict(list)
         self._cooperative: dict[str, tuple[re.Pattern[str], str]] = {}
-        self.sandbox.create_topic(self.name, partitions=self.partitions)
+        self.sandbox.create_topic(self.name, partitions=self.partitions, replicas=self.replicas)
         cluster = client_settings(self.sandbox.zookeeper_connect)
         self.traffic = Traffic(cluster, pace_s=self.pace_s)
         self.stack.callback(self.traffic.stop)

@@ -36,6 +36,9 @@ _ENOUGH_BYTES: Final = 512 * 1024
 # larger one is refused, because it is probably not a broker's response.
 _LARGEST_ANSWER: Final = 100_000_000
 
+# The first two bytes of a TLS alert, with which a TLS port answers a client that does not use TLS.
+_TLS_ALERT: Final = 0x1503
+
 # Size in bytes of the requests that are sent together. Two such parts are under way at a time. If
 # they did not fit into the sockets' buffers, this client would wait for the broker to receive
 # requests, while the broker waits for this client to receive responses.
@@ -126,7 +129,7 @@ class Connection:
             return None
         (size,) = struct.unpack_from(">i", self._room(4).data)
         if not 4 <= size <= largest:
-            raise MalformedError(f"a response announces {size} bytes; the limit is {largest}")
+            raise _not_a_size(size, largest)
         self._room(size + 4)
         return int(size)
 
@@ -240,7 +243,7 @@ class Connection:
     def _received_frame(self, deadline: float) -> memoryview:
         (size,) = struct.unpack(">i", self._exactly(4, deadline))
         if not 0 <= size <= _LARGEST_ANSWER:
-            raise MalformedError(f"a response announces {size} bytes")
+            raise _not_a_size(size, _LARGEST_ANSWER)
         return self._exactly(size, deadline)
 
     def _exactly(self, size: int, deadline: float) -> memoryview:
@@ -357,6 +360,13 @@ def _refused_by_tls(
         where=f"security protocol {settings.get('security.protocol', '')}",
         remedy="set broker.listener to a listener that uses TLS",
     )
+
+
+def _not_a_size(size: int, largest: int) -> MalformedError:
+    """Return the error for the first four bytes of a response, which are no possible size."""
+    if size >> 16 == _TLS_ALERT:
+        return MalformedError("it answers with a TLS alert: this port requires TLS")
+    return MalformedError(f"a response announces {size} bytes; the limit is {largest}")
 
 
 # ---- SASL ----------------------------------------------------------------------------------------
