@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 import _records
 from _bench import Result, add_json, at_least, at_most, show, without_goal
 from kazoo.client import KazooClient
-from support.members.crew import BRIEF, Crew, MemberProcess, expire_member, frozen
+from support.members.crew import BRIEF, Crew, MemberProcess, frozen
 from support.members.evidence import Evidence
 from support.wait import wait_for
 from support.zk.proxies import (
@@ -240,7 +240,7 @@ def _stop(crew: Crew, _trap: Trap) -> None:
 
 def _expire(crew: Crew, _trap: Trap) -> None:
     first, second = pair(crew)
-    expire_member(crew, second)
+    second.expire(crew.zookeeper)
     wait_for(lambda: len(second.of("session")) > 1, "a new session")
     crew.settle(first, second)
     crew.flowing(first, second)

@@ -33,23 +33,21 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from support.jvm.member import JvmMember, libjvm
+from support.jvm.member import JvmMember
 from support.members.crew import MemberProcess, Program
+from support.members.later_member import LaterMember
 from support.members.program import Request
 
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.payloads import decode_owner
-from zkconsumer.sandbox import Sandbox, jars
+from zkconsumer.sandbox import Sandbox
 from zkconsumer.sim.compare.run import check, compare, read_script
 
 LOOK_S = 0.02
 QUIET_S = 8.0  # time without a change after which a group has settled: over two heartbeats
 LIMIT_S = 180.0
 TOPIC = "protocols"
-PROGRAM = ROOT / "tests" / "support" / "members" / "later_program.py"
-JAVA = "org.apache.kafka.clients.consumer"
-BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 CLIENTS = {
     "jvm-1.1.1": "zookeeper-jvm",
@@ -115,29 +113,22 @@ class Group:
 
     def _later(self, name: str) -> Program:
         is_jvm = self._client.startswith("jvm")
-        strategy = self._client.removeprefix("confluent-")
         properties = {
             "bootstrap.servers": self._sandbox.bootstrap,
             "group.id": self._client,
             "client.id": name,
             "auto.offset.reset": "earliest",
-            "partition.assignment.strategy": f"{JAVA}.RangeAssignor" if is_jvm else strategy,
+            "partition.assignment.strategy": (
+                "range" if is_jvm else self._client.removeprefix("confluent-")
+            ),
         }
-        request: dict[str, Any] = {
-            "client": "jvm" if is_jvm else "confluent",
-            "topic": TOPIC,
-            "properties": properties,
-        }
-        if is_jvm:
-            log4j = self._place / "log4j.properties"
-            log4j.write_text("log4j.rootLogger=OFF\n")
-            properties |= {"key.deserializer": BYTES, "value.deserializer": BYTES}
-            request["jars"] = [str(jar) for jar in jars.resolve("kafka-3.9.1")]
-            request["libjvm"], request["log4j"] = (
-                str(libjvm(jars.find_java().executable)),
-                str(log4j),
-            )
-        return Program(name, PROGRAM, request, self._place)
+        return LaterMember(
+            name,
+            client="jvm" if is_jvm else "confluent",
+            topic=TOPIC,
+            properties=properties,
+            directory=self._place,
+        )
 
     def owners(self) -> Owners:
         """Return the living owner of each partition."""

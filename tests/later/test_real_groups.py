@@ -16,19 +16,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from later.kraft import NEW, KraftBroker
-from support.jvm.member import libjvm
 from support.members.crew import Program
+from support.members.later_member import LaterMember
 from support.wait import eventually
 
 from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.consumer_group import ConsumerGroup
 from zkconsumer.later.group_coordinator import group_of
-from zkconsumer.sandbox import Sandbox, jars
+from zkconsumer.sandbox import Sandbox
 from zkconsumer.sim.coordinated.world import (
     GROUP,
     CoordinatedPlan,
@@ -39,15 +38,9 @@ from zkconsumer.sim.coordinated.world import (
 SESSION_S = 6.0
 PARTITIONS = 4
 METADATA_S = 2.0
-PROGRAM = Path(__file__).parents[1] / "support" / "members" / "later_program.py"
 LIMIT_S = 90.0
 
 RANGE, ROUND_ROBIN, COOPERATIVE = ("range",), ("roundrobin",), ("cooperative-sticky",)
-JAVA = {
-    "range": "RangeAssignor",
-    "roundrobin": "RoundRobinAssignor",
-    "cooperative-sticky": "CooperativeStickyAssignor",
-}
 Owned = dict[int, list[int]]
 
 
@@ -278,26 +271,18 @@ class RealGroup:
 
     def _start(self, who: int) -> None:
         client = self._scenario.clients[who]
-        log4j = self._place / "log4j.properties"
-        log4j.write_text("log4j.rootLogger=OFF\n")
-        request: dict[str, Any] = {
-            "client": client,
-            "topic": self._topic,
-            "properties": self._properties(who, client),
-            "stops_when_assigned": who == self._scenario.stops,
-        }
-        if client == "jvm":
-            request["jars"] = [str(jar) for jar in jars.resolve("kafka-3.9.1")]
-            request["libjvm"] = str(libjvm(jars.find_java().executable))
-            request["log4j"] = str(log4j)
-        member = Program(f"c{who}-{len(self._started)}", PROGRAM, request, self._place)
+        member = LaterMember(
+            f"c{who}-{len(self._started)}",
+            client=client,
+            topic=self._topic,
+            properties=self._properties(who),
+            directory=self._place,
+            stops_when_assigned=who == self._scenario.stops,
+        )
         self._started.append(member)
         self.members[who] = member
 
-    def _properties(self, who: int, client: str) -> dict[str, str]:
-        names = self._scenario.assignors[who]
-        java = [f"org.apache.kafka.clients.consumer.{JAVA[name]}" for name in names]
-        text = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+    def _properties(self, who: int) -> dict[str, str]:
         found = {
             "bootstrap.servers": self._servers.bootstrap,
             "group.id": self._topic,
@@ -312,10 +297,8 @@ class RealGroup:
             found |= {
                 "session.timeout.ms": str(int(self._scenario.session_s * 1000)),
                 "heartbeat.interval.ms": "500",
-                "partition.assignment.strategy": ",".join(java if client == "jvm" else names),
+                "partition.assignment.strategy": ",".join(self._scenario.assignors[who]),
             }
-        if client == "jvm":
-            found |= {"key.deserializer": text, "value.deserializer": text}
         if self._scenario.is_static:
             found["group.instance.id"] = f"i{who}"
         return found

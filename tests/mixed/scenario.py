@@ -16,7 +16,7 @@ from pathlib import Path
 
 from support.history.real import compared
 from support.history.truth import Differences
-from support.members.evidence import Delivery
+from support.members.evidence import Delivery, missing
 from support.members.mixed_groups import Group, GroupSetup, Topics
 from support.wait import wait_for
 from support.zk.log import history
@@ -180,12 +180,7 @@ class Scenario:
     # ---- the evidence ----------------------------------------------------------------------------
 
     def _missing(self, group: Group) -> dict[TopicPartition, list[int]]:
-        seen: dict[TopicPartition, set[int]] = defaultdict(set)
-        for one in group.deliveries:
-            seen[one.partition].add(one.offset)
-        produced = self.stage.flow.produced
-        missing = {tp: sorted(offsets - seen[tp]) for tp, offsets in produced.items()}
-        return {tp: offsets for tp, offsets in missing.items() if offsets}
+        return missing(group.deliveries, self.stage.flow.produced)
 
     def _drained(self, group: Group) -> None:
         """Wait until all messages are delivered; offsets are stored when all members have left."""

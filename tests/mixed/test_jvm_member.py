@@ -12,7 +12,6 @@ from kazoo.client import KazooClient
 from support.jvm.member import RELEASES, JvmMember
 from support.wait import wait_for
 from support.zk.client import peer_of
-from support.zk.takeover import expire
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -52,7 +51,7 @@ def test_a_member_of_each_release(
         member.wait("committed")
         assert offset(client, group, topic) == 3
         first = member.last("session")
-        expire(sandbox.zookeeper_connect, (first["id"], bytes.fromhex(first["password"])))
+        member.expire(sandbox.zookeeper_connect)
         node = paths.member(group, member.consumer)
         wait_for(lambda: client.exists(node), "the JVM member to register again")
         member.tell("session")

@@ -38,13 +38,14 @@ PROPERTIES: Mapping[str, str] = {
     "zookeeper.sync.time.ms": "200",
 }
 
-LOG4J = """\
-log4j.rootLogger=INFO, err
+# The part of a log4j configuration that writes the appender `err` to standard error.
+TO_STDERR = """\
 log4j.appender.err=org.apache.log4j.ConsoleAppender
 log4j.appender.err.target=System.err
 log4j.appender.err.layout=org.apache.log4j.PatternLayout
 log4j.appender.err.layout.ConversionPattern=%d{ISO8601} %p %c - %m%n
 """
+LOG4J = f"log4j.rootLogger=INFO, err\n{TO_STDERR}"
 
 # The first line of a log event has the time, the level, the logger and the text.
 EVENT = re.compile(r"^\S+ \S+ (?P<level>[A-Z]+) (?P<logger>\S+) - (?P<text>.*)$")

@@ -23,10 +23,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from support.jvm.member import JvmMember, libjvm
+from support.jvm.member import TO_STDERR, JvmMember
 from support.kafka.traffic import Traffic
 from support.members.crew import MemberProcess, Program, environment
-from support.members.evidence import Delivery, deliveries
+from support.members.evidence import Delivery, deliveries, missing
+from support.members.later_member import LaterMember
 from support.members.program import Request
 from support.wait import LIMIT_S, wait_for
 from support.zk.log import history
@@ -34,7 +35,7 @@ from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.history.offset_records import CommitKey, decode_commit, decode_key
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.sandbox import Sandbox, guard, jars
+from zkconsumer.sandbox import Sandbox, guard
 from zkconsumer.sandbox.topics import client_settings
 
 COMMIT_S = 0.5
@@ -54,14 +55,6 @@ SLACK_S = 5.0
 
 LOG_S = 0.01
 """How far, in seconds, a log's time may be from the time of an event: it is cut to milliseconds."""
-
-JAVA = "org.apache.kafka.clients.consumer"
-ASSIGNORS = {
-    ("java", "range"): f"{JAVA}.RangeAssignor",
-    ("java", "roundrobin"): f"{JAVA}.RoundRobinAssignor",
-    ("java", "sticky"): f"{JAVA}.StickyAssignor",
-    ("java", "cooperative-sticky"): f"{JAVA}.CooperativeStickyAssignor",
-}
 
 COOPERATIVE = {
     "java": (
@@ -85,6 +78,11 @@ COOPERATIVE = {
 
 COMMITS = re.compile(r"^(?P<at>\S+ \S+) INFO .*\], Committing all offsets after", re.MULTILINE)
 """What the log of Kafka's old consumer says when it commits for a rebalance."""
+
+NEW_LOG4J = f"""\
+log4j.rootLogger=WARN, err
+log4j.logger.org.apache.kafka.clients.consumer.internals=INFO
+{TO_STDERR}"""
 
 OLD = ("0.8.2.2", "1.1.1", "zkconsumer")
 NEW = ("java", "librdkafka")
@@ -305,31 +303,24 @@ class BridgedGroup:
             "group.id": self.name,
             "client.id": name,
             "auto.offset.reset": "earliest",
-            "partition.assignment.strategy": ASSIGNORS.get((kind, assignor), assignor),
+            "partition.assignment.strategy": assignor,
             "auto.commit.interval.ms": int(COMMIT_S * 1000),
             "session.timeout.ms": int(SESSION_S * 1000),
             "heartbeat.interval.ms": 1000,
             **properties,
         }
-        request: dict[str, Any] = {
-            "client": "jvm" if kind == "java" else "confluent",
-            "topic": self.name,
-            "properties": settings,
-            "reports_messages": True,
-        }
-        if kind == "java":
-            log4j = self.directory / "new-log4j.properties"
-            log4j.write_text(NEW_LOG4J)
-            decoder = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-            settings |= {"key.deserializer": decoder, "value.deserializer": decoder}
-            request["properties"] = {key: str(value) for key, value in settings.items()}
-            request["jars"] = [str(jar) for jar in jars.resolve("kafka-3.9.1")]
-            request["libjvm"] = str(libjvm(jars.find_java().executable))
-            request["log4j"] = str(log4j)
-        else:
+        if kind == "librdkafka":
             settings["debug"] = "cgrp"  # its log then says what Java's says
-        script = Path(__file__).with_name("later_program.py")
-        member = self._add(Program(name, script, request, self.directory), "new")
+        member = LaterMember(
+            name,
+            client="jvm" if kind == "java" else "confluent",
+            topic=self.name,
+            properties=settings,
+            directory=self.directory,
+            log4j=NEW_LOG4J,
+            reports_messages=True,
+        )
+        self._add(member, "new")
         if assignor == "cooperative-sticky":
             self._cooperative[name] = COOPERATIVE[kind]
         return member
@@ -455,11 +446,7 @@ class BridgedGroup:
         return self.verdict()
 
     def _lost(self) -> dict[TopicPartition, list[int]]:
-        seen: dict[TopicPartition, set[int]] = defaultdict(set)
-        for one in self.deliveries():
-            seen[one.partition].add(one.offset)
-        missing = {tp: sorted(at - seen[tp]) for tp, at in self.traffic.produced.items()}
-        return {tp: offsets for tp, offsets in missing.items() if offsets}
+        return missing(self.deliveries(), self.traffic.produced)
 
     def verdict(self) -> Verdict:
         """Return what has happened so far."""
@@ -575,13 +562,3 @@ def _reason(first: Delivery, excuses: Sequence[Excuse]) -> str:
         if one.member in ("", first.member) and one.first[0] <= first.t <= one.first[1]:
             return one.reason
     return ""
-
-
-NEW_LOG4J = """\
-log4j.rootLogger=WARN, err
-log4j.logger.org.apache.kafka.clients.consumer.internals=INFO
-log4j.appender.err=org.apache.log4j.ConsoleAppender
-log4j.appender.err.target=System.err
-log4j.appender.err.layout=org.apache.log4j.PatternLayout
-log4j.appender.err.layout.ConversionPattern=%d{ISO8601} %p %c - %m%n
-"""

@@ -119,6 +119,11 @@ class Observed:
     def tell(self, word: str) -> None:
         raise NotImplementedError
 
+    def expire(self, zookeeper: str) -> None:
+        """End the last session that the member has reported, on the server."""
+        session = self.last("session")
+        expire(zookeeper, (session["id"], bytes.fromhex(session["password"])))
+
     @property
     def session_s(self) -> float:
         """Return the session timeout of a zkconsumer member, in seconds."""
@@ -429,12 +434,6 @@ def _log_of(server: str) -> Path:
         connection.sendall(b"conf")
         said = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
     return Path(said.partition("dataLogDir=")[2].partition("\n")[0])
-
-
-def expire_member(crew: Crew, member: MemberProcess | LocalMember) -> None:
-    """End a member's current session on the server."""
-    session = member.last("session")
-    expire(crew.zookeeper, (session["id"], bytes.fromhex(session["password"])))
 
 
 @contextmanager

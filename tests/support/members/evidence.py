@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,11 +34,7 @@ class Evidence:
     late: Sequence[Late] = ()
 
     def undelivered(self) -> dict[TopicPartition, list[int]]:
-        seen: dict[TopicPartition, set[int]] = defaultdict(set)
-        for one in self.deliveries:
-            seen[one.partition].add(one.offset)
-        missing = {tp: sorted(offsets - seen[tp]) for tp, offsets in self.produced.items()}
-        return {tp: offsets for tp, offsets in missing.items() if offsets}
+        return missing(self.deliveries, self.produced)
 
     def duplicates(self) -> int:
         return len(self.deliveries) - len({(d.partition, d.offset) for d in self.deliveries})
@@ -52,3 +49,14 @@ def deliveries(member: str, events: Iterable[Mapping[str, Any]]) -> list[Deliver
         for topic, number, token, offsets in event["runs"]
         for offset in offsets
     ]
+
+
+def missing(
+    given: Iterable[Delivery], produced: Mapping[TopicPartition, AbstractSet[int]]
+) -> dict[TopicPartition, list[int]]:
+    """Return the offsets that were produced and not delivered, by partition."""
+    seen: dict[TopicPartition, set[int]] = defaultdict(set)
+    for one in given:
+        seen[one.partition].add(one.offset)
+    found = {tp: sorted(offsets - seen[tp]) for tp, offsets in produced.items()}
+    return {tp: offsets for tp, offsets in found.items() if offsets}

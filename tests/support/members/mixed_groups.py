@@ -15,7 +15,6 @@ from support.members.evidence import Delivery
 from support.members.program import Request
 from support.members.replay import Record
 from support.wait import LIMIT_S, wait_for
-from support.zk.takeover import expire
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import ZooKeeperUnreachableError
 from zkconsumer.protocol.assignors import Strategy, assign
@@ -164,9 +163,7 @@ class Group:
             known = len(member.of("session"))
             member.tell("session")
             member.wait("session", after=known)
-        session = member.last("session")
-        identity = (session["id"], bytes.fromhex(session["password"]))
-        expire(self.stage.sandbox.zookeeper_connect, identity)
+        member.expire(self.stage.sandbox.zookeeper_connect)
 
     def freeze(self, name: str) -> None:
         self.members[name].freeze()

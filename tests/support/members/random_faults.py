@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from support.members.crew import Crew, MemberProcess, expire_member
+from support.members.crew import Crew, MemberProcess
 from support.members.evidence import Evidence
 from support.wait import wait_for
 from support.zk.proxies import Trap, Wire
@@ -128,7 +128,7 @@ class Mixture:
         if ones:
             member = self._random.choice(ones)
             self._note("expire", member)
-            expire_member(self._crew, member)
+            member.expire(self._crew.zookeeper)
 
     def _cut(self) -> None:
         self._note("cut")
