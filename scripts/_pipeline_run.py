@@ -23,121 +23,9 @@ from zkconsumer.demo.group import Frame, View
 from zkconsumer.demo.group_scene import BackgroundProducer, watching
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import Sandbox, guard, jars
-from zkconsumer.sandbox.jars import find_java
-from zkconsumer.sandbox.process import Process, Startable, launch
-
-# ---- The JVM consumer ----------------------------------------------------------------------------
-
-
-RELEASE = "1.1.1"
-
-# The consumer commits, leaves, and ends within a second. After this many seconds it gets SIGKILL.
-_CONSOLE_STOP_LIMIT_S = 15.0
-
-_LOG4J = """\
-log4j.rootLogger=INFO, out
-log4j.appender.out=org.apache.log4j.FileAppender
-log4j.appender.out.file={file}
-log4j.appender.out.layout=org.apache.log4j.PatternLayout
-log4j.appender.out.layout.ConversionPattern=%d{{ISO8601}} %p %c - %m%n
-"""
-
-
-class ConsoleConsumer(Startable):
-    """`kafka.tools.ConsoleConsumer --zookeeper`: a member of the group `group`, with a white list.
-
-    If the group has no stored offset, it starts at the end of the log.
-
-    Attributes:
-        values: the file with the values of its messages, one per line.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        zookeeper: str,
-        group: str,
-        topic: str,
-        name: str,
-        session_timeout_s: float,
-        progress: jars.Progress = jars.to_stderr,
-    ) -> None:
-        self._directory = directory
-        self._zookeeper, self._topic, self._progress = zookeeper, topic, progress
-        self._properties = {
-            "group.id": group,
-            "consumer.id": name,
-            # With auto.offset.reset=smallest the program refuses a group that has stored offsets,
-            # so the property is not set.
-            "auto.commit.interval.ms": "500",
-            "rebalance.backoff.ms": "500",
-            # The default of 4 attempts is used up before a killed member's session expires.
-            "rebalance.max.retries": "30",
-            "zookeeper.session.timeout.ms": f"{session_timeout_s * 1000:.0f}",
-        }
-        self._process: Process | None = None
-        self.values = directory / "values"
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process exists."""
-        return self._process is not None and self._process.alive
-
-    def log_tail(self) -> str:
-        """Return the end of its output and of its log."""
-        files = [one for one in (self.values, self._directory / "log") if one.exists()]
-        return "; ".join(one.read_text(errors="replace")[-500:].strip() for one in files)
-
-    def start(self) -> None:
-        """Start the process; it joins within a few seconds. Raises SandboxError if there is no
-        Java.
-        """
-        class_path = jars.resolve(f"kafka-{RELEASE}", progress=self._progress)
-        self._directory.mkdir(parents=True)
-        log4j, settings = self._directory / "log4j.properties", self._directory / "properties"
-        log4j.write_text(_LOG4J.format(file=self._directory / "log"))
-        settings.write_text("".join(f"{key}={one}\n" for key, one in self._properties.items()))
-        command = [
-            str(find_java().executable),
-            "-Xmx128m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:-UsePerfData",
-            "-Djava.net.preferIPv4Stack=true",
-            f"-Dlog4j.configuration=file:{log4j}",
-            f"-Djava.io.tmpdir={self._directory}",
-            "kafka.tools.ConsoleConsumer",
-            "--zookeeper",
-            self._zookeeper,
-            "--topic",
-            self._topic,
-            "--consumer.config",
-            str(settings),
-        ]
-        environ = {"CLASSPATH": os.pathsep.join(map(str, class_path)), "PATH": os.defpath}
-        launch(
-            command, directory=self._directory, log=self.values, environ=environ, keep=self._keep
-        )
-
-    def stop(self) -> None:
-        """Let the consumer leave cleanly (SIGTERM). Then `values` contains everything that
-        it read.
-        """
-        if self._process is not None:
-            self._process.end(patience_s=_CONSOLE_STOP_LIMIT_S)
-            guard.release(self._process.pid, self._process.birth)
-            self._process = None
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        if self._process is not None:
-            self._process.signal(signal.SIGKILL)
-            self.stop()
-
-    def _keep(self, process: Process) -> None:
-        self._process = process
-
+from zkconsumer.sandbox.process import Process, launch, until
+from zkconsumer.sandbox.proxy import Proxy
+from zkconsumer.sandbox.real_group import JVM_RELEASE, MemberKind, MemberProcess, ProcessState
 
 # ---- Course of events ----------------------------------------------------------------------------
 
@@ -156,6 +44,14 @@ _BATCHES = 3
 _UPDATE_S = 0.1
 # A line that names an exception of Python or of the JVM.
 _FAILURE = re.compile(r"(Caused by: )?[\w.]+(Error|Exception): ")
+# The JVM consumer commits, leaves, and ends within a second. After this time it gets SIGKILL.
+_CONSOLE_STOP_LIMIT_S = 15.0
+# The default of 4 attempts is used up before a killed member's session expires.
+_JVM_PROPERTIES = {
+    "auto.commit.interval.ms": 500,
+    "rebalance.backoff.ms": 500,
+    "rebalance.max.retries": 30,
+}
 # Seconds within which the query must stop by itself.
 _DRIVER_STOP_LIMIT_S = 60.0
 
@@ -194,7 +90,6 @@ class DemoRun:
         self._view = view
         self._events: list[Event] = []
         self._driver: Process | None = None
-        self._has_console = False
         self._updated_s = 0.0
 
     def run(self) -> Result:
@@ -207,14 +102,14 @@ class DemoRun:
             self._sandbox.create_topic(TOPIC, partitions=self._partitions)
             connect = self._sandbox.zookeeper_connect
             self._watcher = stack.enter_context(watching(connect, GROUP, TOPIC, self._partitions))
-            self._prepare(directory)
+            self._prepare(directory, stack)
             stack.callback(self._end_all)
             self._run_events()
             return Result(self._drain_and_judge(), tuple(self._events))
 
     # ---- Events ----------------------------------------------------------------------------------
 
-    def _prepare(self, directory: Path) -> None:
+    def _prepare(self, directory: Path, stack: ExitStack) -> None:
         connect = self._sandbox.zookeeper_connect
         self._query = Query(
             zookeeper=connect,
@@ -225,16 +120,20 @@ class DemoRun:
             session_timeout_s=SESSION_TIMEOUT_S,
             trigger_s=TRIGGER_S,
         )
-        self._console = ConsoleConsumer(
-            directory / "jvm",
-            zookeeper=connect,
+        jars.resolve(f"kafka-{JVM_RELEASE}", progress=self._view.note)
+        values = directory / "values"
+        self._console = MemberProcess(
+            "jvm",
+            MemberKind.JVM,
             group=GROUP,
             topic=TOPIC,
-            name="jvm",
-            session_timeout_s=SESSION_TIMEOUT_S,
-            progress=self._view.note,
+            proxy=stack.enter_context(Proxy(connect)),
+            session_s=SESSION_TIMEOUT_S,
+            directory=directory,
+            properties=_JVM_PROPERTIES,
+            out=values,
         )
-        self._ledger = Ledger(self._query, self._console.values, partitions=self._partitions)
+        self._ledger = Ledger(self._query, values, partitions=self._partitions)
 
     def _run_events(self) -> None:
         self._view.note(f"producing {self._messages:,} messages, and more during the demo")
@@ -246,7 +145,6 @@ class DemoRun:
         self._finish_batches()
         with self._event("join", "a JVM consumer of Kafka 1.1.1 joins", members=2):
             self._console.start()
-            self._has_console = True
         self._finish_batches()
         killed = self._kill_in_a_batch()
         text = f"the query is killed in batch {killed} (SIGKILL to all of its processes)"
@@ -295,7 +193,9 @@ class DemoRun:
         )
         # Stop the JVM consumer first: the query commits a batch at the next trigger, and the JVM
         # consumer would read again what the query has not committed when it stops.
-        self._console.stop()
+        self._console.leave()
+        until(lambda: self._console.state is ProcessState.LEFT, limit_s=_CONSOLE_STOP_LIMIT_S)
+        self._console.end()
         self._end_query()
         self._ledger.read_new()
         self._view.note("comparing what was written with the topic")
@@ -349,7 +249,7 @@ class DemoRun:
         if self._driver is not None and self._driver.alive:
             os.killpg(self._driver.pid, signal.SIGKILL)
         self._end_query()
-        self._console.kill()
+        self._console.end()
 
     # ---- Waiting ---------------------------------------------------------------------------------
 
@@ -397,12 +297,12 @@ class DemoRun:
                 where=self._log_tail(),
                 remedy="correct that and run the demo again",
             )
-        if self._has_console and not self._console.alive:
-            raise SandboxError("the JVM consumer ended", where=self._console.log_tail())
-        owners = {one: owner.thread for one, owner in dict(self._watcher.owners).items()}
+        if self._console.state is ProcessState.DEAD:
+            log = Path(self._query.directory, f"{self._console.name}.log")
+            raise SandboxError("the JVM consumer ended", where=log.read_text()[-500:].strip())
         self._view.draw(
             Frame(
-                owners={one: thread.split("_")[1].split("-")[0] for one, thread in owners.items()},
+                owners=self._watcher.owner_names(),
                 members=["jvm", "spark"],
                 delivered=[len(one) for one in self._ledger.seen],
                 produced=tuple(self._producer.acknowledged),

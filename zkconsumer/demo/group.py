@@ -442,11 +442,9 @@ class DemoRun:
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise self._failure(name, process.returncode)
-        with self._watcher.changed:
-            owners = {one: owner.thread for one, owner in self._watcher.owners.items()}
         self._view.draw(
             Frame(
-                owners={one: thread.split("_")[1].split("-")[0] for one, thread in owners.items()},
+                owners=self._watcher.owner_names(),
                 members=sorted(self._processes),
                 delivered=tuple(self._records.tally.unique),
                 produced=tuple(self._producer.acknowledged),

@@ -39,6 +39,12 @@ class Watcher:
         self._partitions = range(partitions)
         threading.Thread(target=self._follow, args=(observer,), daemon=True).start()
 
+    def owner_names(self) -> dict[int, str]:
+        """Return, by partition, the `consumer.id` of the member that owns it."""
+        with self.changed:
+            threads = {one: owner.thread for one, owner in self.owners.items()}
+        return {one: thread.split("_")[1].split("-")[0] for one, thread in threads.items()}
+
     def settled(self, members: int) -> bool:
         """Whether the group has this number of members, and the owners are those that the assignor
         requires.

@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from zkconsumer.errors import RefusedError
@@ -55,6 +56,11 @@ class MemberProcess:
     """One member: its process, which can be started several times, and the proxy between it and
     ZooKeeper.
 
+    Args:
+        consumer_id: the property `consumer.id`.
+        properties: further properties of the consumer; they take precedence.
+        out: the file to which the program appends the values of its messages, one per line.
+
     Attributes:
         name: the consumer id in ZooKeeper.
         proxy: forwards the connection of the member to ZooKeeper.
@@ -62,7 +68,7 @@ class MemberProcess:
 
     def __init__(
         self,
-        number: int,
+        consumer_id: int | str,
         kind: MemberKind,
         *,
         group: str,
@@ -70,16 +76,18 @@ class MemberProcess:
         proxy: Proxy,
         session_s: float,
         directory: Path,
+        properties: Mapping[str, object] = MappingProxyType({}),
+        out: Path = Path(os.devnull),
     ) -> None:
-        self.name, self.kind, self.proxy = f"{group}_{number}", kind, proxy
-        self._topic, self._directory = topic, directory
+        self.name, self.kind, self.proxy = f"{group}_{consumer_id}", kind, proxy
+        self._topic, self._directory, self._out = topic, directory, out
         self._process: Process | None = None
         self._frozen = self._leaving = False
         session_ms = round(session_s * 1000)
-        self._properties = {
+        self._properties: dict[str, object] = {
             "zookeeper.connect": proxy.address,
             "group.id": group,
-            "consumer.id": number,
+            "consumer.id": consumer_id,
             "zookeeper.session.timeout.ms": session_ms,
             "zookeeper.connection.timeout.ms": 30_000,
             "auto.commit.interval.ms": round(COMMIT_S * 1000),
@@ -88,6 +96,7 @@ class MemberProcess:
         if kind is MemberKind.ZKCONSUMER:
             # With `smallest`, the console consumer refuses a group that has offsets.
             self._properties["auto.offset.reset"] = "smallest"
+        self._properties |= properties
 
     @property
     def state(self) -> ProcessState:
@@ -112,7 +121,7 @@ class MemberProcess:
             command,
             directory=Path.cwd(),
             log=self._directory / f"{self.name}.log",
-            out=Path(os.devnull),
+            out=self._out,
             environ=environ,
             keep=self._keep,
         )
