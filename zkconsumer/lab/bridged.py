@@ -21,13 +21,13 @@ from zkconsumer.lab.camera import ZooKeeperCamera, explain
 from zkconsumer.lab.causality import Causality
 from zkconsumer.lab.coordinated import (
     IDLE_S,
-    ROUND_TRIP_S,
     CoordinatedCamera,
     CoordinatedStage,
     Messages,
+    QueueStage,
 )
 from zkconsumer.lab.coordinated_causes import CoordinatedCauses
-from zkconsumer.lab.stage import NOBODY, Camera, LabStage
+from zkconsumer.lab.stage import NOBODY, Camera
 from zkconsumer.lab.texts import spoken
 from zkconsumer.lab.worlds import (
     BRIDGE_MOVES,
@@ -60,7 +60,7 @@ from zkconsumer.sim.coordinated.recorder import CoordinatedRecorder
 from zkconsumer.sim.coordinated.search import random_delay
 from zkconsumer.sim.coordinated.stories import ASSIGNORS
 from zkconsumer.sim.coordinated.view import describe_generation
-from zkconsumer.sim.coordinated.world import RECEIVE, SERVE, TIME, no_delay
+from zkconsumer.sim.coordinated.world import TIME, no_delay
 from zkconsumer.sim.kernel.stories import Emit
 from zkconsumer.sim.kernel.world import NEVER
 from zkconsumer.sim.plan import Action, Do
@@ -454,7 +454,7 @@ OF_BROKERS = COORDINATOR_MOVES - {REMOVE}
 """Moves whose number is that of a broker."""
 
 
-class BridgedStage(LabStage[BridgedWorld]):
+class BridgedStage(QueueStage[BridgedWorld]):
     """A stage of a group that a bridge divides."""
 
     LIMIT_S = 120.0
@@ -463,8 +463,7 @@ class BridgedStage(LabStage[BridgedWorld]):
     def __init__(
         self, world: BridgedWorld, camera: BridgedCamera, *, seed: int = 0, flow: int = 0
     ) -> None:
-        super().__init__(world, camera)
-        self._flow = flow
+        super().__init__(world, camera, flow=flow)
         self._old = _OldHalf(world.old, camera.old, seed=seed)
         self._new = _NewHalf(world.new, camera.new)
         self._old.whole = self._new.whole = self
@@ -558,30 +557,17 @@ class BridgedStage(LabStage[BridgedWorld]):
     def _is_turn_of_new_half(self) -> bool:
         return self.world.is_turn_of_new_side(busy=self._old.busy())
 
-    def _step(self) -> bool:
-        if not self.is_recording:
-            self.world.step(lambda moves: moves[0])
-            return True
-        chosen = self.next_move()
-        if chosen is None:
-            return False
-        self.move(chosen)
+    def _step_unrecorded(self) -> bool:
+        self.world.step(lambda moves: moves[0])
         return True
+
+    def _is_time_next(self) -> bool:
+        return self.next_move() == LabMove(TIME)
 
     def next_due(self) -> float:
         if self._old.busy():
             return self.now
         return min(self.world.old.next_moment(), self.world.new.next_moment())
-
-    def wait(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self.next_due() <= end:
-            if self.next_move() == LabMove(TIME):
-                self.move(LabMove(TIME, value=end))
-            else:
-                self.step()
-        if self.now < end:
-            self.move(LabMove(PASS_TIME, value=end))
 
     def join(self, *who: int) -> None:
         for one in who:
@@ -595,11 +581,8 @@ class BridgedStage(LabStage[BridgedWorld]):
 
     # ---- performing moves ------------------------------------------------------------------------
 
-    def _perform(self, move: LabMove) -> None:
-        self._record(move, lambda: self._act(move))
-
     def _act(self, move: LabMove) -> None:
-        world, before = self.world, self.now
+        world = self.world
         number = self._bridge(move)
         if move.do == TIME:
             self._let_time_come(move.value or NEVER)
@@ -616,9 +599,6 @@ class BridgedStage(LabStage[BridgedWorld]):
         else:
             half, local = self._half(move)
             world.perform(lambda: half.play(local))
-        seconds = int(self.now) - int(before)
-        if move.do in (SERVE, RECEIVE, TIME) and self._flow and seconds:
-            world.produce(self._flow * seconds)
 
     def _let_time_come(self, end: float) -> None:
         """Let timers expire until something visible has happened, or until the next move is no
@@ -626,7 +606,7 @@ class BridgedStage(LabStage[BridgedWorld]):
         world, camera = self.world, self.camera.new
         camera.has_seen = False
         until, writes = self.now + IDLE_S, len(world.old.zookeeper.history)
-        while self.next_move() == LabMove(TIME):
+        while self._is_time_next():
             is_new = self._is_turn_of_new_half()
             world.perform(world.new.step if is_new else lambda: world.old.act(Action(Do.TIME)))
             has_seen = camera.has_seen or len(world.old.zookeeper.history) > writes
@@ -664,12 +644,8 @@ class BridgedStage(LabStage[BridgedWorld]):
         half, local = self._half(move)
         half._drop(local)
 
-    def _outcome(self, move: LabMove, text: str, before: float) -> str:
-        if move.do != TIME:
-            return text
-        happened = self.camera.new.happened(self.world.new)
-        is_short = happened and self.now - before <= ROUND_TRIP_S
-        return "; ".join(filter(None, ("" if is_short else f"it is {self.now:.2f} s", happened)))
+    def _happened(self) -> str:
+        return self.camera.new.happened(self.world.new)
 
     # ---- which moves are possible ----------------------------------------------------------------
 

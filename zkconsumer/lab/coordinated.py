@@ -9,13 +9,14 @@ coordinator instead of ZooKeeper's tree.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Self, TypeAlias
 
 from zkconsumer.errors import RefusedError
 from zkconsumer.lab.camera import SHOWN_MESSAGES
 from zkconsumer.lab.causality import Causality
 from zkconsumer.lab.coordinated_causes import CoordinatedCauses
-from zkconsumer.lab.stage import NOBODY, Camera, LabStage
+from zkconsumer.lab.stage import NOBODY, Camera, LabStage, W
 from zkconsumer.lab.texts import spoken
 from zkconsumer.lab.worlds import (
     COORDINATE,
@@ -68,10 +69,6 @@ from zkconsumer.trace.story import listed
 DELAY_S = 10.0
 """Seconds by which the move "delay" delays a message: as long as three heartbeat intervals of the
 classic protocol."""
-
-ROUND_TRIP_S = 0.005
-"""Virtual seconds. If the clock advances by less than this, the sentence of the move does not
-mention it."""
 
 IDLE_S = 30.0
 """Virtual seconds after which the move `time` ends even if nothing visible has changed. Without
@@ -384,17 +381,78 @@ def _status(member: Member) -> str:
 # ---- moves ---------------------------------------------------------------------------------------
 
 
-class CoordinatedStage(LabStage[CoordinatedWorld], CoordinatedDirector):
-    """A stage of a group with a coordinator."""
+ROUND_TRIP_S = 0.005
+"""Virtual seconds. If the clock advances by less than this, the sentence of the move does not
+mention it."""
 
-    camera: CoordinatedCamera
 
-    def __init__(
-        self, world: CoordinatedWorld, camera: CoordinatedCamera, *, flow: int = 0
-    ) -> None:
+class QueueStage(LabStage[W]):
+    """A stage of a world whose messages and timers wait in one queue, which a coordinator's has."""
+
+    def __init__(self, world: W, camera: Camera[W], *, flow: int = 0) -> None:
         """`flow`: the messages that each partition gets in each second."""
         super().__init__(world, camera)
         self._flow = flow
+
+    def _step(self) -> bool:
+        if not self.is_recording:
+            return self._step_unrecorded()
+        chosen = self.next_move()
+        if chosen is None:
+            return False
+        self.move(chosen)
+        return True
+
+    @abstractmethod
+    def _step_unrecorded(self) -> bool:
+        """Perform the world's next ordinary move; return False if there is none."""
+
+    def wait(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.next_due() <= end:
+            if self._is_time_next():
+                self.move(LabMove(TIME, value=end))
+            else:
+                self.step()
+        if self.now < end:
+            self.move(LabMove(PASS_TIME, value=end))
+
+    @abstractmethod
+    def _is_time_next(self) -> bool:
+        """Return whether the next move is a timer."""
+
+    def _perform(self, move: LabMove) -> None:
+        self._record(move, lambda: self._act_with_flow(move))
+
+    def _act_with_flow(self, move: LabMove) -> None:
+        before = self.now
+        self._act(move)
+        seconds = int(self.now) - int(before)
+        if move.do in (SERVE, RECEIVE, TIME) and self._flow and seconds:
+            self._act(LabMove(PRODUCE, value=self._flow * seconds))
+
+    @abstractmethod
+    def _act(self, move: LabMove) -> None:
+        """Perform a move other than a drop."""
+
+    def _outcome(self, move: LabMove, text: str, before: float) -> str:
+        """Return what an advance of time has brought; the new time only if it took longer than a
+        round trip or had no visible effect."""
+        if move.do != TIME:
+            return text
+        happened = self._happened()
+        is_short = happened and self.now - before <= ROUND_TRIP_S
+        return "; ".join(filter(None, ("" if is_short else f"it is {self.now:.2f} s", happened)))
+
+    @abstractmethod
+    def _happened(self) -> str:
+        """Return what has happened at the coordinator and its members since the last frame."""
+
+
+class CoordinatedStage(QueueStage[CoordinatedWorld], CoordinatedDirector):
+    """A stage of a group with a coordinator."""
+
+    camera: CoordinatedCamera
 
     @classmethod
     def of(cls, spec: WorldSpec) -> CoordinatedStage:
@@ -441,32 +499,16 @@ class CoordinatedStage(LabStage[CoordinatedWorld], CoordinatedDirector):
         at = [number for number, _ in messages].index(move.number)
         return LabMove(move.do, move.who, value=at)
 
-    def _step(self) -> bool:
-        if not self.is_recording:
-            return self.world.step()
-        chosen = self.next_move()
-        if chosen is None:
-            return False
-        self.move(chosen)
-        return True
+    def _step_unrecorded(self) -> bool:
+        return self.world.step()
 
-    def wait(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self.world.next_moment() <= end:
-            if self.world.next() == Move(TIME):
-                self.move(LabMove(TIME, value=end))
-            else:
-                self.step()
-        if self.now < end:
-            self.move(LabMove(PASS_TIME, value=end))
+    def _is_time_next(self) -> bool:
+        return self.world.next() == Move(TIME)
 
     # ---- performing moves ------------------------------------------------------------------------
 
-    def _perform(self, move: LabMove) -> None:
-        self._record(move, lambda: self._act(move))
-
     def _act(self, move: LabMove) -> None:
-        world, before = self.world, self.now
+        world = self.world
         if move.do == TIME:
             self._let_time_come(move.value or NEVER)
         elif move.do in (SERVE, RECEIVE):
@@ -479,18 +521,9 @@ class CoordinatedStage(LabStage[CoordinatedWorld], CoordinatedDirector):
             world.produce(int(move.value))
         else:
             world.act(Move(move.do, move.who))
-        seconds = int(self.now) - int(before)
-        if move.do in (SERVE, RECEIVE, TIME) and self._flow and seconds:
-            world.produce(self._flow * seconds)
 
-    def _outcome(self, move: LabMove, text: str, before: float) -> str:
-        """Return what an advance of time has brought; the new time only if it took longer than a
-        round trip or had no visible effect."""
-        if move.do != TIME:
-            return text
-        happened = self.camera.happened(self.world)
-        is_short = happened and self.now - before <= ROUND_TRIP_S
-        return "; ".join(filter(None, ("" if is_short else f"it is {self.now:.2f} s", happened)))
+    def _happened(self) -> str:
+        return self.camera.happened(self.world)
 
     def _let_time_come(self, end: float) -> None:
         """Perform entries of the queue until one has a visible effect, or the next entry is a
