@@ -3,7 +3,7 @@ positions.
 
 Names and values are checked strictly. The words and JSON forms of positions are those of Spark's
 Kafka connector (`KafkaOffsetRangeLimit`, `org.apache.spark.sql.kafka010.JsonUtils`), plus
-`zookeeper`. Everything here is pure, except that `with_credential` reads the environment.
+`zookeeper`. Everything here is pure, except that `connection_properties` reads the environment.
 """
 
 from __future__ import annotations
@@ -71,17 +71,40 @@ def split_kafka_properties(
     return kafka, {key: one for key, one in options.items() if key.lower() not in kafka}
 
 
+ZOOKEEPER: Final = "zookeeper"
+"""The option for the property `CONNECT`."""
+
+CONNECT: Final = "zookeeper.connect"
+
 SECRET: Final = "zookeeper.auth.secret"
 """The option for `zookeeper.auth.credential` whose name Spark's `spark.redaction.regex` matches."""
 
 
-def with_credential(
-    given: Mapping[str, str], properties: dict[str, str], log: logging.Logger
+def connection_properties(
+    given: Mapping[str, str], known: Container[str], log: logging.Logger
 ) -> dict[str, str]:
-    """Return properties with the credential of `SECRET` or of the environment.
+    """Return the properties of a connection among the options: those of `known`, and librdkafka's.
 
-    Warns of a credential in an option that Spark shows. Raises ConfigError for two credentials.
+    The credential is that of `SECRET` or of the environment. Warns of a credential in an option
+    that Spark shows. Raises ConfigError for two credentials, two ZooKeepers, or none.
     """
+    properties = {
+        name: one for name, one in given.items() if name in known or name.startswith(PREFIX)
+    }
+    connect = {given[name] for name in (ZOOKEEPER, CONNECT) if name in given}
+    if len(connect) > 1:
+        raise ConfigError(
+            "ZooKeeper is set twice, with different values",
+            where=f"{ZOOKEEPER}, {CONNECT}",
+            remedy="set only one of them",
+        )
+    if not connect:
+        raise ConfigError(
+            "no ZooKeeper is set",
+            where=ZOOKEEPER,
+            remedy="set host:port[,host:port...][/chroot]",
+        )
+    properties[CONNECT] = connect.pop()
     plain = properties.get(CREDENTIAL_NAME)
     if SECRET in given and plain is not None:
         raise ConfigError(

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Literal, Self
 
-from zkconsumer.config.kafka_properties import PREFIX
 from zkconsumer.config.settings import SETTINGS, ConsumerConfig
 from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol import paths
@@ -27,6 +26,7 @@ from zkconsumer.spark.option_parsing import (
     AtRanges,
     NamedPosition,
     OffsetOption,
+    connection_properties,
     did_you_mean,
     parse_choice,
     parse_duration,
@@ -38,7 +38,6 @@ from zkconsumer.spark.option_parsing import (
     parse_time,
     parse_times,
     split_kafka_properties,
-    with_credential,
     with_documented_names,
 )
 from zkconsumer.spark.schema import HEADERS, TOKEN
@@ -442,25 +441,8 @@ def _check_together(given: Mapping[str, str], mode: Mode) -> None:
 
 
 def _config(given: Mapping[str, str]) -> tuple[ConsumerConfig, str | None]:
-    properties = {
-        name: one for name, one in given.items() if name in _PROPERTIES or name.startswith(PREFIX)
-    }
-    connect = {given[name] for name in ("zookeeper", "zookeeper.connect") if name in given}
-    if len(connect) > 1:
-        raise ConfigError(
-            "two names of the same option have different values",
-            where="zookeeper, zookeeper.connect",
-            remedy="set only one of them",
-        )
-    if not connect:
-        raise ConfigError(
-            "no ZooKeeper is set",
-            where="zookeeper",
-            remedy="set host:port[,host:port...][/chroot]",
-        )
-    properties["zookeeper.connect"] = connect.pop()
+    properties = connection_properties(given, _PROPERTIES, _log)
     group = properties.setdefault("group.id", NO_GROUP)
-    properties = with_credential(given, properties, _log)
     return ConsumerConfig.from_properties(properties), group if "group.id" in given else None
 
 

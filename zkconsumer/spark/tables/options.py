@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from zkconsumer.config.kafka_properties import PREFIX
 from zkconsumer.config.settings import SETTINGS, ConnectionConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.filters import TopicFilter, matching, white_list
 from zkconsumer.protocol.paths import validate_group, validate_topic
 from zkconsumer.spark.option_parsing import (
     SECRET,
+    ZOOKEEPER,
+    connection_properties,
     did_you_mean,
     parse_choice,
     parse_positive_integer,
     split_kafka_properties,
-    with_credential,
     with_documented_names,
 )
 
@@ -53,14 +53,14 @@ class Table(Enum):
         return self in (Table.OWNER_CHANGES, Table.OFFSET_CHANGES)
 
 
-_TABLE, _ZOOKEEPER, _CONNECT = "table", "zookeeper", "zookeeper.connect"
+_TABLE = "table"
 _GROUPS, _GROUPS_PATTERN, _TOPICS = "groups", "groupsPattern", "topics"
 _STORAGE, _PARALLELISM = "offsets.storage", "parallelism"
 _INTERVAL, _STARTING = "poll.interval.ms", "startingOffsets"
 
 OPTIONS: Final = (
     _TABLE,
-    _ZOOKEEPER,
+    ZOOKEEPER,
     SECRET,
     _GROUPS,
     _GROUPS_PATTERN,
@@ -161,7 +161,7 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
     interval_ms = parse_positive_integer(given, _INTERVAL, _MAX_INT)
     return GroupsOptions(
         table=table,
-        config=_config(given),
+        config=ConnectionConfig.from_properties(connection_properties(given, _PROPERTIES, _log)),
         groups=None if groups is None else frozenset(map(validate_group, groups)),
         pattern=white_list(given[_GROUPS_PATTERN]) if _GROUPS_PATTERN in given else None,
         topics=None if topics is None else frozenset(map(validate_topic, topics)),
@@ -170,21 +170,6 @@ def parse(options: Mapping[str, str]) -> GroupsOptions:
         poll_interval_s=POLL_INTERVAL_S if interval_ms is None else interval_ms / 1000,
         from_now=parse_choice(given, _STARTING, {"earliest": False, "latest": True}, False),
     )
-
-
-def _config(given: Mapping[str, str]) -> ConnectionConfig:
-    properties = {
-        name: one for name, one in given.items() if name in _PROPERTIES or name.startswith(PREFIX)
-    }
-    if (_ZOOKEEPER in given) is (_CONNECT in given):
-        raise ConfigError(
-            "ZooKeeper is set twice" if _CONNECT in given else "no ZooKeeper is set",
-            where=_ZOOKEEPER,
-            remedy="set host:port[,host:port...][/chroot] once",
-        )
-    if _ZOOKEEPER in given:
-        properties[_CONNECT] = given[_ZOOKEEPER]
-    return ConnectionConfig.from_properties(with_credential(given, properties, _log))
 
 
 def _listed(given: Mapping[str, str], name: str) -> list[str] | None:
