@@ -41,7 +41,7 @@ from zkconsumer.history.offsets import (
     PastOffsets,
     Written,
 )
-from zkconsumer.history.report import time_text
+from zkconsumer.history.times import time_text
 from zkconsumer.kafka.logs import LogRange, log_ends
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_znodes import OFFSETS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +11,7 @@ from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Addressed, AllGroups, Groups, client_cell, operator
 from zkconsumer.cli.output import LISTED, Align, Color, Column, Row, Table, Unknown, say_all
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
+from zkconsumer.history.times import time_text
 from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def of_time(milliseconds: int) -> str:
-    """Format a timestamp of ZooKeeper (milliseconds since the epoch) in UTC, to the second."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Return a time in ms since 1970 in UTC, to the second."""
+    return time_text(milliseconds, "seconds")
 
 
 def _of_subscription(subscription: dict[str, int]) -> str:

@@ -45,8 +45,8 @@ from zkconsumer.history.offset_records import (
     decode_owners,
 )
 from zkconsumer.history.offsets import KafkaCommit, PastKafkaOffsets
-from zkconsumer.history.report import time_text
 from zkconsumer.history.tables import KAFKA, Commits, Incident, Ownership
+from zkconsumer.history.times import time_text
 from zkconsumer.protocol.kafka_fields import MalformedError
 from zkconsumer.protocol.model import TopicPartition
 

@@ -23,10 +23,10 @@ from zkconsumer.history import transactions as tx
 from zkconsumer.history.clients import Clients, Lifetimes
 from zkconsumer.history.inputs import History, Problem, Server, has_between, zxid_of
 from zkconsumer.history.logs import LogSource
-from zkconsumer.history.report import time_text
 from zkconsumer.history.saved_tables import SavedTransactions
 from zkconsumer.history.snapshots import Tree, Znode, read_snapshot
 from zkconsumer.history.tables import UNKNOWN, SessionClient
+from zkconsumer.history.times import time_text
 from zkconsumer.history.transactions import RowTuple
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition, session_text

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.errors import first_few
@@ -29,6 +28,7 @@ from zkconsumer.history.tables import (
     Tables,
     in_order,
 )
+from zkconsumer.history.times import time_text
 from zkconsumer.protocol.model import session_text
 
 R = TypeVar("R", Member, Rebalance, Commits, Incident)
@@ -63,17 +63,6 @@ def within(found: Described, window: TimeSpan) -> Described:
         )
     )
     return replace(found, tables=tables)
-
-
-def time_text(time_ms: int | None) -> str:
-    """Return a time as ISO 8601 in UTC; "-" for None."""
-    if time_ms is None:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds_text(milliseconds: float) -> str:

@@ -1,0 +1,23 @@
+"""Times of servers and of commits as text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+
+def time_text(
+    time_ms: int | None, precision: Literal["seconds", "milliseconds"] = "milliseconds"
+) -> str:
+    """Return a time in ms since 1970 as ISO 8601 in UTC; "-" for None.
+
+    A client chooses the time of its commit to Kafka, so the year may be beyond 9999; then the
+    result is the number of milliseconds.
+    """
+    if time_ms is None:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
