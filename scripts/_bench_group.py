@@ -15,14 +15,14 @@ import signal
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from _bench import Result, at_most, cpu_seconds
+from _bench_rebalance import FETCH_WAIT_S, Process
 from _pipeline_query import Query
 from confluent_kafka import Producer
 from pyarrow import parquet
@@ -31,7 +31,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from zkconsumer import ConsumerConfig
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.registrations import Registration
-from zkconsumer.protocol.requests import Create
+from zkconsumer.protocol.requests import Create, Node
+from zkconsumer.sandbox.real_group import PeriodicProducer
 from zkconsumer.sandbox.topics import session
 from zkconsumer.spark.batch_member import Membership
 from zkconsumer.spark.group_stream import GroupStreamReader
@@ -274,7 +275,7 @@ def take_over_case(bench: Bench, case: str) -> list[Result]:
     )
     took = []
     try:
-        with _flow(bench.sandbox.bootstrap, topic, 8):
+        with _Flow(bench.sandbox.zookeeper_connect, topic, 8):
             _await(lambda: len(seen) == 8)
             for _ in range(TAKE_OVERS):
                 took.append(_taken_over(bench, group, topic, seen) - SESSION_S)
@@ -306,7 +307,7 @@ def warm_join_case(bench: Bench, case: str) -> list[Result]:
         )
         Path(query.directory).mkdir()
         with (
-            _flow(bench.sandbox.bootstrap, topic, 8),
+            _Flow(bench.sandbox.zookeeper_connect, topic, 8),
             _member(bench.sandbox.zookeeper_connect, group, topic),
         ):
             _await_others(bench.sandbox.zookeeper_connect, group, topic, 8)
@@ -346,16 +347,10 @@ def _gap_s(bench: Bench, query: Query) -> float:
 
 def _claimed_at(bench: Bench, query: Query) -> float:
     """Return when the query claimed the first partition that it owns, in seconds since 1970."""
-    root = paths.owners_of(query.group, query.topic)
-    config = ConsumerConfig(group_id=query.group, zookeeper_connect=query.zookeeper)
-    with ZooKeeperClient(config) as zookeeper:
-        names = zookeeper.children([root]).get(root, ())
-        found = zookeeper.read(f"{root}/{one}" for one in names)
+    found = _owner_znodes(query.zookeeper, query.group, query.topic)
     prefix = f"{query.group}_{query.name}-".encode()
-    return (
-        min(node.stat.mtime_ms for node in found.values() if (node.data or b"").startswith(prefix))
-        / 1000
-    )
+    times_ms = [one.stat.mtime_ms for one in found.values() if (one.data or b"").startswith(prefix)]
+    return min(times_ms) / 1000
 
 
 def _taken_over(bench: Bench, group: str, topic: str, seen: Mapping[int, float]) -> float:
@@ -372,16 +367,22 @@ def _taken_over(bench: Bench, group: str, topic: str, seen: Mapping[int, float])
 
 def _others(zookeeper: str, group: str, topic: str) -> list[int]:
     """Return the partitions of the topic whose owner is not the member `query`."""
+    prefix = f"{group}_query".encode()
+    return [
+        partition
+        for partition, node in _owner_znodes(zookeeper, group, topic).items()
+        if not (node.data or b"").startswith(prefix)
+    ]
+
+
+def _owner_znodes(zookeeper: str, group: str, topic: str) -> dict[int, Node]:
+    """Return the owner znode of each partition of the topic that has one."""
     root = paths.owners_of(group, topic)
     config = ConsumerConfig(group_id=group, zookeeper_connect=zookeeper)
     with ZooKeeperClient(config) as connection:
         names = connection.children([root]).get(root, ())
         found = connection.read(f"{root}/{one}" for one in names)
-    return [
-        int(path.rpartition("/")[2])
-        for path, node in found.items()
-        if not (node.data or b"").startswith(f"{group}_query".encode())
-    ]
+    return {int(path.rpartition("/")[2]): node for path, node in found.items()}
 
 
 def _await_others(zookeeper: str, group: str, topic: str, count: int) -> None:
@@ -390,42 +391,28 @@ def _await_others(zookeeper: str, group: str, topic: str, count: int) -> None:
 
 
 @contextmanager
-def _member(zookeeper: str, group: str, topic: str) -> Iterator[subprocess.Popen[str]]:
+def _member(zookeeper: str, group: str, topic: str) -> Iterator[Process]:
     """Start a member in its own process and wait until it has joined."""
-    command = [sys.executable, str(Path(__file__).with_name("_bench_member.py")), "--members", "1"]
-    command += ["--zookeeper", zookeeper, "--topic", topic, "--session-s", str(SESSION_S)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin and process.stdout
-        try:
-            for order in (f"warm {group}", "join"):
-                print(order, file=process.stdin, flush=True)
-                process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
-
-
-@contextmanager
-def _flow(bootstrap: str, topic: str, partitions: int) -> Iterator[None]:
-    """Produce to all partitions a hundred times per second."""
-    producer, over = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1}), threading.Event()
-
-    def run() -> None:
-        while not over.wait(0.01):
-            for number in range(partitions):
-                producer.produce(topic, b"x", partition=number)
-            producer.poll(0)
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    process = Process(zookeeper, topic, 1, session_s=SESSION_S, fetch_wait_s=FETCH_WAIT_S)
     try:
-        yield
+        for order in (f"warm {group}", "join"):
+            process.tell(order)
+            process.answered()
+        yield process
     finally:
-        over.set()
-        thread.join()
-        producer.flush(30)
+        process.kill()
+
+
+class _Flow(PeriodicProducer):
+    """Produces to all partitions a hundred times per second; a context manager."""
+
+    EVERY_S = 0.01
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def _sources(parent: int) -> list[int]:

@@ -6,15 +6,14 @@ Each mutant replaces functions in this process, until its `with` block ends.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 from support.sim import bridge_courses as courses
+from support.sim.later_mutants import Patch, Patches, accepts_every_commit
 from zkconsumer.bridge import machine, shares
 from zkconsumer.bridge.state import (
     CommitEnded,
@@ -37,16 +36,12 @@ from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.later import assignors
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.assignors import Assignor
-from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sim.bridged import world as bridged_world
 from zkconsumer.sim.bridged.search import Weather, run
 from zkconsumer.sim.bridged.world import BridgedWorld
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import NEVER, InvariantViolation
-
-Patch = tuple[Any, str, Any]
-
 
 Reveal = Callable[[], InvariantViolation | None]
 """A run that reveals a fault; it returns the broken promise."""
@@ -73,21 +68,13 @@ def broken_by(reveal: Reveal) -> InvariantViolation | None:
 
 
 @dataclass(frozen=True)
-class BridgeMutant:
+class BridgeMutant(Patches):
     """A planted fault, the promise it breaks, and the runs of which one must reveal it."""
 
     name: str
     promise: str
     patches: Callable[[], list[Patch]]
     reveals: Sequence[Reveal]
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """Plant the fault."""
-        with ExitStack() as stack:
-            for where, name, replacement in self.patches():
-                stack.enter_context(patch.object(where, name, replacement))
-            yield
 
     def caught(self) -> tuple[Reveal, InvariantViolation] | None:
         """Return the first run that breaks the mutant's promise, and the violation."""
@@ -280,10 +267,6 @@ def _sets_without_comparing() -> list[Patch]:
     return [(operations, "transact", transact)]
 
 
-def _accepts_every_commit() -> list[Patch]:
-    return [(classic_group, "commit_error", lambda group, request: Error.NONE)]
-
-
 def _keeps_the_first_plan() -> list[Patch]:
     def with_plan(state: State, running: frozenset[int]) -> State:
         plan = state.plan
@@ -430,7 +413,7 @@ MUTANTS = (
     BridgeMutant(
         "the coordinator accepts a removed member's commit",
         "B2",
-        _accepts_every_commit,
+        partial(accepts_every_commit, classic_group),
         [courses.late_commit_of_a_new_member],
     ),
     BridgeMutant(

@@ -9,6 +9,8 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -33,13 +35,9 @@ def run_seed(seed: int, protocol: str) -> Result:
     return run(Decisions(random.Random(seed)), protocol)
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A planted fault, and the protocol whose runs must reveal it."""
+class Patches:
+    """A planted fault: the functions and entries of tables that it replaces."""
 
-    name: str
-    protocol: str
-    promise: str
     patches: Callable[[], list[Patch]]
 
     @contextmanager
@@ -55,6 +53,16 @@ class Mutant:
                 stack.enter_context(change)
             yield
 
+
+@dataclass(frozen=True)
+class Mutant(Patches):
+    """A planted fault, and the protocol whose runs must reveal it."""
+
+    name: str
+    protocol: str
+    promise: str
+    patches: Callable[[], list[Patch]]
+
     def caught(self, seeds: range) -> InvariantViolation | None:
         """Return the first violation in the runs of these seeds."""
         with self.planted():
@@ -62,14 +70,14 @@ class Mutant:
             return next((one for one in found if one is not None), None)
 
 
-def _keeps_delivering() -> list[Patch]:
-    genuine = classic_member.step
+def _keeps_delivering(member: ModuleType) -> list[Patch]:
+    genuine = member.step
 
-    def step(state: ClassicState, event: ev.Event) -> Step:
+    def step(state: Any, event: ev.Event) -> Any:
         after, commands = genuine(state, event)
         return after, tuple(one for one in commands if not isinstance(one, ev.StopFetching))
 
-    return [(classic_member, "step", step)]
+    return [(member, "step", step)]
 
 
 def _is_deaf() -> list[Patch]:
@@ -81,8 +89,9 @@ def _is_deaf() -> list[Patch]:
     return [(classic_member.ANSWERS, msg.Heartbeat, heard)]
 
 
-def _commits_of_strangers() -> list[Patch]:
-    return [(classic_group, "commit_error", lambda group, request: Error.NONE)]
+def accepts_every_commit(group: ModuleType) -> list[Patch]:
+    """Let the coordinator accept commits of any member and generation."""
+    return [(group, "commit_error", lambda group, request: Error.NONE)]
 
 
 def _starts_late() -> list[Patch]:
@@ -120,16 +129,6 @@ def _commits_early() -> list[Patch]:
     return [(classic_member.HANDLERS, ev.Consumed, consumed)]
 
 
-def _keeps_what_is_revoked() -> list[Patch]:
-    genuine = consumer_member.step
-
-    def step(state: consumer_member.ConsumerState, event: ev.Event) -> consumer_member.Step:
-        after, commands = genuine(state, event)
-        return after, tuple(one for one in commands if not isinstance(one, ev.StopFetching))
-
-    return [(consumer_member, "step", step)]
-
-
 def _does_not_wait() -> list[Patch]:
     def impatient(member: ReconcilingMember, **fields: Any) -> ReconcilingMember:
         return reconcile(member, **{**fields, "held": ()})
@@ -137,18 +136,31 @@ def _does_not_wait() -> list[Patch]:
     return [(consumer_group, "reconcile", impatient)]
 
 
-def _fences_nobody() -> list[Patch]:
-    return [(consumer_group, "commit_error", lambda group, request: Error.NONE)]
-
-
 MUTANTS = (
-    Mutant("delivers while it joins", "classic-eager", "C2", _keeps_delivering),
+    Mutant(
+        "delivers while it joins", "classic-eager", "C2", partial(_keeps_delivering, classic_member)
+    ),
     Mutant("ignores the answers to heartbeats", "classic-eager", "C7", _is_deaf),
-    Mutant("commits of any generation are stored", "classic-eager", "C3", _commits_of_strangers),
+    Mutant(
+        "commits of any generation are stored",
+        "classic-eager",
+        "C3",
+        partial(accepts_every_commit, classic_group),
+    ),
     Mutant("starts after the stored offset", "classic-eager", "C4", _starts_late),
     Mutant("assigns what others still own", "classic-cooperative", "C2", _hands_over_at_once),
     Mutant("commits the message after", "classic-eager", "C5", _commits_early),
-    Mutant("delivers what it has revoked", "consumer", "C2", _keeps_what_is_revoked),
+    Mutant(
+        "delivers what it has revoked",
+        "consumer",
+        "C2",
+        partial(_keeps_delivering, consumer_member),
+    ),
     Mutant("assigns before the release", "consumer", "C2", _does_not_wait),
-    Mutant("commits of any epoch are stored", "consumer", "C3", _fences_nobody),
+    Mutant(
+        "commits of any epoch are stored",
+        "consumer",
+        "C3",
+        partial(accepts_every_commit, consumer_group),
+    ),
 )
