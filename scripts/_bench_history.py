@@ -34,12 +34,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from zlib import adler32
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import _bench_history_spark
 import _bench_history_truth
 import jpype
 from _bench import Result, add_json, at_least, at_most, show
+from support.zk.history_logs import HEADER, changed, created, multi, number, sized, transaction
 
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.columns import ColumnDecoder
@@ -47,23 +49,12 @@ from zkconsumer.history.logs import LogReader, LogSource
 from zkconsumer.sandbox import jars
 
 GROUP, TOPICS, PARTITIONS, MEMBERS = "/kafka/consumers/billing", 20, 16, 40
-ACL = struct.pack(">iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
 DIGEST = struct.pack(">iq", 2, 0)
 FIRST_MS = 1_700_000_000_000
 REPORT_FILES, REPORT_BYTES = 8, 1 << 27
 
 
 # ---- logs ---------------------------------------------------------------------------------------
-
-
-def text(data: bytes) -> bytes:
-    return struct.pack(">i", len(data)) + data
-
-
-def entry(zxid: int, time_ms: int, one: tuple[int, int, int, bytes]) -> bytes:
-    session, cxid, kind, body = one
-    content = struct.pack(">qiqqi", session, cxid, zxid, time_ms, kind) + body + DIGEST
-    return struct.pack(">Qi", adler32(content), len(content)) + content + b"B"
 
 
 class Busy:
@@ -92,37 +83,34 @@ class Busy:
         if self._chance.random() < 0.0005:
             return self._rebalance(self._chance.randrange(MEMBERS))
         if self._chance.random() < 0.02:
-            return [(self._session[0], 7, tx.ERROR, struct.pack(">i", -110))]
+            return [(self._session[0], 7, tx.ERROR, number(-110))]
         if self._chance.random() < 0.18:
             return [self._other_program()]
         tp = self._chance.choice(self._partitions)
         self._offset[tp] += 100
         self._version[tp] += 1
-        body = text(self._path("offsets", tp)) + text(b"%d" % self._offset[tp])
-        body += struct.pack(">i", self._version[tp])
+        body = changed(self._path("offsets", tp), b"%d" % self._offset[tp], self._version[tp])
         return [(self._session[self._owner[tp]], self._version[tp], tx.SET_DATA, body)]
 
     def _other_program(self) -> tuple[int, int, int, bytes]:
         """Another program creates a znode, deletes it, or does both in one multi."""
-        path = text(b"/jobs/queue-%d/job-%010d" % divmod(self._chance.randrange(1000), 100))
-        created = path + text(b'{"state":"running"}') + ACL + b"\0" + struct.pack(">i", 1)
+        path = "/jobs/queue-{}/job-{:010d}".format(*divmod(self._chance.randrange(1000), 100))
+        made, deleted = created(path, b'{"state":"running"}'), sized(path)
         kind = self._chance.choice((tx.CREATE, tx.DELETE, tx.MULTI))
-        both = struct.pack(">ii", 2, tx.CREATE) + text(created)
-        both += struct.pack(">i", tx.DELETE) + text(path)
-        body = {tx.CREATE: created, tx.DELETE: path, tx.MULTI: both}[kind]
+        both = multi((tx.CREATE, made), (tx.DELETE, deleted))
+        body = {tx.CREATE: made, tx.DELETE: deleted, tx.MULTI: both}[kind]
         return self._session[0] + 1000, 9, kind, body
 
-    def _path(self, directory: str, tp: tuple[int, int]) -> bytes:
-        return f"{GROUP}/{directory}/topic-{tp[0]}/{tp[1]}".encode()
+    def _path(self, directory: str, tp: tuple[int, int]) -> str:
+        return f"{GROUP}/{directory}/topic-{tp[0]}/{tp[1]}"
 
     def _offset_znode(self, tp: tuple[int, int]) -> bytes:
-        return text(self._path("offsets", tp)) + text(b"0") + ACL + b"\0" + struct.pack(">i", 1)
+        return created(self._path("offsets", tp), b"0")
 
     def _topic_znode(self, topic: int) -> bytes:
         partitions = ",".join(f'"{p}":[1]' for p in range(PARTITIONS))
         data = f'{{"version":1,"partitions":{{{partitions}}}}}'.encode()
-        path = f"/kafka/brokers/topics/topic-{topic}".encode()
-        return text(path) + text(data) + ACL + b"\0" + struct.pack(">i", 1)
+        return created(f"/kafka/brokers/topics/topic-{topic}", data)
 
     def _name(self, member: int) -> str:
         return f"billing_host{member}-1400000000000-{member:08x}"
@@ -133,23 +121,22 @@ class Busy:
             f'{{"version":1,"subscription":{{{topics}}},"pattern":"static",'
             '"timestamp":"1400000000000"}'
         ).encode()
-        path = f"{GROUP}/ids/{self._name(member)}".encode()
-        body = text(path) + text(data) + ACL + b"\1" + struct.pack(">i", 1)
+        body = created(f"{GROUP}/ids/{self._name(member)}", data, ephemeral=True)
         session = self._session[member]
         return [
-            (session, 0, tx.CREATE_SESSION, struct.pack(">i", 6000)),
+            (session, 0, tx.CREATE_SESSION, number(6000)),
             (session, 1, tx.CREATE, body),
         ]
 
     def _claim(self, tp: tuple[int, int], member: int) -> tuple[int, int, int, bytes]:
         self._owner[tp] = member
-        body = text(self._path("owners", tp)) + text(f"{self._name(member)}-0".encode())
-        body += ACL + b"\1" + struct.pack(">i", 1)
+        thread = f"{self._name(member)}-0".encode()
+        body = created(self._path("owners", tp), thread, ephemeral=True)
         return self._session[member], 2, tx.CREATE, body
 
     def _rebalance(self, member: int) -> list[tuple[int, int, int, bytes]]:
         """A member's session expires, and its successor claims its partitions."""
-        found = [(self._session[member], 0, tx.CLOSE_SESSION, struct.pack(">i", 0))]
+        found = [(self._session[member], 0, tx.CLOSE_SESSION, number(0))]
         self._session[member], self._next = self._next, self._next + 1
         found += self._join(member)
         owned = [tp for tp, owner in self._owner.items() if owner == member]
@@ -162,12 +149,15 @@ def write_log(
     """Write a log of at least `size` bytes; return its last zxid and time."""
     chance, written = random.Random(zxid), 16
     with path.open("wb", buffering=1 << 20) as file:
-        file.write(b"ZKLG" + struct.pack(">iq", 2, 0))
+        file.write(HEADER)
         while written < size:
-            for one in group.transactions():
+            for session, cxid, kind, body in group.transactions():
                 zxid += 1
                 time_ms += chance.random() < 0.3
-                written += file.write(entry(zxid, time_ms, one))
+                encoded = transaction(
+                    zxid, kind, body + DIGEST, session=session, cxid=cxid, time_ms=time_ms
+                )
+                written += file.write(encoded)
     return zxid, time_ms
 
 

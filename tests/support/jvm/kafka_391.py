@@ -75,30 +75,26 @@ def start() -> None:
     )
 
 
-def _java(name: str) -> Any:
-    return jpype.JClass(name)
-
-
 class Live:
     """Computes cases with the real classes, whose names are looked up only once."""
 
     def __init__(self) -> None:
         start()
-        self.array_list = _java("java.util.ArrayList")
-        self.hash_map = _java("java.util.HashMap")
-        self.hash_set = _java("java.util.HashSet")
-        self.integer = _java("java.lang.Integer")
-        self.optional = _java("java.util.Optional")
-        self.partition = _java("org.apache.kafka.common.TopicPartition")
-        self.subscription = _java(f"{CLIENT}.ConsumerPartitionAssignor$Subscription")
-        self.assignment = _java(f"{CLIENT}.ConsumerPartitionAssignor$Assignment")
-        self.group = _java(f"{CLIENT}.ConsumerPartitionAssignor$GroupSubscription")
-        self.metadata = _java(f"{CLIENT}.ConsumerGroupMetadata")
-        self.protocol = _java(f"{CLIENT}.internals.ConsumerProtocol")
-        self.cluster = _java("org.apache.kafka.common.Cluster")
-        self.node = _java("org.apache.kafka.common.Node")
-        self.info = _java("org.apache.kafka.common.PartitionInfo")
-        self.uuid = _java("org.apache.kafka.common.Uuid")
+        self.array_list = jpype.JClass("java.util.ArrayList")
+        self.hash_map = jpype.JClass("java.util.HashMap")
+        self.hash_set = jpype.JClass("java.util.HashSet")
+        self.integer = jpype.JClass("java.lang.Integer")
+        self.optional = jpype.JClass("java.util.Optional")
+        self.partition = jpype.JClass("org.apache.kafka.common.TopicPartition")
+        self.subscription = jpype.JClass(f"{CLIENT}.ConsumerPartitionAssignor$Subscription")
+        self.assignment = jpype.JClass(f"{CLIENT}.ConsumerPartitionAssignor$Assignment")
+        self.group = jpype.JClass(f"{CLIENT}.ConsumerPartitionAssignor$GroupSubscription")
+        self.metadata = jpype.JClass(f"{CLIENT}.ConsumerGroupMetadata")
+        self.protocol = jpype.JClass(f"{CLIENT}.internals.ConsumerProtocol")
+        self.cluster = jpype.JClass("org.apache.kafka.common.Cluster")
+        self.node = jpype.JClass("org.apache.kafka.common.Node")
+        self.info = jpype.JClass("org.apache.kafka.common.PartitionInfo")
+        self.uuid = jpype.JClass("org.apache.kafka.common.Uuid")
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to one request; its `call` names the computation."""
@@ -106,8 +102,8 @@ class Live:
             case "assign":
                 return self.result(request)
             case "coordinator":
-                utils = _java("org.apache.kafka.common.utils.Utils")
-                code = _java("java.util.Objects").hashCode(jpype.JString(request["group"]))
+                utils = jpype.JClass("org.apache.kafka.common.utils.Utils")
+                code = jpype.JClass("java.util.Objects").hashCode(jpype.JString(request["group"]))
                 return {"partition": int(utils.abs(code)) % request["partitions"]}
             case "partitioner":
                 return self._partitioner(request)
@@ -128,25 +124,27 @@ class Live:
         """
         name, version = request["message"], request["version"]
         data = f"org.apache.kafka.common.message.{name}Data"
-        converter = _java(f"{data}JsonConverter")
-        mapper = _java("com.fasterxml.jackson.databind.ObjectMapper")()
-        default = json.loads(str(converter.write(_java(data)(), version)))
+        converter = jpype.JClass(f"{data}JsonConverter")
+        mapper = jpype.JClass("com.fasterxml.jackson.databind.ObjectMapper")()
+        default = json.loads(str(converter.write(jpype.JClass(data)(), version)))
         document = mapper.readTree(json.dumps(default | request["fields"]))
-        kind = _java("org.apache.kafka.common.protocol.ApiKeys").forId(request["key"])
+        kind = jpype.JClass("org.apache.kafka.common.protocol.ApiKeys").forId(request["key"])
         requests = "org.apache.kafka.common.requests"
         if name.endswith("Request"):
-            head = _java(f"{requests}.RequestHeader")(kind, version, request["client"], 7)
+            head = jpype.JClass(f"{requests}.RequestHeader")(kind, version, request["client"], 7)
         else:
-            head = _java(f"{requests}.ResponseHeader")(7, kind.responseHeaderVersion(version))
-        encoded = _java("org.apache.kafka.common.protocol.MessageUtil").toByteBuffer
+            head = jpype.JClass(f"{requests}.ResponseHeader")(
+                7, kind.responseHeaderVersion(version)
+            )
+        encoded = jpype.JClass("org.apache.kafka.common.protocol.MessageUtil").toByteBuffer
         body = encoded(converter.read(document, version), version).remaining()
         return {"size": 4 + int(encoded(head.data(), head.headerVersion()).remaining() + body)}
 
     def _partitioner(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        utils = _java("org.apache.kafka.common.utils.Utils")
+        utils = jpype.JClass("org.apache.kafka.common.utils.Utils")
         key = jpype.JArray(jpype.JByte)(bytes.fromhex(request["key"]))
-        code = _java("java.util.Arrays").hashCode(key)
-        producer = _java("org.apache.kafka.clients.producer.internals.BuiltInPartitioner")
+        code = jpype.JClass("java.util.Arrays").hashCode(key)
+        producer = jpype.JClass("org.apache.kafka.clients.producer.internals.BuiltInPartitioner")
         return {
             "murmur2": int(utils.murmur2(key)),
             "new": int(producer.partitionForKey(key, request["partitions"])),
@@ -156,12 +154,12 @@ class Live:
 
     def _placement(self, request: Mapping[str, Any]) -> dict[str, Any]:
         racks = request.get("racks")
-        metadata = _java("org.apache.kafka.admin.BrokerMetadata")
+        metadata = jpype.JClass("org.apache.kafka.admin.BrokerMetadata")
         brokers = self.array_list_of(
             metadata(broker, self.optional.ofNullable(racks[str(broker)] if racks else None))
             for broker in sorted(request["brokers"])
         )
-        found = _java("org.apache.kafka.admin.AdminUtils").assignReplicasToBrokers(
+        found = jpype.JClass("org.apache.kafka.admin.AdminUtils").assignReplicasToBrokers(
             brokers,
             request["partitions"],
             request["replicas"],
@@ -175,21 +173,21 @@ class Live:
 
     def _vote(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Let a `ClassicGroup` select its protocol."""
-        logs = _java("org.apache.kafka.common.utils.LogContext")()
-        states = _java(f"{SERVER}.classic.ClassicGroupState")
-        clock = _java("org.apache.kafka.common.utils.Time").SYSTEM
-        registry = _java("org.apache.kafka.timeline.SnapshotRegistry")(logs)
-        metrics = _java(f"{SERVER}.metrics.GroupCoordinatorMetricsShard")(
+        logs = jpype.JClass("org.apache.kafka.common.utils.LogContext")()
+        states = jpype.JClass(f"{SERVER}.classic.ClassicGroupState")
+        clock = jpype.JClass("org.apache.kafka.common.utils.Time").SYSTEM
+        registry = jpype.JClass("org.apache.kafka.timeline.SnapshotRegistry")(logs)
+        metrics = jpype.JClass(f"{SERVER}.metrics.GroupCoordinatorMetricsShard")(
             registry, self.hash_map(), self.partition("__consumer_offsets", 0)
         )
-        groups = _java(f"{SERVER}.classic.ClassicGroup")
+        groups = jpype.JClass(f"{SERVER}.classic.ClassicGroup")
         group = groups(logs, "group", states.EMPTY, clock, metrics)
-        member = _java(f"{SERVER}.classic.ClassicGroupMember")
+        member = jpype.JClass(f"{SERVER}.classic.ClassicGroupMember")
         message = "org.apache.kafka.common.message.JoinGroupRequestData$JoinGroupRequestProtocol"
         for name, assignors in request["members"].items():
-            protocols = _java(f"{message}Collection")()
+            protocols = jpype.JClass(f"{message}Collection")()
             for assignor in assignors:
-                one = _java(message)().setName(assignor)
+                one = jpype.JClass(message)().setName(assignor)
                 protocols.add(one.setMetadata(jpype.JArray(jpype.JByte)(b"")))
             none = self.optional.empty()
             group.add(member(name, none, "client", "host", 1000, 1000, "consumer", protocols))
@@ -208,8 +206,8 @@ class Live:
                 )
             return found
 
-        states = _java(f"{SERVER}.modern.MemberState")
-        members = _java(f"{SERVER}.modern.consumer.ConsumerGroupMember$Builder")
+        states = jpype.JClass(f"{SERVER}.modern.MemberState")
+        members = jpype.JClass(f"{SERVER}.modern.consumer.ConsumerGroupMember$Builder")
         before = request["member"]
         member = (
             members("member")
@@ -229,14 +227,14 @@ class Live:
                 )
             },
         )
-        builder = _java(f"{SERVER}.modern.consumer.CurrentAssignmentBuilder")(member)
-        target = _java(f"{SERVER}.modern.Assignment")(by_topic(request["target"]))
+        builder = jpype.JClass(f"{SERVER}.modern.consumer.CurrentAssignmentBuilder")(member)
+        target = jpype.JClass(f"{SERVER}.modern.Assignment")(by_topic(request["target"]))
         builder.withTargetAssignment(request["target_epoch"], target)
         builder.withCurrentPartitionEpoch(epochs)
         if request["owned"] is not None:
             owned = by_topic(request["owned"])
             message = "org.apache.kafka.common.message.ConsumerGroupHeartbeatRequestData"
-            part = _java(f"{message}$TopicPartitions")
+            part = jpype.JClass(f"{message}$TopicPartitions")
             builder.withOwnedTopicPartitions(
                 self.array_list_of(
                     part()
@@ -295,7 +293,7 @@ class Live:
         members = self.hash_map()
         for member, document in case["members"].items():
             members.put(member, self._subscription(case["assignor"], document))
-        assignor = _java(CLASSES[case["assignor"]])()
+        assignor = jpype.JClass(CLASSES[case["assignor"]])()
         found = assignor.assign(self._cluster(case["topics"]), self.group(members))
         return {
             str(entry.getKey()): [
@@ -310,10 +308,10 @@ class Live:
         held = self._partitions(owned)
         user_data, kept = None, self.array_list_of(())
         if name == "cooperative-sticky":
-            user_data = _java(CLASSES[name])().subscriptionUserData(self.hash_set(topics))
+            user_data = jpype.JClass(CLASSES[name])().subscriptionUserData(self.hash_set(topics))
             kept = held
         elif name == "sticky" and (held.size() or generation != -1):
-            member = _java(CLASSES[name])()
+            member = jpype.JClass(CLASSES[name])()
             empty = self.optional.empty()
             member.onAssignment(
                 self.assignment(held), self.metadata("group", generation, "member", empty)
@@ -343,7 +341,7 @@ class Live:
                 array = jpype.JArray(self.node)(replicas)
                 leader = replicas[0] if replicas else None
                 infos.add(self.info(name, number, leader, array, array))
-        empty = _java("java.util.Collections").emptySet()
+        empty = jpype.JClass("java.util.Collections").emptySet()
         return self.cluster("cluster", self.array_list_of(nodes.values()), infos, empty, empty)
 
     # ---- the assignors of the coordinator --------------------------------------------------------
@@ -356,18 +354,18 @@ class Live:
         names = {str(one): name for name, one in ids.items()}
         members, inverted = self._server_members(case, ids)
         topics = self.hash_map()
-        metadata = _java(f"{SERVER}.modern.TopicMetadata")
+        metadata = jpype.JClass(f"{SERVER}.modern.TopicMetadata")
         for name, topic in case["topics"].items():
             one = metadata(ids[name], name or "-", topic["partitions"], self.hash_map())
             topics.put(ids[name], one)
         wanted = [frozenset(one["topics"]) for one in case["members"].values()]
-        kinds = _java("org.apache.kafka.coordinator.group.api.assignor.SubscriptionType")
+        kinds = jpype.JClass("org.apache.kafka.coordinator.group.api.assignor.SubscriptionType")
         equal = all(one == wanted[0] for one in wanted)
-        group = _java(f"{SERVER}.modern.GroupSpecImpl")(
+        group = jpype.JClass(f"{SERVER}.modern.GroupSpecImpl")(
             members, kinds.HOMOGENEOUS if equal else kinds.HETEROGENEOUS, inverted
         )
-        describer = _java(f"{SERVER}.modern.SubscribedTopicDescriberImpl")(topics)
-        found = _java(CLASSES[case["assignor"]])().assign(group, describer)
+        describer = jpype.JClass(f"{SERVER}.modern.SubscribedTopicDescriberImpl")(topics)
+        found = jpype.JClass(CLASSES[case["assignor"]])().assign(group, describer)
         return {
             str(entry.getKey()): [
                 (names[str(one.getKey())], int(number))
@@ -391,22 +389,22 @@ class Live:
                     owners.put(self.integer(number), name)
             members.put(
                 name,
-                _java(f"{SERVER}.modern.MemberSubscriptionAndAssignmentImpl")(
+                jpype.JClass(f"{SERVER}.modern.MemberSubscriptionAndAssignmentImpl")(
                     self.optional.ofNullable(document.get("rack")),
                     self.optional.ofNullable(document.get("instance")),
-                    _java(f"{SERVER}.modern.TopicIds")(
+                    jpype.JClass(f"{SERVER}.modern.TopicIds")(
                         self.hash_set(self.array_list_of(document["topics"])), image
                     ),
-                    _java(f"{SERVER}.modern.Assignment")(held),
+                    jpype.JClass(f"{SERVER}.modern.Assignment")(held),
                 ),
             )
         return members, inverted
 
     def _image(self, ids: Mapping[str, Any]) -> Any:
-        images = _java("org.apache.kafka.image.TopicsImage")
-        delta = _java("org.apache.kafka.image.TopicsDelta")(images.EMPTY)
+        images = jpype.JClass("org.apache.kafka.image.TopicsImage")
+        delta = jpype.JClass("org.apache.kafka.image.TopicsDelta")(images.EMPTY)
         for name, one in ids.items():
-            record = _java("org.apache.kafka.common.metadata.TopicRecord")()
+            record = jpype.JClass("org.apache.kafka.common.metadata.TopicRecord")()
             delta.replay(record.setName(name).setTopicId(one))
         return delta.apply()
 

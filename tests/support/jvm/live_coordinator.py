@@ -33,12 +33,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 BARRIER_TIMEOUT_S = 8
 
 
-def _java(name: str) -> Any:
-    return jpype.JClass(name)
-
-
 def _data(name: str) -> Any:
-    return _java(f"org.apache.kafka.common.message.{name}")
+    return jpype.JClass(f"org.apache.kafka.common.message.{name}")
 
 
 class _Clock:
@@ -63,7 +59,7 @@ class _Timer:
     def __init__(self, clock: _Clock) -> None:
         self._clock, self._serial = clock, 0
         self._tasks: list[tuple[int, int, Any]] = []
-        self._entry = _java("org.apache.kafka.server.util.timer.TimerTaskEntry")
+        self._entry = jpype.JClass("org.apache.kafka.server.util.timer.TimerTaskEntry")
 
     def proxy(self) -> Any:
         methods: dict[str, Callable[..., Any]] = {
@@ -100,16 +96,16 @@ class LiveCoordinator:
         self._listeners: list[Any] = []
         self._loading: list[tuple[Any, Any]] = []
         self._group, self._place, self._epoch = "", 0, 0
-        self._serde = _java(f"{SERVER}.CoordinatorRecordSerde")()
+        self._serde = jpype.JClass(f"{SERVER}.CoordinatorRecordSerde")()
         self._context = self._contexts()
-        self._partition = _java("org.apache.kafka.common.TopicPartition")
+        self._partition = jpype.JClass("org.apache.kafka.common.TopicPartition")
         self._service = self._build(config)
 
     # ---- the service and its proxies -------------------------------------------------------------
 
     def _build(self, config: Mapping[str, Any]) -> Any:
-        configs = _java(f"{SERVER}.GroupCoordinatorConfig")
-        definition = _java("org.apache.kafka.common.config.ConfigDef")()
+        configs = jpype.JClass(f"{SERVER}.GroupCoordinatorConfig")
+        definition = jpype.JClass("org.apache.kafka.common.config.ConfigDef")()
         for part in (
             "GROUP_COORDINATOR_CONFIG_DEF",
             "NEW_GROUP_CONFIG_DEF",
@@ -119,7 +115,7 @@ class LiveCoordinator:
         ):
             for key in getattr(configs, part).configKeys().values():
                 definition.define(key)
-        values = _java("java.util.HashMap")()
+        values = jpype.JClass("java.util.HashMap")()
         base = {
             "group.coordinator.append.linger.ms": "0",
             "group.coordinator.threads": "1",
@@ -128,21 +124,21 @@ class LiveCoordinator:
         for name, value in {**base, **config}.items():
             values.put(name, str(value))
         settings = configs(
-            _java("org.apache.kafka.common.config.AbstractConfig")(definition, values)
+            jpype.JClass("org.apache.kafka.common.config.AbstractConfig")(definition, values)
         )
-        metrics = _java("org.apache.kafka.common.metrics.Metrics")()
-        registry = _java("com.yammer.metrics.core.MetricsRegistry")()
+        metrics = jpype.JClass("org.apache.kafka.common.metrics.Metrics")()
+        registry = jpype.JClass("com.yammer.metrics.core.MetricsRegistry")()
         service = (
-            _java(f"{SERVER}.GroupCoordinatorService$Builder")(1, settings)
+            jpype.JClass(f"{SERVER}.GroupCoordinatorService$Builder")(1, settings)
             .withTime(self.clock.proxy())
             .withTimer(self._timer.proxy())
             .withLoader(self._loader())
             .withWriter(self._writer())
             .withCoordinatorRuntimeMetrics(
-                _java(f"{SERVER}.metrics.GroupCoordinatorRuntimeMetrics")(metrics)
+                jpype.JClass(f"{SERVER}.metrics.GroupCoordinatorRuntimeMetrics")(metrics)
             )
             .withGroupCoordinatorMetrics(
-                _java(f"{SERVER}.metrics.GroupCoordinatorMetrics")(registry, metrics)
+                jpype.JClass(f"{SERVER}.metrics.GroupCoordinatorMetrics")(registry, metrics)
             )
             .build()
         )
@@ -151,7 +147,7 @@ class LiveCoordinator:
         return service
 
     def _loader(self) -> Any:
-        futures = _java("java.util.concurrent.CompletableFuture")
+        futures = jpype.JClass("java.util.concurrent.CompletableFuture")
 
         def load(_: Any, playback: Any) -> Any:
             future = futures()
@@ -162,8 +158,8 @@ class LiveCoordinator:
         return jpype.JProxy(f"{SERVER}.runtime.CoordinatorLoader", dict=methods)
 
     def _writer(self) -> Any:
-        log_config = _java("org.apache.kafka.storage.internals.log.LogConfig")(
-            _java("java.util.HashMap")()
+        log_config = jpype.JClass("org.apache.kafka.storage.internals.log.LogConfig")(
+            jpype.JClass("java.util.HashMap")()
         )
 
         def append(partition: Any, _: Any, records: Any) -> int:
@@ -183,16 +179,16 @@ class LiveCoordinator:
         return jpype.JProxy(f"{SERVER}.runtime.PartitionWriter", dict=methods)
 
     def _contexts(self) -> Callable[[str, int, str], Any]:
-        headers = _java("org.apache.kafka.common.requests.RequestHeader")
-        contexts = _java("org.apache.kafka.common.requests.RequestContext")
-        keys = _java("org.apache.kafka.common.protocol.ApiKeys")
-        address = _java("java.net.InetAddress").getLoopbackAddress()
-        principal = _java("org.apache.kafka.common.security.auth.KafkaPrincipal").ANONYMOUS
-        security = _java("org.apache.kafka.common.security.auth.SecurityProtocol").PLAINTEXT
-        listener = _java("org.apache.kafka.common.network.ListenerName").forSecurityProtocol(
+        headers = jpype.JClass("org.apache.kafka.common.requests.RequestHeader")
+        contexts = jpype.JClass("org.apache.kafka.common.requests.RequestContext")
+        keys = jpype.JClass("org.apache.kafka.common.protocol.ApiKeys")
+        address = jpype.JClass("java.net.InetAddress").getLoopbackAddress()
+        principal = jpype.JClass("org.apache.kafka.common.security.auth.KafkaPrincipal").ANONYMOUS
+        security = jpype.JClass("org.apache.kafka.common.security.auth.SecurityProtocol").PLAINTEXT
+        listener = jpype.JClass("org.apache.kafka.common.network.ListenerName").forSecurityProtocol(
             security
         )
-        information = _java("org.apache.kafka.common.network.ClientInformation").EMPTY
+        information = jpype.JClass("org.apache.kafka.common.network.ClientInformation").EMPTY
 
         def context(api: str, version: int, client: str) -> Any:
             key = getattr(keys, api)
@@ -212,23 +208,23 @@ class LiveCoordinator:
     def load(self) -> None:
         """Read the log of the partition that the coordinator has begun to load."""
         playback, future = self._loading.pop()
-        longs = _java("java.lang.Long")
+        longs = jpype.JClass("java.lang.Long")
         for offset, record in enumerate(self._log):
             playback.replay(offset, -1, -1, record)
             playback.updateLastWrittenOffset(longs(offset + 1))
             playback.updateLastCommittedOffset(longs(offset + 1))
-        summary = _java(f"{SERVER}.runtime.CoordinatorLoader$LoadSummary")
+        summary = jpype.JClass(f"{SERVER}.runtime.CoordinatorLoader$LoadSummary")
         future.complete(summary(0, 0, 0, len(self._log), 0))
 
     def resign(self, partition: int) -> None:
         """Hand a partition over to another broker."""
-        self._service.onResignation(partition, _java("java.util.OptionalInt").empty())
+        self._service.onResignation(partition, jpype.JClass("java.util.OptionalInt").empty())
 
     def begin(self, group: str, place: int) -> None:
         """Forget all state, and become leader of the partition of a group whose log is empty."""
         while self._loading:
             self.load()
-        self._image = _java("org.apache.kafka.image.MetadataImage").EMPTY
+        self._image = jpype.JClass("org.apache.kafka.image.MetadataImage").EMPTY
         self._counts: dict[str, int] = {}
         self._service.onNewMetadataImage(self._image, self._delta(self._image))
         self.describe(self._group)
@@ -254,22 +250,22 @@ class LiveCoordinator:
     def create(self, topics: Mapping[str, int]) -> None:
         """Create topics with these numbers of partitions, or give existing topics more of them."""
         delta = self._delta(self._image)
-        uuid = _java("org.apache.kafka.common.Uuid")
+        uuid = jpype.JClass("org.apache.kafka.common.Uuid")
         for name, count in topics.items():
             topic = uuid(1, TOPICS.index(name))
             if name not in self._counts:
-                record = _java("org.apache.kafka.common.metadata.TopicRecord")()
+                record = jpype.JClass("org.apache.kafka.common.metadata.TopicRecord")()
                 delta.replay(record.setName(name).setTopicId(topic))
             for number in range(self._counts.get(name, 0), count):
-                record = _java("org.apache.kafka.common.metadata.PartitionRecord")()
+                record = jpype.JClass("org.apache.kafka.common.metadata.PartitionRecord")()
                 delta.replay(record.setTopicId(topic).setPartitionId(number).setLeader(NO_LEADER))
             self._counts[name] = count
-        self._image = delta.apply(_java("org.apache.kafka.image.MetadataProvenance").EMPTY)
+        self._image = delta.apply(jpype.JClass("org.apache.kafka.image.MetadataProvenance").EMPTY)
         self._service.onNewMetadataImage(self._image, delta)
 
     @staticmethod
     def _delta(image: Any) -> Any:
-        return _java("org.apache.kafka.image.MetadataDelta")(image)
+        return jpype.JClass("org.apache.kafka.image.MetadataDelta")(image)
 
     def send(self, number: int, request: Mapping[str, Any]) -> None:
         """Send a request; `replies` returns the answer when there is one."""
@@ -286,16 +282,16 @@ class LiveCoordinator:
                 found[number] = getattr(self, f"_{op}_answer")(future.get())
             # KafkaApis translates these exceptions into error codes.
             except jpype.JException as failure:
-                errors = _java("org.apache.kafka.common.protocol.Errors")
+                errors = jpype.JClass("org.apache.kafka.common.protocol.Errors")
                 found[number] = {"error": int(errors.forException(failure.getCause()).code())}
         return found
 
     def describe(self, group: str) -> dict[str, Any]:
         """Return the group's state after everything that has been sent."""
-        names = _java("java.util.ArrayList")()
+        names = jpype.JClass("java.util.ArrayList")()
         names.add(group)
         context = self._context("DESCRIBE_GROUPS", -1, "observer")
-        units = _java("java.util.concurrent.TimeUnit")
+        units = jpype.JClass("java.util.concurrent.TimeUnit")
         future = self._service.describeGroups(context, names)
         found = future.get(BARRIER_TIMEOUT_S, units.SECONDS)[0]
         if found.errorCode() == NO_GROUP:
@@ -309,10 +305,10 @@ class LiveCoordinator:
 
     def _described_consumer_group(self) -> dict[str, Any] | None:
         """Return the state of a KIP-848 group; None if the group is classic or does not exist."""
-        names = _java("java.util.ArrayList")()
+        names = jpype.JClass("java.util.ArrayList")()
         names.add(self._group)
         context = self._context("CONSUMER_GROUP_DESCRIBE", -1, "observer")
-        units = _java("java.util.concurrent.TimeUnit")
+        units = jpype.JClass("java.util.concurrent.TimeUnit")
         future = self._service.consumerGroupDescribe(context, names)
         found = future.get(BARRIER_TIMEOUT_S, units.SECONDS)[0]
         if found.errorCode():
@@ -373,7 +369,7 @@ class LiveCoordinator:
 
     def _sync(self, request: Mapping[str, Any]) -> Any:
         message = _data("SyncGroupRequestData")
-        assignments = _java("java.util.ArrayList")()
+        assignments = jpype.JClass("java.util.ArrayList")()
         one = _data("SyncGroupRequestData$SyncGroupRequestAssignment")
         for member, assignment in request["assignments"].items():
             assignments.add(one().setMemberId(member).setAssignment(_bytes(assignment)))
@@ -416,7 +412,7 @@ class LiveCoordinator:
         return short({"error": int(data.errorCode())})
 
     def _leave(self, request: Mapping[str, Any]) -> Any:
-        leavers = _java("java.util.ArrayList")()
+        leavers = jpype.JClass("java.util.ArrayList")()
         one = _data("LeaveGroupRequestData$MemberIdentity")
         for member, instance in request["leavers"]:
             leavers.add(one().setMemberId(member).setGroupInstanceId(instance))
@@ -436,11 +432,11 @@ class LiveCoordinator:
         )
 
     def _commit(self, request: Mapping[str, Any]) -> Any:
-        topics = _java("java.util.ArrayList")()
+        topics = jpype.JClass("java.util.ArrayList")()
         topic = _data("OffsetCommitRequestData$OffsetCommitRequestTopic")
         one = _data("OffsetCommitRequestData$OffsetCommitRequestPartition")
         for name, number, offset in request["offsets"]:
-            partitions = _java("java.util.ArrayList")()
+            partitions = jpype.JClass("java.util.ArrayList")()
             partitions.add(one().setPartitionIndex(number).setCommittedOffset(offset))
             topics.add(topic().setName(name).setPartitions(partitions))
         data = (
@@ -496,7 +492,7 @@ class LiveCoordinator:
         )
         if request["rebalance"] is not None:
             data.setRebalanceTimeoutMs(request["rebalance"])
-        lists = _java("java.util.ArrayList")
+        lists = jpype.JClass("java.util.ArrayList")
         if request["topics"] is not None:
             names = lists()
             for name in request["topics"]:
@@ -505,10 +501,10 @@ class LiveCoordinator:
         if request["owned"] is not None:
             owned = lists()
             part = _data("ConsumerGroupHeartbeatRequestData$TopicPartitions")
-            uuid = _java("org.apache.kafka.common.Uuid")
+            uuid = jpype.JClass("org.apache.kafka.common.Uuid")
             for name, number in request["owned"]:
                 numbers = lists()
-                numbers.add(_java("java.lang.Integer")(number))
+                numbers.add(jpype.JClass("java.lang.Integer")(number))
                 topic = uuid(1, TOPICS.index(name))
                 owned.add(part().setTopicId(topic).setPartitions(numbers))
             data.setTopicPartitions(owned)
@@ -598,7 +594,7 @@ def _text(text: Any) -> str | None:
 
 
 def _no_buffers() -> Any:
-    return _java("org.apache.kafka.common.utils.BufferSupplier").NO_CACHING
+    return jpype.JClass("org.apache.kafka.common.utils.BufferSupplier").NO_CACHING
 
 
 class Backend:

@@ -25,6 +25,7 @@ class Traffic:
     ) -> None:
         self._burst, self._pace_s = burst, pace_s
         self.produced: dict[TopicPartition, set[int]] = defaultdict(set)
+        self.counts: dict[str, int] = {}
         self.partitions: list[TopicPartition] = []
         self._over = threading.Event()
         self._failures: list[Exception] = []
@@ -71,6 +72,14 @@ class Traffic:
             self._producer.poll(0)
             return False  # The partition has just been added.
         return True
+
+    def feed(self, topic: str, partitions: int) -> None:
+        """From now on, also produce to this topic, or to all partitions that it has now."""
+        self.counts[topic] = partitions
+        self.partitions = [
+            TopicPartition(name, number) for name, n in self.counts.items() for number in range(n)
+        ]
+        self.start()
 
     def start(self) -> None:
         if self._thread.ident is None:

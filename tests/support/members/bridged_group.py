@@ -228,17 +228,13 @@ class BridgedGroup:
         cluster = client_settings(self.sandbox.zookeeper_connect)
         self.traffic = Traffic(cluster, pace_s=self.pace_s)
         self.stack.callback(self.traffic.stop)
-        self._feed()
-        self.traffic.start()
-
-    def _feed(self) -> None:
-        self.traffic.partitions = [TopicPartition(self.name, one) for one in range(self.partitions)]
+        self.traffic.feed(self.name, self.partitions)
 
     def grow(self, partitions: int) -> None:
         """Add partitions to the topic; `partitions` is the new number."""
         self.sandbox.add_partitions(self.name, partitions=partitions)
         self.partitions = partitions
-        self._feed()
+        self.traffic.feed(self.name, partitions)
 
     # ---- processes -------------------------------------------------------------------------------
 

@@ -250,10 +250,10 @@ class Crew:
         self, zookeeper: str, bootstrap: str, group: str, directory: Path, stack: ExitStack
     ) -> None:
         self.zookeeper, self.group = zookeeper, group
-        self.counts: dict[str, int] = {}
         self.members: list[MemberProcess | LocalMember] = []
         # ZooKeeper has registrations of old brokers, which do not answer a version request.
         self.traffic = Traffic(client_settings(zookeeper) | {"bootstrap.servers": bootstrap})
+        self.counts = self.traffic.counts
         self._directory, self._stack = directory, stack
         stack.callback(self.traffic.stop)
         self.observer = stack.enter_context(
@@ -269,11 +269,7 @@ class Crew:
 
     def feed(self, topic: str, partitions: int) -> None:
         """From now on, produce to this topic, and expect the group to consume it."""
-        self.counts[topic] = partitions
-        self.traffic.partitions = [
-            TopicPartition(name, number) for name, n in self.counts.items() for number in range(n)
-        ]
-        self.traffic.start()
+        self.traffic.feed(topic, partitions)
 
     # ---- members ---------------------------------------------------------------------------------
 

@@ -80,25 +80,18 @@ class Topics:
 
     def __init__(self, sandbox: Sandbox, topics: Iterable[str], stack: ExitStack) -> None:
         self.sandbox, self.topics = sandbox, tuple(topics)
-        self.counts: dict[str, int] = {}
         cluster = client_settings(sandbox.zookeeper_connect)
         self.flow = Traffic(cluster, burst=10, pace_s=0.02)
+        self.counts = self.flow.counts
         stack.callback(self.flow.stop)
 
     def create(self, topic: str, partitions: int) -> None:
         self.sandbox.create_topic(topic, partitions=partitions)
-        self._feed(topic, partitions)
+        self.flow.feed(topic, partitions)
 
     def grow(self, topic: str, partitions: int) -> None:
         self.sandbox.add_partitions(topic, partitions=partitions)
-        self._feed(topic, partitions)
-
-    def _feed(self, topic: str, partitions: int) -> None:
-        self.counts[topic] = partitions
-        self.flow.partitions = [
-            TopicPartition(name, number) for name, n in self.counts.items() for number in range(n)
-        ]
-        self.flow.start()
+        self.flow.feed(topic, partitions)
 
 
 class Group:
