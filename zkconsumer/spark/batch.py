@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -32,12 +32,11 @@ from zkconsumer.spark.cluster_logs import ClusterLogs, brokers_of
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.offset_resolution import batch_ranges
 from zkconsumer.spark.options import SourceOptions
-from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
-from zkconsumer.spark.task_reader import planned, read_task
+from zkconsumer.spark.task_reader import TaskReader, planned
 
 if TYPE_CHECKING:
-    import pyarrow
+    pass
 
 # ---- Filters that Spark pushes down --------------------------------------------------------------
 
@@ -158,18 +157,11 @@ def _millis(at: datetime) -> float:
 _log = logging.getLogger(__name__)
 
 
-class BatchReader(Pickled, DataSourceReader):
-    """Spark calls `partitions` in a process on the driver, and `read` of a copy in the tasks."""
+class BatchReader(TaskReader, DataSourceReader):
+    """Spark calls `partitions` in a process on the driver, and `read` of a copy in the tasks.
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        """`options` come from `for_batch`. `columns` are in the order of the schema."""
-        self._options, self._columns = options, tuple(columns)
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return the state that executors need: `read` uses only the columns, and credentials stay
-        on the driver.
-        """
-        return {"_columns": self._columns}
+    `options` come from `for_batch`.
+    """
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks; the plan may be empty. Raises what `batch_ranges` raises."""
@@ -185,10 +177,6 @@ class BatchReader(Pickled, DataSourceReader):
             len(tasks),
         )
         return tasks
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the records of one task. Raises what `task_reader.read_ranges` raises."""
-        return read_task(partition, self._columns)
 
     def _filtered(
         self, ranges: Sequence[OffsetRange], cluster: ClusterLogs

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -50,26 +50,25 @@ from zkconsumer.spark.offset_ranges import (
     to_offset,
 )
 from zkconsumer.spark.options import SourceOptions
-from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import begin, errors_as_text, log_to_stderr
 from zkconsumer.spark.start_positions import few
-from zkconsumer.spark.task_reader import planned, read_task
+from zkconsumer.spark.task_reader import TaskReader, planned
 from zkconsumer.zk.client import ZooKeeperClient
 
 if TYPE_CHECKING:
-    import pyarrow
+    pass
 
 _log = logging.getLogger(__name__)
 
 
-class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DirectStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader in the driver's source process; only `read` runs on executors.
 
     `options` come from `for_stream`, and `columns` from `schema.columns_of`.
     """
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        self._options, self._columns = options, tuple(columns)
+        super().__init__(options, columns)
         self._cluster = ClusterLogs(lambda: brokers_of(options.config))
         self._mirror = (
             BackgroundMirror(OffsetMirror(options.config)) if options.mirror_offsets else None
@@ -89,12 +88,6 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         self._pause = IdleDelay()
         self._delay = TriggerDelay(options.min_per_trigger, options.max_delay_s)
         self._warned: set[str] = set()
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return the state that executors need: `read` uses only the columns, and credentials stay
-        on the driver.
-        """
-        return {"_columns": self._columns}
 
     # ---- Spark's calls, in the source process ----------------------------------------------------
 
@@ -189,11 +182,6 @@ class DirectStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             log_to_stderr()
             if self._mirror is not None:
                 begin(self.stop)
-
-    # ---- on executors ----------------------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return read_task(partition, self._columns)
 
     # ---- The next batch --------------------------------------------------------------------------
 

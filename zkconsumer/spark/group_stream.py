@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -61,14 +61,13 @@ from zkconsumer.spark.offset_ranges import (
     to_offset,
 )
 from zkconsumer.spark.options import Matching, SourceOptions, Topics
-from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import errors_as_text
 from zkconsumer.spark.schema import TOKEN
 from zkconsumer.spark.start_positions import Logs, StartPositions, few
-from zkconsumer.spark.task_reader import planned, read_task, warm_ups
+from zkconsumer.spark.task_reader import TaskReader, planned, warm_ups
 
 if TYPE_CHECKING:
-    import pyarrow
+    pass
 
 
 _log = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ _TEMPORARY_ERRORS: Final = (RebalanceBlockedError, UnsupportedPeerError)
 waits."""
 
 
-class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class GroupStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader in the driver's source process; only `read` runs on executors.
 
     `options` come from `for_stream`, and `columns` from `schema.columns_of`.
@@ -117,7 +116,7 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         self, options: SourceOptions, columns: Sequence[str], *, frame: str | None = None
     ) -> None:
         """`frame` identifies the DataFrame, which may have one reader at a time."""
-        self._options, self._columns = options, tuple(columns)
+        super().__init__(options, columns)
         self._frame = frame
         self._hold: process_lifecycle.Hold | None = None
         self._group: Membership | None = None
@@ -145,12 +144,6 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         self._pause = IdleDelay()
         self._delay = TriggerDelay(options.min_per_trigger, options.max_delay_s)
         self._waits_for = ""  # the member's last error that may resolve by itself
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return the state that executors need: `read` uses only the columns, and credentials stay
-        on the driver.
-        """
-        return {"_columns": self._columns}
 
     # ---- Spark's calls, in the source process ----------------------------------------------------
 
@@ -296,11 +289,6 @@ class GroupStreamReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._hold is not None:
             self._hold.close()
         process_lifecycle.end_quietly()
-
-    # ---- on executors ----------------------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return read_task(partition, self._columns)
 
     # ---- The member ------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ from zkconsumer.loops import Loops
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
 from zkconsumer.spark.options import SourceOptions
+from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import errors_as_text, skip_imports_in_collections
 from zkconsumer.spark.schema import HEADERS, TOKEN
 
@@ -789,7 +790,7 @@ def _is_limited(options: SourceOptions, ranges: Sequence[OffsetRange]) -> bool:
 
 def read_task(partition: InputPartition, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
     """Yield the records of one task. Spark runs a task even for an empty plan; this task yields
-    nothing."""
+    nothing. Raises what `read_ranges` raises."""
     if isinstance(partition, RangesPartition):
         with errors_as_text():
             yield from read_ranges(partition.ranges, columns, partition.settings)
@@ -798,3 +799,21 @@ def read_task(partition: InputPartition, columns: Sequence[str]) -> Iterator[pya
         with errors_as_text():
             warm_up(partition.tp, partition.settings)
             skip_imports_in_collections()
+
+
+class TaskReader(Pickled):
+    """What the readers of all modes do on executors, and what Spark sends there."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        """`columns` are in the order of the schema (`schema.columns_of`)."""
+        self._options, self._columns = options, tuple(columns)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state that executors need: `read` uses only the columns, and credentials stay
+        on the driver.
+        """
+        return {"_columns": self._columns}
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the records of one task, as `read_task` does."""
+        return read_task(partition, self._columns)
