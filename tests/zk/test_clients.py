@@ -122,3 +122,9 @@ def test_a_session_without_a_sign() -> None:
 def test_no_server_knows_the_session() -> None:
     """If all servers answer, the text says that none has the session."""
     assert "no server that zookeeper.connect names" in ClientAddresses().describe(1)
+
+
+def test_the_command_for_a_server_with_an_ipv6_address() -> None:
+    """`nc` takes an IPv6 address without brackets."""
+    found = ClientAddresses(silent={"[::1]:2181": "unknown host"})
+    assert "`echo cons | nc ::1 2181`" in found.why_unknown

@@ -117,10 +117,10 @@ class ClientAddresses:
         for server, why in self.silent.items():
             reasons.setdefault(why, []).append(server)
         text = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
-        first = next(iter(self.silent)).rpartition(":")
+        host, _, port = next(iter(self.silent)).rpartition(":")
         return (
             f"{text}. Permit `cons` in 4lw.commands.whitelist, or enable the admin server; then"
-            f" `echo cons | nc {first[0]} {first[2]}` lists the clients of a server"
+            f" `echo cons | nc {host.strip('[]')} {port}` lists the clients of a server"
         )
 
     def describe(self, *sessions: int) -> str:
