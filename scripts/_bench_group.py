@@ -44,6 +44,7 @@ from zkconsumer.zk.client import ZooKeeperClient
 if TYPE_CHECKING:
     from _bench_spark import Bench
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 PARTITIONS, BATCHES, BATCH_S = 64, 100, 0.05
 IDLE_S = 20.0
@@ -114,13 +115,15 @@ class IdleMany:
         return [at_most(case, "cpu_percent", percent, "%", 10)]
 
 
+def _group_reader(bench: Bench, zookeeper: str, group: str, topic: str) -> DataStreamReader:
+    """Return the reader of a query that is a member of a group."""
+    reader = bench.spark.readStream.format("zkconsumer").option("mode", "group")
+    return reader.options(**{"zookeeper": zookeeper, "group.id": group, "subscribe": topic})
+
+
 def _idle_percent(bench: Bench, zookeeper: str, topic: str, partitions: int) -> float:
     query = (
-        bench.spark.readStream.format("zkconsumer")
-        .option("zookeeper", zookeeper)
-        .option("mode", "group")
-        .option("group.id", topic)
-        .option("subscribe", topic)
+        _group_reader(bench, zookeeper, topic, topic)
         .option("auto.offset.reset", "smallest")
         .load()
         .writeStream.format("noop")
@@ -260,11 +263,7 @@ def take_over_case(bench: Bench, case: str) -> list[Result]:
         seen.update(dict.fromkeys(found, time.monotonic()))
 
     query = (
-        bench.spark.readStream.format("zkconsumer")
-        .option("zookeeper", bench.sandbox.zookeeper_connect)
-        .option("mode", "group")
-        .option("group.id", group)
-        .option("subscribe", topic)
+        _group_reader(bench, bench.sandbox.zookeeper_connect, group, topic)
         .option("consumer.id", "query")
         .schema("partition int")
         .load()

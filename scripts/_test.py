@@ -28,6 +28,7 @@ from types import FrameType
 import _compiled_cache
 import _engine
 import _package_cache
+from _bootstrap import say
 
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer, jars
@@ -67,11 +68,6 @@ COMPILATIONS = (
         "tests/history/test_groups.py::test_many_partitions_and_sessions",
     ),
 )
-
-
-def say(text: str) -> None:
-    sys.stderr.write(f"zkconsumer: {text}\n")
-    sys.stderr.flush()
 
 
 def is_ci() -> bool:

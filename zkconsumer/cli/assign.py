@@ -8,7 +8,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,9 @@ from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Common, OneGroup, operator
 from zkconsumer.cli.output import Align, Column, Output, say, say_all
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.java import JavaError
+from zkconsumer.protocol.later.assignors import Assignor
 from zkconsumer.protocol.model import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -50,30 +51,12 @@ AUTO = "auto"
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-class StrategyName(Enum):
-    """`partition.assignment.strategy`."""
-
-    RANGE = "range"
-    ROUND_ROBIN = "roundrobin"
-
-
-class AssignorName(Enum):
-    """`partition.assignment.strategy` of Kafka 3.9; the last two run on the coordinator."""
-
-    RANGE = "range"
-    ROUND_ROBIN = "roundrobin"
-    STICKY = "sticky"
-    COOPERATIVE_STICKY = "cooperative-sticky"
-    UNIFORM = "uniform"
-    SERVER_RANGE = "server-range"
-
-
 Chosen = Annotated[
-    StrategyName | None,
+    Strategy | None,
     typer.Option(help="partition.assignment.strategy; default: the --config file, else range."),
 ]
 Later = Annotated[
-    AssignorName | None,
+    Assignor | None,
     typer.Option(
         help="Compute with this assignor of Kafka 3.9 instead (see `zkconsumer docs later`). Each"
         " thread of the group then counts as one consumer of Kafka's own group protocol."
@@ -154,7 +137,6 @@ def assign(
         _show_cases(common, cases, release, assignor)
         return
     from zkconsumer.admin.what_if import live_group
-    from zkconsumer.protocol.assignors import Strategy
 
     name = common.group(group)
     said = common.settings(name)
@@ -162,7 +144,7 @@ def assign(
         now, owners = live_group(
             connection,
             name,
-            strategy=Strategy(strategy.value if strategy else said.partition_assignment_strategy),
+            strategy=strategy or Strategy(said.partition_assignment_strategy),
             exclude_internal=said.exclude_internal_topics and not internal,
         )
     split = [one for text in wishes or () for one in text.split()]
@@ -170,19 +152,19 @@ def assign(
     if assignor is None:
         _show_group(common, owners, now, then, release)
     else:
-        show_later_group(common, then, owners, assignor.value)
+        show_later_group(common, then, owners, assignor)
 
 
 # ---- groups in a file ---------------------------------------------------------------------------
 
 
-def _show_cases(common: Common, path: Path, release: str, assignor: AssignorName | None) -> None:
+def _show_cases(common: Common, path: Path, release: str, assignor: Assignor | None) -> None:
     from zkconsumer.admin.what_if import places
     from zkconsumer.protocol.group_assignment import assign_each_member
     from zkconsumer.protocol.releases import profile
 
     if assignor is not None:
-        _show_later_cases(common, path, assignor.value)
+        _show_later_cases(common, path, assignor)
         return
     if release == AUTO:
         raise ConfigError(
@@ -212,7 +194,6 @@ def _show_cases(common: Common, path: Path, release: str, assignor: AssignorName
 
 
 def _group_of(case: dict[str, object], where: str) -> GroupInput:
-    from zkconsumer.protocol.assignors import Strategy
     from zkconsumer.protocol.group_assignment import GroupInput
 
     registrations = _payloads(case, "registrations", where)
@@ -409,16 +390,14 @@ def row(one: PredictedOwner) -> dict[str, object]:
 # ---- with an assignor of Kafka 3.9 ---------------------------------------------------------------
 
 
-def _show_later_cases(common: Common, path: Path, assignor: str) -> None:
+def _show_later_cases(common: Common, path: Path, assignor: Assignor) -> None:
     """Compute the cases of a file; the `assignor` of a case overrides the option.
 
     All cases are read before the first result is written, so a bad case leaves no partial output.
     """
-    from zkconsumer.protocol.later.assignors import Assignor
     from zkconsumer.protocol.later.cases import read_case
 
-    default = Assignor(assignor)
-    cases = [read_case(document, where, default) for where, document in read_cases(path)]
+    cases = [read_case(document, where, assignor) for where, document in read_cases(path)]
     results = (case.result() for case in cases)
     if common.output is Output.JSONL:
         for result in results:
@@ -451,7 +430,7 @@ def show_later_group(
     common: Common,
     group: GroupInput,
     owners: Owners,
-    assignor: str,
+    assignor: Assignor,
     *,
     topics: Selection | None = None,
 ) -> None:
@@ -463,13 +442,12 @@ def show_later_group(
     """
     from zkconsumer.admin.groups import selected
     from zkconsumer.admin.what_if import with_later_consumers
-    from zkconsumer.protocol.later.assignors import Assignor
 
     try:
-        found = with_later_consumers(group, owners, Assignor(assignor))
+        found = with_later_consumers(group, owners, assignor)
     except JavaError as error:
         raise ConfigError(
-            f"Kafka 3.9.1's assignor {assignor} throws {error.kind} for this group",
+            f"Kafka 3.9.1's assignor {assignor.value} throws {error.kind} for this group",
             remedy="choose another --assignor",
         ) from error
     if topics is not None:
@@ -477,12 +455,12 @@ def show_later_group(
         shown = [one for one in found.places if one.partition in chosen]
         found = replace(found, places=shown)
     if common.output in PROGRAMS:
-        common.write_document(_later_document(found, assignor))
+        common.write_document(_later_document(found, assignor.value))
         return
     common.write(map(row, found.places), (*COLUMNS, MOVE))
     say_all(f"member {consumer} is left out: {why}" for consumer, why in found.faults.items())
     say_all(
-        f"thread {thread}: {now} partitions now, {then} with {assignor}"
+        f"thread {thread}: {now} partitions now, {then} with {assignor.value}"
         for thread, (now, then) in found.shares().items()
     )
     say(moves(found.places))

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zkconsumer.cli.apply import Changing, changing, proceed
-from zkconsumer.cli.assign import AssignorName, show_later_group
+from zkconsumer.cli.assign import show_later_group
 from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Common, OneGroup, Topics, topics_of
 from zkconsumer.cli.output import Align, Color, Column, Progress, say, say_all
 from zkconsumer.errors import ConfigError
+from zkconsumer.protocol.later.assignors import Assignor
 
 if TYPE_CHECKING:
     from zkconsumer.admin.migrate import Direction, Migration, Transfer
@@ -62,12 +63,12 @@ def to_kafka(
         ),
     ] = False,
     assignor: Annotated[
-        AssignorName,
+        Assignor,
         typer.Option(
             help="With --preview: the assignor of the new consumers. Kafka's default since 3.0"
             " assigns like range."
         ),
-    ] = AssignorName.RANGE,
+    ] = Assignor.RANGE,
 ) -> None:
     """Copy ZooKeeper's offsets to Kafka. A dry run without --execute.
 
@@ -120,7 +121,7 @@ def _preview(
     how: Changing,
     group: str | None,
     topics: list[str] | None,
-    assignor: AssignorName,
+    assignor: Assignor,
 ) -> None:
     from zkconsumer.admin.what_if import live_group
 
@@ -130,7 +131,7 @@ def _preview(
     with common.connect(name) as connection:
         exclude_internal = common.settings(name).exclude_internal_topics
         now, owners = live_group(connection, name, exclude_internal=exclude_internal)
-    show_later_group(common, now, owners, assignor.value, topics=topics_of(topics))
+    show_later_group(common, now, owners, assignor, topics=topics_of(topics))
 
 
 def _migrate(
