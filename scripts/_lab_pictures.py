@@ -7,8 +7,6 @@ JVM member is killed. The owners change at the times at which the owner znodes c
 
 from __future__ import annotations
 
-import re
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +14,7 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
+from _bench_lab import lab
 from _engine import chromium
 from playwright.sync_api import sync_playwright
 
@@ -40,22 +39,14 @@ NOBODY_FILL = "#d7dbe0"
 
 
 def screenshot(target: Path) -> None:
-    command = [sys.executable, "-m", "zkconsumer", "lab", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        found = re.search(r"http://\S+", process.stdout.readline())
-        assert found is not None
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-            page = browser.new_page(
-                viewport={"width": 1280, "height": 720}, reduced_motion="reduce"
-            )
-            page.goto(found[0] + SCENE)
-            page.wait_for_selector(".picture")
-            page.wait_for_timeout(500)
-            page.screenshot(path=target)
-            browser.close()
-        process.terminate()
+    with lab() as (address, _), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+        page.goto(address + SCENE)
+        page.wait_for_selector(".picture")
+        page.wait_for_timeout(500)
+        page.screenshot(path=target)
+        browser.close()
 
 
 class Recording:
