@@ -125,6 +125,19 @@ class Description:
         """The last transaction that has been read."""
         return self._history.last_zxid
 
+    @property
+    def skipped(self) -> int:
+        """The number of rows that precede the state at the beginning and are left out."""
+        return self._history.skipped
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Each log that has been opened, and the number of its bytes that have been read.
+
+        Raises HistoryError if a log could not be read to its end.
+        """
+        return self._history.offsets
+
     def _begin(self, servers: Sequence[Server]) -> int:
         """Read the state before the first log from a snapshot, and return the zxid of the state.
         The snapshot is the newest readable one before the first log, or else the oldest one after

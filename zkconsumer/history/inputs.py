@@ -328,6 +328,7 @@ class History:
         self._recorded: tuple[str, str, int] = ("", "", 0)
         self._fast = fast_decoder(servers)
         self._readers: dict[str, LogReader] = {}
+        self._unreadable: HistoryError | None = None
         self._ends: dict[str, int] = {}  # log -> the last zxid that was read from it
         self._gaps: dict[str, list[tuple[int, int]]] = {}  # server -> the zxids around each gap
         self._firsts: dict[str, int] = {}  # log -> the zxid of its first transaction
@@ -366,6 +367,16 @@ class History:
         except HistoryError:
             return False
         return batch is not None and int(batch.zxids[0]) <= self.last_zxid
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Each log that has been opened, and the number of its bytes that have been read.
+
+        Raises HistoryError if a log could not be read to its end.
+        """
+        if self._unreadable is not None:
+            raise self._unreadable
+        return {name: reader.offset for name, reader in self._readers.items()}
 
     def batches(self) -> Iterator[RowBatch]:
         """Yield the rows in the order of their zxids."""
@@ -442,6 +453,8 @@ class History:
                         yield new
         except HistoryError as error:
             kind = "damaged" if isinstance(error, DamagedFileError) else "unreadable"
+            if kind == "unreadable":
+                self._unreadable = error
             at = max(after, self._ends.get(log.name, 0))
             self.problems.append(Problem(kind, error.where, at, error.what))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeVar, get_type_hints
 
 from zkconsumer.history.transactions import KINDS, VERSIONED, Row
@@ -302,6 +303,19 @@ def as_dict(row: Event) -> dict[str, object]:
     if found.get("store") == KAFKA:
         unknown += [name for name in ("zxid", "last_zxid") if name in found]
     return {**found, **dict.fromkeys(unknown)} if unknown else found
+
+
+def as_columns(rows: Sequence[Event], table: type[Event]) -> dict[str, list[object]]:
+    """Return rows of one table as the values of each column, which are those of `as_dict`."""
+    found = {name: list(map(attrgetter(name), rows)) for name in _NAMES[table]}
+    found["time_ms"] = [one or None for one in found["time_ms"]]
+    if "store" in found:
+        stores = found["store"]
+        for name in ("zxid", "last_zxid"):
+            if name in found:
+                pairs = zip(found[name], stores, strict=True)
+                found[name] = [None if store == KAFKA else one for one, store in pairs]
+    return found
 
 
 class Timed(Protocol):

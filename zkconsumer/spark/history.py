@@ -20,7 +20,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
@@ -52,7 +52,7 @@ from zkconsumer.errors import BadFileError, ConfigError, DamagedFileError
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.logs import LogReader, LogSource, RowBatch
-from zkconsumer.history.tables import TABLES, Event, as_dict, columns_of
+from zkconsumer.history.tables import TABLES, Event, as_columns, columns_of
 from zkconsumer.history.transactions import (
     CLOSE_SESSION,
     CREATE,
@@ -218,19 +218,23 @@ class HistoryReader(Pickled, DataSourceReader):
 
 def table_batches(rows: Sequence[Event], table: str) -> Iterator[pa.RecordBatch]:
     """Yield rows of a table in the columns of `schema_of`; an empty batch if there are none."""
-    schema = to_arrow_schema(schema_of(table), timezone="UTC")
+    schema = arrow_schema(table)
     names = list(columns_of(TABLES[table]))
     if table == "transactions":
         names.append("damage")
     for first in range(0, max(1, len(rows)), ROWS):
-        part = [as_dict(row) for row in rows[first : first + ROWS]]
-        yield pa.RecordBatch.from_arrays(
-            [
-                _array([row[name] for row in part], name, field.type)
-                for name, field in zip(names, schema, strict=True)
-            ],
-            schema=schema,
-        )
+        columns = as_columns(rows[first : first + ROWS], TABLES[table])
+        arrays = [
+            _array(columns.get(name, []), name, field.type)
+            for name, field in zip(names, schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@cache
+def arrow_schema(table: str) -> pa.Schema:
+    """Return `schema_of` as Arrow's types."""
+    return to_arrow_schema(schema_of(table), timezone="UTC")
 
 
 def _array(values: list[Json], name: str, kind: pa.DataType) -> pa.Array:
@@ -274,7 +278,7 @@ def _transactions(part: LogPart, source: LogSource) -> Iterator[pa.RecordBatch]:
         for batch in reader.batches():
             yield transaction_batch(batch)
     except DamagedFileError as error:
-        schema = to_arrow_schema(schema_of("transactions"), timezone="UTC")
+        schema = arrow_schema("transactions")
         values = {"file": source.name, "damage": str(error)}
         yield pa.RecordBatch.from_arrays(
             [pa.array([values.get(field.name)], field.type) for field in schema], schema=schema
@@ -284,24 +288,43 @@ def _transactions(part: LogPart, source: LogSource) -> Iterator[pa.RecordBatch]:
 
 def transaction_batch(batch: RowBatch) -> pa.RecordBatch:
     """Return decoded rows as rows of the table `transactions`, column by column."""
-    rows = batch.columns
-    schema = to_arrow_schema(schema_of("transactions"), timezone="UTC")
+    rows, schema = batch.columns, arrow_schema("transactions")
+    found = {
+        **transaction_columns(rows),
+        "file": pa.repeat(batch.file, rows.num_rows),
+        "kind": KIND_NAMES.take(kind_numbers(rows)),
+    }
+    return pa.RecordBatch.from_arrays([found[field.name] for field in schema], schema=schema)
+
+
+KIND_NAMES: Final = pa.array(list(KINDS.values()))
+"""The names of all kinds of transactions."""
+
+_KIND_CODES: Final = pa.array(list(KINDS), pa.int8())
+
+
+def kind_numbers(rows: pa.RecordBatch) -> pa.Array:
+    """Return, for each row, the place of its kind in `KIND_NAMES`."""
+    return pc.index_in(rows.column("kind"), _KIND_CODES)
+
+
+def transaction_columns(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns of the table `transactions`, except `file` and `kind`."""
     kind, number = rows.column("kind"), rows.column("number")
-    codes = pa.array(list(KINDS), pa.int8())
-    names = pa.array(list(KINDS.values())).take(pc.index_in(kind, codes))
 
     def if_kind(kinds: Collection[int], values: pa.Array) -> pa.Array:
         is_one = pc.is_in(kind, pa.array(list(kinds), pa.int8()))
+        if not pc.any(is_one).as_py():  # most batches have no row of a rare kind
+            return pa.nulls(len(values), values.type)
         return pc.if_else(is_one, values, pa.scalar(None, values.type))
 
     part = rows.column("part").cast(pa.int64())
-    found = {
+    time = rows.column("time_ms").cast(pa.timestamp("ms", "UTC"))
+    return {
         "zxid": rows.column("zxid"),
-        "time": rows.column("time_ms").cast(pa.timestamp("ms", "UTC")),
-        "file": pa.repeat(batch.file, rows.num_rows),
+        "time": time.cast(arrow_schema("transactions").field("time").type),
         "session": rows.column("session"),
-        "cxid": rows.column("cxid"),
-        "kind": names,
+        "cxid": rows.column("cxid").cast(pa.int64()),
         "part": pc.if_else(pc.less(part, 0), pa.scalar(None, pa.int64()), part),
         "path": rows.column("path"),
         "data": _data(rows),
@@ -312,9 +335,6 @@ def transaction_batch(batch: RowBatch) -> pa.RecordBatch:
         "error": if_kind([ERROR, MULTI], number),
         "damage": pa.nulls(rows.num_rows, pa.string()),
     }
-    return pa.RecordBatch.from_arrays(
-        [found[field.name].cast(field.type) for field in schema], schema=schema
-    )
 
 
 def _data(rows: pa.RecordBatch) -> pa.Array:

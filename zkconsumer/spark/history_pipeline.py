@@ -20,8 +20,8 @@ import json
 import os
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -41,7 +41,15 @@ from zkconsumer.history.inputs import find_servers, zxid_of
 from zkconsumer.history.logs import LogReader, RowBatch
 from zkconsumer.history.saved_tables import MANIFEST
 from zkconsumer.history.tables import TABLES
-from zkconsumer.spark.history import schema_of, table_batches, transaction_batch
+from zkconsumer.spark.history import (
+    KIND_NAMES,
+    arrow_schema,
+    kind_numbers,
+    schema_of,
+    table_batches,
+    transaction_batch,
+    transaction_columns,
+)
 from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
 
 STATES: Final = 8
@@ -95,6 +103,13 @@ ENCODINGS: Final[Mapping[str, Any]] = {  # Any: the options of a writer
 }
 """How Parquet encodes `transactions`. With dictionaries for all columns, writing takes twice the
 time, and the file is half as large again, because the values of most columns hardly repeat."""
+
+GROUP_ROWS: Final = 1 << 17
+"""Number of rows that make a row group of `transactions` full. The batches of the logs are smaller,
+and a row group for each would cost a fifth more time and space."""
+
+GROUP_BYTES: Final = 32 << 20
+"""Number of bytes of the logs that make a row group full, whatever the number of its rows."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +279,8 @@ class Task:
     def run(self) -> tuple[Manifest, RunResult]:
         """Return the manifest to commit, and the result of the run."""
         known = self._known
+        if not known.runs:
+            return self._first_run()
         first_new, scanned = self._scan()
         if first_new is None:
             return known, RunResult(self._folder.name, known.number, 0, 0)
@@ -271,15 +288,29 @@ class Task:
         while kept and kept[-1].state is None:
             kept.pop()
         self._check_logs(known.runs[len(kept) :], first_new)
-        number = known.number + 1
         description = self._description(kept)
-        transactions, spans, count = self._read(description, f"transactions-{number}")
-        state = self._write(f"state-{number}", "pickle", description.state())
-        one = PipelineRun(number, description.last_zxid, spans, transactions, state)
+        one, count = self._read(description)
+        return self._ended(description, [*kept, one], count, scanned)
+
+    def _first_run(self) -> tuple[Manifest, RunResult]:
+        """Read all files once: there is no earlier run to compare them with."""
+        description = self._description([])
+        one, count = self._read(description)
+        known, scanned = self._known, description.offsets
+        others, found = self._scan(scanned)
+        if not count and not description.skipped and others is None:
+            return known, RunResult(self._folder.name, known.number, 0, 0)
+        return self._ended(description, [one], count, {**found, **scanned})
+
+    def _ended(
+        self, description: Description, runs: list[PipelineRun], count: int, scanned: dict[str, int]
+    ) -> tuple[Manifest, RunResult]:
+        """Write the tables, and return the manifest and the result of the run `runs[-1]`."""
+        known, number = self._known, runs[-1].number
         tables = self._tables(description, number)
-        runs = _with_few_states([*kept, one])
-        replaced_runs = len(known.runs) - len(kept)
+        replaced_runs = len(known.runs) - len(runs) + 1
         ended = RunResult(self._folder.name, number, count, replaced_runs)
+        runs = _with_few_states(runs)
         manifest = Manifest(known.groups, known.state_format, number, runs, tables, scanned)
         return manifest, ended
 
@@ -295,16 +326,16 @@ class Task:
                 remedy="restore the older logs, or remove the late file",
             )
 
-    def _scan(self) -> tuple[int | None, dict[str, int]]:
+    def _scan(self, but: Collection[str] = ()) -> tuple[int | None, dict[str, int]]:
         """Return the first zxid at which the logs differ from the committed runs, and the number of
-        bytes of each log that have now been read.
+        bytes of each log that have now been read. The logs `but` are left out.
         """
         covered = _joined(span for one in self._known.runs for span in one.covered)
         scanned, found = dict[str, int](), list[int]()
         decoder = ColumnDecoder() if can_compile() else None
         for server in self._servers:
             spans: Spans = []
-            for log in server.logs:
+            for log in (one for one in server.logs if one.name not in but):
                 begin = self._known.scanned.get(log.name, 0)
                 reader = LogReader(log, decoder, begin if begin <= log.size else 0)
                 try:
@@ -344,20 +375,25 @@ class Task:
         state = (self._folder / str(kept[-1].state)).read_bytes()
         return Description.resumed(self._servers, state)
 
-    def _read(self, description: Description, name: str) -> tuple[str | None, Spans, int]:
-        """Read the new transactions, and write them into the table `transactions`."""
-        schema, spans, count, writer = _schema("transactions"), Spans(), 0, None
-        path = self._folder / f"{name}-{self._suffix}.parquet"
-        for batch in description.batches():
-            rows = transaction_batch(batch)
-            writer = writer or pq.ParquetWriter(path, schema, **ENCODINGS)
-            writer.write_table(_of_ensemble(rows, self._folder.name))
-            spans = _joined([*spans, *_spans(batch)])
-            count += rows.num_rows
-        if writer is None:
-            return None, spans, 0
-        writer.close()
-        return path.name, spans, count
+    def _read(self, description: Description) -> tuple[PipelineRun, int]:
+        """Read the new transactions, and write the table `transactions` and the state.
+
+        Return the run and the number of transactions.
+        """
+        number, spans, count, name = self._known.number + 1, Spans(), 0, None
+        path = self._folder / f"transactions-{number}-{self._suffix}.parquet"
+        with ExitStack() as stack:
+            for batches in _row_groups(description.batches()):
+                rows = _row_group(batches, self._folder.name)
+                if name is None:
+                    writer = pq.ParquetWriter(path, rows.schema, store_schema=False, **ENCODINGS)
+                    stack.enter_context(writer)
+                    name = path.name
+                writer.write_table(rows, GROUP_ROWS)
+                spans = _joined([*spans, *(span for one in batches for span in _spans(one))])
+                count += rows.num_rows
+        state = self._write(f"state-{number}", "pickle", description.state())
+        return PipelineRun(number, description.last_zxid, spans, name, state), count
 
     def _tables(self, description: Description, number: int) -> dict[str, str]:
         """Write all tables but `transactions`."""
@@ -391,6 +427,43 @@ def _with_few_states(runs: list[PipelineRun]) -> list[PipelineRun]:
     """Drop the saved states of all but the last `STATES` runs."""
     old = len(runs) - STATES
     return [replace(one, state=None) if n < old else one for n, one in enumerate(runs)]
+
+
+def _row_groups(batches: Iterator[RowBatch]) -> Iterator[list[RowBatch]]:
+    """Yield consecutive batches that make one row group."""
+    group, rows, size = list[RowBatch](), 0, 0
+    for batch in batches:
+        columns = batch.columns  # made now if the plain decoder has read the rows
+        group.append(RowBatch(batch.file, None, columns))
+        rows += len(batch)
+        size += columns.nbytes
+        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
+
+
+def _row_group(batches: Sequence[RowBatch], ensemble: str) -> pa.Table:
+    """Return batches as one row group of `transactions`.
+
+    The columns with few different values have dictionaries, which Parquet need not look for.
+    """
+    rows = pa.concat_batches([one.columns for one in batches])
+    files = list(dict.fromkeys(one.file for one in batches))
+    numbers = [pa.repeat(files.index(one.file), len(one)) for one in batches]
+    found = {
+        **transaction_columns(rows),
+        "file": _dictionary(pa.concat_arrays(numbers), pa.array(files)),
+        "kind": _dictionary(kind_numbers(rows), KIND_NAMES),
+        "ensemble": _dictionary(pa.repeat(0, rows.num_rows), pa.array([ensemble])),
+    }
+    names = [*arrow_schema("transactions").names, "ensemble"]
+    return pa.Table.from_arrays([found[name] for name in names], names)
+
+
+def _dictionary(numbers: pa.Array, values: pa.Array) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(numbers.cast(pa.int32()), values)
 
 
 def _of_ensemble(rows: pa.RecordBatch, ensemble: str) -> pa.Table:
