@@ -7,7 +7,7 @@ import random
 import shutil
 import tarfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from zkconsumer.errors import BadFileError, ConfigError, HistoryError
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import History, find_servers, zxid_of
+from zkconsumer.history.logs import LogReader, LogSource, RowBatch
 from zkconsumer.history.offsets import Choice, Point, Written, read_past
 from zkconsumer.history.saved_tables import SavedTransactions
 from zkconsumer.history.tables import TABLES, as_dict, columns_of, transaction
@@ -172,6 +173,56 @@ def test_a_kill_at_each_step(
     is_done = after and step in ("commit", "rename")
     assert manifest_of(out).number == (2 if is_done else 1)
     assert bool(update(out, logs).transactions) != is_done
+    check(out, logs)
+
+
+def test_a_first_run_reads_each_log_once(
+    log: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first run reads the transactions of each log once; the next one reads what is new."""
+    out, logs = tmp_path / "out", tmp_path / "logs"
+    for name, content in pieces(log, random.Random(1), 3):
+        put(logs, name, content)
+    read = Counter[str]()
+    original = LogReader.batches
+
+    def counted(reader: LogReader) -> Iterator[RowBatch]:
+        read[reader.source.name] += 1
+        return original(reader)
+
+    monkeypatch.setattr(LogReader, "batches", counted)
+    assert update(out, logs).transactions
+    assert read == {str(file): 1 for file in logs.iterdir()}
+    assert manifest_of(out).scanned == {str(file): file.stat().st_size for file in logs.iterdir()}
+    assert update(out, logs).number == 1
+
+
+def test_a_first_run_with_a_log_before_the_state(tmp_path: Path) -> None:
+    """A log that precedes the state at the beginning is known, and does not count as late."""
+    with tarfile.open(INCIDENT) as archive:
+        archive.extractall(tmp_path, filter="data")
+    out, logs = tmp_path / "out", tmp_path / "zookeeper-2"
+    for name in ("snapshot.0", "snapshot.100000065"):
+        (logs / name).unlink()
+    assert update(out, logs).transactions
+    assert set(manifest_of(out).scanned) == {str(log) for log in logs.glob("log.*")}
+    assert update(out, logs) == RunResult("out", 1, 0, 0)
+
+
+def test_a_first_run_without_a_readable_log(
+    log: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a log cannot be read, the first run fails, and the next one reads it."""
+    out, logs = tmp_path / "out", tmp_path / "logs"
+    put(logs, "log.1", log.content())
+
+    def refused(source: LogSource) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch, pytest.raises(HistoryError, match="Permission denied"):
+        patch.setattr(LogSource, "open", refused)
+        update(out, logs)
+    assert update(out, logs).number == 1
     check(out, logs)
 
 
