@@ -389,7 +389,7 @@ class Task:
                     writer = pq.ParquetWriter(path, rows.schema, store_schema=False, **ENCODINGS)
                     stack.enter_context(writer)
                     name = path.name
-                writer.write_table(rows, GROUP_ROWS)
+                writer.write_table(rows)
                 spans = _joined([*spans, *(span for one in batches for span in _spans(one))])
                 count += rows.num_rows
         state = self._write(f"state-{number}", "pickle", description.state())
