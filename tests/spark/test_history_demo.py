@@ -22,8 +22,9 @@ from support.processes import PATIENCE_S, assert_nothing_is_left, programs
 from zkconsumer.history.describe import Described, Description
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.page import page
-from zkconsumer.history.report import TimeSpan, timeline, within
+from zkconsumer.history.report import TimeSpan, within
 from zkconsumer.history.tables import TABLES
+from zkconsumer.history.timeline import timeline
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.spark.history import table_batches
 

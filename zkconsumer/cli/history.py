@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from zkconsumer.history.describe import Described, Description, KafkaCommits
     from zkconsumer.history.inputs import History, Problem, Server
     from zkconsumer.history.offset_logs import Replica
-    from zkconsumer.history.report import Line, TimeSpan
+    from zkconsumer.history.report import TimeSpan
+    from zkconsumer.history.timeline import Line
     from zkconsumer.zk.clients import ServerClients
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -252,6 +253,7 @@ def timeline(
     Example: zkconsumer history timeline --data-dir /var/lib/zookeeper --group billing --follow
     """
     from zkconsumer.history import report as reports
+    from zkconsumer.history.timeline import timeline as lines_of
 
     window = _window(from_, to)
     if follow:
@@ -264,7 +266,7 @@ def timeline(
         _follow(display, _following(files, group, window), files)
         return
     found = reports.within(_described(files, connection, group), window)
-    rows = [_line_row(line) for line in reports.timeline(found.tables, window.to_ms)]
+    rows = [_line_row(line) for line in lines_of(found.tables, window.to_ms)]
     display.write(rows, _shown(display, rows, _with_store(LINES, files)))
     _summary(found)
 
@@ -522,8 +524,8 @@ def _following(files: Files, groups: Sequence[str] | None, window: TimeSpan) -> 
     again, and the events that were not yielded before follow.
     """
     from zkconsumer.history.clients import Clients, name_clients
-    from zkconsumer.history.report import timeline as lines_of
     from zkconsumer.history.report import within
+    from zkconsumer.history.timeline import timeline as lines_of
 
     files.check()
     description = _description(files, groups, None)

@@ -7,7 +7,6 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -63,6 +62,6 @@ def files_of(archived: LogSource, wanted: Callable[[str], bool]) -> Iterator[Log
                     copy = folder / f"{next(_numbers)}{Path(base).suffix}"
                     with copy.open("wb") as target:
                         shutil.copyfileobj(content, target)
-                    yield replace(LogSource.of_path(copy), name=f"{archived.name}:{name}")
+                    yield LogSource.of_path(copy)._replace(name=f"{archived.name}:{name}")
     except (*READ_ERRORS, tarfile.TarError, zipfile.BadZipFile, NotImplementedError) as error:
         raise unreadable(archived.name, error) from None

@@ -8,9 +8,8 @@ possible.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.protocol.assignors import Strategy
@@ -22,7 +21,6 @@ from zkconsumer.protocol.group_assignment import (
 )
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, read_registration
-from zkconsumer.protocol.release_detection import Rules, nearest
 from zkconsumer.protocol.releases import DEFAULT, Profile, profile
 
 Threads = Mapping[TopicPartition, str]
@@ -30,6 +28,24 @@ Threads = Mapping[TopicPartition, str]
 
 MAX_ASSIGNMENTS: Final = 64
 """Number of assignments that are cached for a group. A flapping member alternates between two."""
+
+
+class Rules(NamedTuple):
+    """The rules by which the members of a group compute the assignment."""
+
+    strategy: Strategy
+    profile: Profile
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+LIKELIEST: Final = Rules(Strategy.RANGE, DEFAULT, f"{Strategy.RANGE.value} of {DEFAULT.release}")
+"""The rules that a group is expected to follow before it first settles."""
+
+Candidate: TypeAlias = tuple[Strategy, Profile]
+"""A strategy, and the release whose rules it follows."""
 
 CANDIDATES: Final = (
     (Strategy.RANGE, DEFAULT),
@@ -40,8 +56,7 @@ CANDIDATES: Final = (
 a pattern."""
 
 
-@dataclass(slots=True)
-class Registered:
+class Registered(NamedTuple):
     """A registration: the session that created it, and its payload."""
 
     session: int
@@ -57,7 +72,7 @@ class Assignments:
         """`members` and `topics` change; call `members_changed` and `topics_changed` after that."""
         self._members, self._topics = members, topics
         self.rules: Rules | None = None
-        self._candidates: Sequence[tuple[Strategy, Profile]] = CANDIDATES
+        self._candidates: Sequence[Candidate] = CANDIDATES
         self._wanted: Threads | None = None
         self._is_known = False
         self._cache: dict[object, Threads | None] = {}
@@ -102,22 +117,34 @@ class Assignments:
         """Return the assignment by the last known rules; None if a member cannot compute it."""
         if not self._is_known:
             self._is_known = True
-            rules = self.rules
-            key = self._registered(), rules and (rules.profile.release, rules.strategy)
+            rules = self.rules or LIKELIEST
+            key = self._registered(), rules.strategy, rules.profile.release
             if key not in self._cache:
                 if len(self._cache) >= MAX_ASSIGNMENTS:
                     self._cache.clear()
-                self._cache[key] = self._computed()
+                found = self._by_rules(rules.strategy, rules.profile) if self._topics else None
+                self._cache[key] = found
             self._wanted = self._cache[key]
         return self._wanted
 
     def explaining(self, threads: Threads) -> Rules | None:
         """Return the rules by which every member owns its share, or None if there are none."""
-        if self.rules is not None and self._wanted == threads:
-            self._exclude(threads)
-            return self.rules
         if self._wanted is None or self._wanted.keys() != threads.keys():
             return None
+        if self._wanted == threads:
+            self.rules = rules = self.rules or LIKELIEST
+            self._exclude(threads, fitting=(rules.strategy, rules.profile))
+            return rules
+        found = self._nearest(threads)
+        if found is not None:
+            self.rules, self._wanted = found, dict(threads)
+            self._exclude(threads)
+        return found
+
+    def _nearest(self, threads: Threads) -> Rules | None:
+        """Return any rules by which every member owns its share, or None if there are none."""
+        from zkconsumer.protocol.release_detection import nearest  # noqa: PLC0415 - rarely needed
+
         state = self._registered(), frozenset(threads.items())
         if state in self._unexplained:
             return None
@@ -125,14 +152,12 @@ class Assignments:
         readable = {
             one: p for one, p in rules.parts.items() if not isinstance(p, AssignmentFailure)
         }
-        if _merged(readable) != threads:
-            if len(self._unexplained) >= MAX_ASSIGNMENTS:
-                self._unexplained.clear()
-            self._unexplained.add(state)
-            return None
-        self.rules, self._wanted = rules, dict(threads)
-        self._exclude(threads)
-        return rules
+        if _merged(readable) == threads:
+            return Rules(rules.strategy, rules.profile, str(rules))
+        if len(self._unexplained) >= MAX_ASSIGNMENTS:
+            self._unexplained.clear()
+        self._unexplained.add(state)
+        return None
 
     def likely(self) -> list[Threads]:
         """Return the assignments that the members may follow; empty if a member cannot compute one.
@@ -146,19 +171,13 @@ class Assignments:
         found = (self._by_rules(*one) for one in self._candidates)
         return [whole for whole in found if whole is not None]
 
-    def _exclude(self, threads: Threads) -> None:
-        """Exclude the rules that do not explain the owners of the settled group."""
+    def _exclude(self, threads: Threads, *, fitting: Candidate | None = None) -> None:
+        """Exclude the rules that do not explain the owners of the settled group; `fitting` explain
+        them."""
         if len(self._candidates) > 1:
             self._candidates = tuple(
-                one for one in self._candidates if self._by_rules(*one) == threads
+                one for one in self._candidates if one == fitting or self._by_rules(*one) == threads
             )
-
-    def _computed(self) -> Threads | None:
-        if not self._topics:
-            return None
-        if self.rules is None:
-            return self._by_rules(Strategy.RANGE, DEFAULT)
-        return self._by_rules(self.rules.strategy, self.rules.profile)
 
     def _by_rules(self, strategy: Strategy, rules: Profile) -> Threads | None:
         """Return the assignment that the members compute by these rules; None if the computation

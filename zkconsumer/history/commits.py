@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from zkconsumer.history.tables import Commits
 from zkconsumer.history.transactions import CLOSE_SESSION, SET_DATA, RowTuple
@@ -18,7 +18,7 @@ DIGITS: Final = 18
 fit into 64 bits."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CommitRun:
     """The present run of a partition.
 
@@ -34,8 +34,7 @@ class CommitRun:
     number: int = -1
 
 
-@dataclass(frozen=True)
-class PathParts:
+class PathParts(NamedTuple):
     """Texts that paths contain. A check for them is faster than decoding the path.
 
     Attributes:

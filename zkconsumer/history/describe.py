@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from zkconsumer.errors import HistoryError
 from zkconsumer.history.group_replay import GroupHistory
 from zkconsumer.history.incidents import incidents
 from zkconsumer.history.inputs import History, Problem, Server, zxid_of
 from zkconsumer.history.logs import RowBatch
-from zkconsumer.history.snapshots import read_snapshot
 from zkconsumer.history.tables import Commits, Incident, Ownership, Tables, in_order
 
-STATE_FORMAT: Final = 5
+STATE_FORMAT: Final = 6
 """The format of `Description.state`; raise it when a class that a state contains changes."""
 
 Progress = Callable[[int], None]
 """Receives the number of rows read so far."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class KafkaCommits:
     """The commits in Kafka, as rows of the tables.
 
@@ -52,8 +52,7 @@ class KafkaSource(Protocol):
         """Return the commits; `owners` are the owners of partitions in ZooKeeper."""
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(NamedTuple):
     """The tables of a history, the problems of its files, and its first and last time.
 
     Attributes:
@@ -71,7 +70,7 @@ class Described:
     until_ms: int
     snapshot: str = ""
     skipped: int = 0
-    lifetimes: Mapping[int, tuple[int | None, int | None]] = field(default_factory=dict)
+    lifetimes: Mapping[int, tuple[int | None, int | None]] = MappingProxyType({})
     kafka: KafkaCommits | None = None
 
 
@@ -149,6 +148,8 @@ class Description:
         before = [one for one in snapshots if zxid_of(one) < first]
         after = [] if first <= 1 else [one for one in snapshots if zxid_of(one) >= first]
         for source in (*reversed(before), *after):
+            from zkconsumer.history.snapshots import read_snapshot  # noqa: PLC0415 - often none
+
             try:
                 tree = read_snapshot(source)
             except HistoryError as error:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from zkconsumer.errors import ZkConsumerError, escaped
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.commits import CommitRun, CommitRuns, PathParts
 from zkconsumer.history.logs import RowBatch
 from zkconsumer.history.rebalances import Now, ReplayedGroup
-from zkconsumer.history.snapshots import Tree
 from zkconsumer.history.tables import Commits, Incident, Session, Tables
 from zkconsumer.history.transactions import RowTuple
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import CONSUMERS, TOPICS, ParsedPath, ZnodeKind, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset
+
+if TYPE_CHECKING:
+    from zkconsumer.history.snapshots import Tree
 
 MAX_PATHS: Final = 200_000
 """Number of paths whose meaning is cached, in 40 MB. Then the cache is emptied."""
@@ -41,7 +43,7 @@ _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREA
 _DELETES: Final = frozenset({tx.DELETE, tx.DELETE_CONTAINER})
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Partition(CommitRun):
     """A partition whose offset a group has committed, with its present run."""
 

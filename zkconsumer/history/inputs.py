@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from zkconsumer.errors import BadFileError, DamagedFileError, HistoryError
 from zkconsumer.history.logs import (
@@ -60,8 +60,7 @@ class Server:
     snapshots: list[LogSource] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """A gap, damage or contradiction in the logs.
 
     Attributes:
@@ -280,7 +279,7 @@ def fast_decoder(servers: Sequence[Server]) -> ColumnDecoder | None:
     return ColumnDecoder() if can_compile() else None
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _OpenLog:
     """A log that is being read, with the batch that was read last and not delivered yet."""
 

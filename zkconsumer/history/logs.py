@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from zkconsumer.errors import DamagedFileError, HistoryError
 from zkconsumer.history import transactions as tx
@@ -60,8 +60,7 @@ REMEDY: Final = (
 )
 
 
-@dataclass(frozen=True)
-class LogSource:
+class LogSource(NamedTuple):
     """A file that can be opened more than once: on disk, in an archive, or in memory.
 
     Attributes:
@@ -112,7 +111,7 @@ def unreadable(name: str, error: Exception) -> HistoryError:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class RowBatch:
     """Rows of one file, as tuples or as Arrow columns; each form is made from the other.
 
@@ -209,7 +208,7 @@ def first_zxid(source: LogSource) -> int | None:
     return zxid or None
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class LogReader:
     """Reads a transaction log; call `batches` again to continue with appended transactions.
 

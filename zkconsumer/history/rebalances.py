@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from zkconsumer.errors import MalformedZnodeError, escaped
-from zkconsumer.history.assignments import Assignments, Registered, Threads
+from zkconsumer.history.assignments import Assignments, Registered
 from zkconsumer.history.tables import Incident, Member, Ownership, Rebalance, Tables
-from zkconsumer.protocol.group_health import blocked, owner_of, unclaimed
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import consumer_of
 from zkconsumer.protocol.payloads import owner_znode
@@ -32,7 +31,7 @@ BLOCKED_AFTER_MS: Final = 10_000
 change: JVM members give up after four attempts, 2 s apart."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Now:
     """The transaction that is being applied.
 
@@ -132,7 +131,7 @@ class ReplayedGroup:
             topic=tp.topic,
             partition=tp.partition,
             thread=escaped(znode.thread),
-            consumer=escaped(owner_of(znode.thread, self.members)),
+            consumer=escaped(self._consumer_of(znode.thread)),
             session=session,
             czxid=now.zxid,
             gap_ms=None if lost is None else now.time_ms - lost,
@@ -151,6 +150,13 @@ class ReplayedGroup:
             if lost is not None:
                 rebalance.unowned_s += (now.time_ms - max(lost, rebalance.time_ms)) / 1000
         self._check()
+
+    def _consumer_of(self, thread: str) -> str:
+        """Return the consumer id that the text of an owner znode names.
+
+        It is that of `group_health.owner_of`, whose module few histories need.
+        """
+        return thread if thread in self.members else consumer_of(thread)
 
     def released(self, tp: TopicPartition, *, how: str) -> None:
         """Record the end of an owner znode."""
@@ -316,8 +322,10 @@ class ReplayedGroup:
         likely = self.assignments.likely()
         if not likely:
             return
+        from zkconsumer.protocol import group_health  # noqa: PLC0415 - few histories need it
+
         owners = {tp: owner.consumer for tp, owner in self.owners.items()}
-        wrong = [blocked(one, owners) for one in likely]
+        wrong = [group_health.blocked(one, owners) for one in likely]
         for tp, owner in self.owners.items():
             if not all(tp in one for one in wrong):
                 continue
@@ -330,11 +338,12 @@ class ReplayedGroup:
                 f"{session_text(owner.session)}), {why}",
                 session=owner.session,
             )
-        self._report_idle(likely, since_ms)
+        free = [group_health.unclaimed(one, self.owners) for one in likely]
+        self._report_idle(free, since_ms)
 
-    def _report_idle(self, likely: list[Threads], since_ms: int) -> None:
-        """Report the members that should own partitions that are free."""
-        free = [Counter(map(consumer_of, unclaimed(one, self.owners).values())) for one in likely]
+    def _report_idle(self, unclaimed: list[dict[TopicPartition, str]], since_ms: int) -> None:
+        """Report the members that should own partitions that are free by all likely rules."""
+        free = [Counter(map(consumer_of, one.values())) for one in unclaimed]
         for consumer in sorted(self.members.keys() & set.intersection(*map(set, free))):
             session = self.members[consumer].session
             counts = self._rebalance.refused if self._rebalance else {}

@@ -1,22 +1,19 @@
 """The report of a history: what happened to each group in a window of time, and why.
 
-`report` returns rows for tables, and `timeline` one line per event.
+`report` returns rows for tables; `timeline` describes the same events line by line.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from zkconsumer.errors import first_few
 from zkconsumer.history.describe import Described
-from zkconsumer.history.incidents import MOMENTARY, in_kafka, writer
+from zkconsumer.history.incidents import MOMENTARY
 from zkconsumer.history.tables import (
     KAFKA,
-    UNKNOWN,
-    ZOOKEEPER,
     Commits,
     Event,
     Incident,
@@ -26,10 +23,8 @@ from zkconsumer.history.tables import (
     Session,
     SessionClient,
     Tables,
-    in_order,
 )
 from zkconsumer.history.times import time_text
-from zkconsumer.protocol.model import session_text
 
 R = TypeVar("R", Member, Rebalance, Commits, Incident)
 
@@ -62,7 +57,7 @@ def within(found: Described, window: TimeSpan) -> Described:
             for name in ("sessions", "members", "ownership", "rebalances", "commits", "incidents")
         )
     )
-    return replace(found, tables=tables)
+    return found._replace(tables=tables)
 
 
 def seconds_text(milliseconds: float) -> str:
@@ -101,7 +96,7 @@ def report(found: Described) -> dict[str, list[dict[str, object]]]:
             {
                 "time": time_text(one.time_ms),
                 "group": one.group,
-                "trigger": _triggers(one.triggers),
+                "trigger": triggers_text(one.triggers),
                 "settled": _span(one.time_ms, one.settled_ms),
                 "unowned_s": round(one.unowned_s, 1),
                 "moved": one.moved,
@@ -114,6 +109,10 @@ def report(found: Described) -> dict[str, list[dict[str, object]]]:
     }
 
 
+def client_of(row: Session | Member | Ownership | Commits | Incident) -> SessionClient:
+    return SessionClient(row.host, row.port, row.user)
+
+
 def _span(begin_ms: int, end_ms: int | None) -> str | None:
     return None if end_ms is None else seconds_text(end_ms - begin_ms)
 
@@ -122,7 +121,8 @@ def _weight(row: Rebalance) -> tuple[bool, float]:
     return row.settled_ms is None, row.unowned_s
 
 
-def _triggers(triggers: list[str]) -> str:
+def triggers_text(triggers: list[str]) -> str:
+    """Return the first triggers of a rebalance, and the number of the others."""
     return first_few(triggers, 2, separator="; ")
 
 
@@ -148,66 +148,3 @@ def _group_row(found: Described, chroot: str, group: str) -> dict[str, object]:
         "moved_back": sum(run.before is not None and run.first < run.before for run in runs),
         "incidents": len(of(tables.incidents)),
     }
-
-
-# ---- timeline -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, order=True)
-class Line:
-    """One line of a timeline."""
-
-    zxid: int
-    time_ms: int
-    group: str
-    kind: str
-    what: str
-    client: SessionClient = field(default=UNKNOWN, compare=False)
-    store: str = ZOOKEEPER
-
-
-def client_of(row: Session | Member | Ownership | Commits | Incident) -> SessionClient:
-    return SessionClient(row.host, row.port, row.user)
-
-
-def timeline(tables: Tables, to_ms: int | None = None) -> list[Line]:
-    """Return the events up to `to_ms` by zxid; commits are summarised as runs.
-
-    Events in Kafka have no zxid, and come in by their times.
-    """
-    lines = [*_member_lines(tables), *_owner_lines(tables), *_other_lines(tables)]
-    return in_order(sorted(one for one in lines if to_ms is None or one.time_ms <= to_ms))
-
-
-def _member_lines(tables: Tables) -> Iterator[Line]:
-    for row in tables.members:
-        what = f"{row.consumer} {row.event} (session {session_text(row.session)})"
-        yield Line(row.zxid, row.time_ms, row.group, "member", what, client_of(row))
-
-
-def _owner_lines(tables: Tables) -> Iterator[Line]:
-    for row in tables.ownership:
-        at = f"{row.topic}-{row.partition}"
-        gap = "" if row.gap_ms is None else f" after {seconds_text(row.gap_ms)} without an owner"
-        claimed = f"{row.thread} claimed {at}{gap}"
-        yield Line(row.zxid, row.time_ms, row.group, "owner", claimed, client_of(row))
-        if row.ended_ms is not None and row.ended_zxid is not None:
-            what = f"{row.thread} no longer owns {at}: {row.ended}"
-            yield Line(row.ended_zxid, row.ended_ms, row.group, "owner", what, client_of(row))
-
-
-def _other_lines(tables: Tables) -> Iterator[Line]:
-    for row in tables.rebalances:
-        what = f"a rebalance began: {_triggers(row.triggers)}"
-        yield Line(row.zxid, row.time_ms, row.group, "rebalance", what)
-    for run in tables.commits:
-        who = writer(run)
-        at = f"{run.topic}-{run.partition}{in_kafka(run)}"
-        if run.begins in ("moved back", "edit"):
-            what = f"{who} set {at} from {run.before} to {run.first} ({run.begins})"
-        else:
-            what = f"{who} began to commit {at} at {run.first}"
-        yield Line(run.zxid, run.time_ms, run.group, "commit", what, client_of(run), run.store)
-    for one in tables.incidents:
-        what = f"{one.kind}: {one.what}"
-        yield Line(one.zxid, one.time_ms, one.group, "incident", what, client_of(one), one.store)
