@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,29 @@ def test_the_command(call: Run, zookeeper: ZooKeeperServer, client: KazooClient)
     assert (row["zxid"], row["session"]) == (hex(zxid), hex(client.client_id[0]))
     assert "topic orders does not exist" in err
     assert client.get(PATH)[0] == b"2"
+
+
+def test_compiling_is_announced(
+    call: Run, zookeeper: ZooKeeperServer, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restoration from large logs says that it compiles the decoder, as `history` does."""
+    path = paths.offset("announced", TopicPartition("orders", 0))
+    client.create(path, b"7", makepath=True)
+    monkeypatch.setattr("zkconsumer.history.inputs.FAST_FROM", 0)
+    monkeypatch.setattr("zkconsumer.cli.compile.SILENT_S", 0.0)
+    monkeypatch.setattr("zkconsumer.loops.load", lambda loops: join_timers())
+    words = ("offsets", "restore", "announced", "-z", zookeeper.connect, "--timeout", "0.3")
+    words += ("--data-dir", str(zookeeper.directory / "data"))
+    _, _, err = call(*words, "--before-zxid", hex(client.exists(path).mzxid + 1))
+    note = "loading the decoder of ZooKeeper's logs; the first time on a machine, it is compiled"
+    assert note in err
+
+
+def join_timers() -> None:
+    """Wait for the timers that run, as a slow compilation does."""
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join()
 
 
 def test_who_wrote_it(

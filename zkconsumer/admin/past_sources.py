@@ -19,7 +19,7 @@ from zkconsumer.admin.offset_plans import kafka_notes
 from zkconsumer.admin.restore import Restoration, plan_restore
 from zkconsumer.errors import ConfigError, require
 from zkconsumer.history.clients import read_clients
-from zkconsumer.history.inputs import find_servers
+from zkconsumer.history.inputs import Server, find_servers
 from zkconsumer.history.offsets import (
     Choice,
     PastKafkaOffsets,
@@ -40,8 +40,16 @@ OnProgress: TypeAlias = Callable[[str, int, int], None]
 """Receives what is read, how much of it has been read, and the total; 0 if it is unknown."""
 
 
+OnServers: TypeAlias = Callable[[Sequence[Server]], None]
+"""Receives the servers whose logs will be read, before any log is read."""
+
+
 def no_progress(what: str, done: int, total: int) -> None:
     """Show no progress."""
+
+
+def no_preparation(servers: Sequence[Server]) -> None:
+    """Prepare nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +83,7 @@ class PastSources:
         *,
         limit_s: float,
         on_progress: OnProgress = no_progress,
+        on_servers: OnServers = no_preparation,
     ) -> PastOfGroups:
         """Read the offsets in effect at a moment, or before an edit.
 
@@ -82,6 +91,7 @@ class PastSources:
             connection: names the chroot and the brokers.
             groups: names of groups; none means all groups below the chroot.
             limit_s: seconds per request to the brokers.
+            on_servers: is called before the files of `data_dirs` are read.
 
         Raises:
             ConfigError: the sources contradict each other or the point, or contain no such group,
@@ -93,7 +103,7 @@ class PastSources:
         self.check(point)
         kafka = self._in_kafka(connection, point, groups, limit_s, on_progress)
         chroot = connection.config.zookeeper_chroot if self.chroot is None else self.chroot
-        if (source := self._transactions()) is None:
+        if (source := self._transactions(on_servers)) is None:
             return PastOfGroups(None, kafka)
         try:
             past = read_past(
@@ -147,11 +157,15 @@ class PastSources:
                 " broker's log directory, or --offsets-topic",
             )
 
-    def _transactions(self) -> Source | None:
+    def _transactions(self, on_servers: OnServers) -> Source | None:
         """Return where ZooKeeper's transactions are; None if only Kafka's offsets are read."""
         if self.tables is not None:
             return SavedTransactions(self.tables)
-        return find_servers(self.data_dirs) if self.data_dirs else None
+        if not self.data_dirs:
+            return None
+        servers = find_servers(self.data_dirs)
+        on_servers(servers)
+        return servers
 
     def _in_kafka(
         self,

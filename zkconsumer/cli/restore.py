@@ -130,6 +130,7 @@ def restore(
     Example: zkconsumer offsets restore -g billing --data-dir /var/lib/zookeeper --at 03:00
     """
     from zkconsumer.admin.past_sources import PastSources
+    from zkconsumer.cli.compile import load_decoder
 
     point = _point(at, before_zxid, undo_session, undo_tool or None)
     sources = PastSources(
@@ -149,7 +150,12 @@ def restore(
         limit_s = connection.config.zookeeper_connection_timeout_s
         with reading() as progress:
             past = sources.read(
-                connection, point, names or (), limit_s=limit_s, on_progress=progress
+                connection,
+                point,
+                names or (),
+                limit_s=limit_s,
+                on_progress=progress,
+                on_servers=load_decoder,
             )
         watch = how.watch(connection, *past.groups)
         found = past.plan(connection, topics=topics, limit_s=limit_s)
