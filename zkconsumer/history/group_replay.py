@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from zkconsumer.errors import ZkConsumerError, escaped
 from zkconsumer.history import transactions as tx
-from zkconsumer.history.commits import CommitRun, CommitRuns, PathParts
+from zkconsumer.history.commits import DIGITS, CommitRun, CommitRuns, PathParts
 from zkconsumer.history.logs import RowBatch
 from zkconsumer.history.rebalances import Now, ReplayedGroup
 from zkconsumer.history.tables import Commits, Incident, Session, Tables
@@ -342,10 +342,13 @@ class GroupHistory:
     def _commit(self, run: Partition, session: int, data: bytes | None) -> None:
         """Begin a run of commits, or continue one after the partition's owner has changed."""
         group, row, now = run.group, run.row, self._now
-        try:
-            offset = decode_offset(data, where="")
-        except ZkConsumerError:
-            return
+        if data and data.isdigit() and len(data) <= DIGITS:
+            offset = int(data)
+        else:
+            try:
+                offset = decode_offset(data, where="")
+            except ZkConsumerError:
+                return
         self._touch(session, group)
         owner = group.owners.get(run.tp)
         had = group.owned_before.get(run.tp, ())
