@@ -68,7 +68,7 @@ COOPERATIVE = {
     "librdkafka": (
         re.compile(
             r"^%7\|(?P<at>[\d.]+)\|(?:(?P<joins>REJOIN)|(?P<revokes>CLOSE)\|.*Closing consumer"
-            r"|(?P<ends>CGRPJOINSTATE)\|.*changed join state wait-join ->)",
+            r"|(?P<ends>COMMIT)\|.*Committing offsets .* in join-state steady: cgrp auto commit)",
             re.MULTILINE,
         ),
         "a librdkafka member leaves during a rebalance",
@@ -476,12 +476,13 @@ class BridgedGroup:
         """Yield an excuse for what a cooperative member delivers in a rebalance and never commits.
 
         Both clients go on delivering until the brokers answer their JoinGroup, which may last until
-        a killed member is removed. Java commits no partition that it revokes after the answer. If
-        librdkafka closes, its last commit waits for the answer, too, and is then refused, because
-        its generation is over.
+        a killed member is removed. Java commits no partition that it revokes after the answer.
+        librdkafka's timer commits nothing while it waits for the answer, and it may join again at
+        once after the answer. If it closes then, its last commit waits for the answer, too, and is
+        refused, because its generation is over.
         """
         for name, (pattern, reason) in self._cooperative.items():
-            joined_at: float | None = None  # None: the member waits for no answer
+            joined_at: float | None = None  # None: since then, the member has committed or revoked
             for found in pattern.finditer(self.members[name].errors()):
                 at = _log_time(found["at"])
                 if found["joins"]:
