@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Final
 
 from zkconsumer.admin.apply import count
@@ -33,6 +32,7 @@ from zkconsumer.history.offset_records import (
     decode_key,
 )
 from zkconsumer.history.offset_records import has_members as has_members_in
+from zkconsumer.history.times import time_text
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.group_evidence import has_consumer_protocol, partition_count, records_since
 from zkconsumer.kafka.logs import committed_in_kafka
@@ -207,7 +207,7 @@ def check_offsets(
         return [f"check that no old member has offsets.storage=kafka, which is unknown: {error}"]
     for tp, committed in sorted(found.items()):
         if committed.time_ms > claimed.get(tp, committed.time_ms):
-            at = datetime.fromtimestamp(committed.time_ms / 1000, UTC).isoformat(timespec="seconds")
+            at = time_text(committed.time_ms, "seconds")
             raise _stores_in_kafka(
                 group, f"{tp} was committed to Kafka at {at}, from outside the brokers' group"
             )
