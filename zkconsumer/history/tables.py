@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeVar, get_type_hints
 
-from zkconsumer.history.row_class import Row, as_values
-from zkconsumer.history.transactions import KINDS, VERSIONED
-from zkconsumer.history.transactions import Row as Operation
+from zkconsumer.history.transactions import KINDS, VERSIONED, Row
 
 ZOOKEEPER: Final = "zookeeper"
 KAFKA: Final = "kafka"
@@ -40,7 +38,8 @@ class SessionClient(NamedTuple):
 UNKNOWN: Final = SessionClient()
 
 
-class Event(Row):
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Event:
     """The fields of every row: the time, the transaction and the file in which its event begins.
 
     `zxid` is 0 for an event in Kafka.
@@ -50,7 +49,20 @@ class Event(Row):
     time_ms: int
     file: str
 
+    # All tables share these two methods: each command that reads a history imports the tables, and
+    # a class takes half the time if `dataclass` does not generate them.
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and as_values(self) == as_values(other)
+
+    __hash__ = None  # type: ignore[assignment]  # a row changes
+
+    def __repr__(self) -> str:
+        values = zip(_NAMES[type(self)], as_values(self), strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={one!r}' for name, one in values)})"
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Transaction(Event):
     """One operation, as ZooKeeper's log has it."""
 
@@ -67,6 +79,7 @@ class Transaction(Event):
     error: int | None
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Session(Event):
     """A session that a group's member, tool or other client used.
 
@@ -89,6 +102,7 @@ class Session(Event):
     user: str | None = None
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Member(Event):
     """A change of a registration.
 
@@ -111,6 +125,7 @@ class Member(Event):
     user: str | None = None
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Ownership(Event):
     """An interval in which a thread owned a partition.
 
@@ -139,6 +154,7 @@ class Ownership(Event):
     user: str | None = None
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Rebalance(Event):
     """A rebalance, from its first trigger until the owners equal the assignment, or until the next
     one.
@@ -176,6 +192,7 @@ class Rebalance(Event):
     moved_without_need: int = 0
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Commits(Event):
     """Commits of one partition by one session, until another session writes or the offset moves
     back.
@@ -215,6 +232,7 @@ class Commits(Event):
     place: int | None = None
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Incident(Event):
     """An incident that an operator should know about.
 
@@ -250,8 +268,10 @@ TABLES: dict[str, type[Event]] = {
 }
 """Name of a table -> the class of its rows."""
 
+_NAMES = {table: tuple(one.name for one in fields(table)) for table in TABLES.values()}
 
-@dataclass(repr=False)
+
+@dataclass
 class Tables:
     """The rows of all tables except `transactions`; the function `transaction` makes those one by
     one.
@@ -268,12 +288,17 @@ class Tables:
 def columns_of(table: type[Event]) -> dict[str, object]:
     """Return the columns of a table with their Python types."""
     hints = get_type_hints(table)
-    return {name: hints[name] for name in table.names}
+    return {one.name: hints[one.name] for one in fields(table)}
+
+
+def as_values(row: Event) -> list[object]:
+    """Return the values of a row, in the order of its columns."""
+    return [getattr(row, name) for name in _NAMES[type(row)]]
 
 
 def as_dict(row: Event) -> dict[str, object]:
     """Return a row as a dictionary. A time before the logs is unknown, and not the year 1970."""
-    found = dict(zip(type(row).names, as_values(row), strict=True))
+    found = dict(zip(_NAMES[type(row)], as_values(row), strict=True))
     unknown = [] if found["time_ms"] else ["time_ms"]
     if found.get("store") == KAFKA:
         unknown += [name for name in ("zxid", "last_zxid") if name in found]
@@ -282,7 +307,7 @@ def as_dict(row: Event) -> dict[str, object]:
 
 def as_columns(rows: Sequence[Event], table: type[Event]) -> dict[str, list[object]]:
     """Return rows of one table as the values of each column, which are those of `as_dict`."""
-    found = {name: list(map(attrgetter(name), rows)) for name in table.names}
+    found = {name: list(map(attrgetter(name), rows)) for name in _NAMES[table]}
     found["time_ms"] = [one or None for one in found["time_ms"]]
     if "store" in found:
         stores = found["store"]
@@ -317,7 +342,7 @@ def _time_ms(row: Timed) -> int:
     return row.time_ms
 
 
-def transaction(row: Operation, file: str) -> Transaction:
+def transaction(row: Row, file: str) -> Transaction:
     """Return a decoded row as a row of the table `transactions`."""
     kind = KINDS[row.kind]
     return Transaction(
