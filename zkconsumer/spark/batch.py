@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -34,9 +34,6 @@ from zkconsumer.spark.offset_resolution import batch_ranges
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.process_lifecycle import errors_as_text, log_to_stderr
 from zkconsumer.spark.task_reader import TaskReader, planned
-
-if TYPE_CHECKING:
-    pass
 
 # ---- Filters that Spark pushes down --------------------------------------------------------------
 

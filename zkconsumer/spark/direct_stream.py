@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -54,9 +53,6 @@ from zkconsumer.spark.process_lifecycle import begin, errors_as_text, log_to_std
 from zkconsumer.spark.start_positions import few
 from zkconsumer.spark.task_reader import TaskReader, planned
 from zkconsumer.zk.client import ZooKeeperClient
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -65,10 +65,6 @@ from zkconsumer.spark.process_lifecycle import errors_as_text
 from zkconsumer.spark.schema import TOKEN
 from zkconsumer.spark.start_positions import Logs, StartPositions, few
 from zkconsumer.spark.task_reader import TaskReader, planned, warm_ups
-
-if TYPE_CHECKING:
-    pass
-
 
 _log = logging.getLogger(__name__)
 
