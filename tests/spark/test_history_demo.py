@@ -163,12 +163,12 @@ def test_the_comparison(found: Described, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (result.missed, result.invented) == ([], [])
 
     first, *others = found.tables.ownership
-    lacking = replace(found, tables=replace(found.tables, ownership=others))
+    lacking = found._replace(tables=replace(found.tables, ownership=others))
     result = compared(replace(real, history=lacking))
     assert any(str(first.czxid) in one for one in result.missed)
 
     doubled = replace(found.tables, ownership=[first, first, *others])
-    result = compared(replace(real, history=replace(found, tables=doubled)))
+    result = compared(replace(real, history=found._replace(tables=doubled)))
     assert not result.missed
     assert any(first.thread in one for one in result.invented)
 
