@@ -30,7 +30,7 @@ MAX_ASSIGNMENTS: Final = 64
 """Number of assignments that are cached for a group. A flapping member alternates between two."""
 
 
-class Rules(NamedTuple):
+class FollowedRules(NamedTuple):
     """The rules by which the members of a group compute the assignment."""
 
     strategy: Strategy
@@ -41,7 +41,9 @@ class Rules(NamedTuple):
         return self.name
 
 
-LIKELIEST: Final = Rules(Strategy.RANGE, DEFAULT, f"{Strategy.RANGE.value} of {DEFAULT.release}")
+LIKELIEST: Final = FollowedRules(
+    Strategy.RANGE, DEFAULT, f"{Strategy.RANGE.value} of {DEFAULT.release}"
+)
 """The rules that a group is expected to follow before it first settles."""
 
 Candidate: TypeAlias = tuple[Strategy, Profile]
@@ -56,7 +58,7 @@ CANDIDATES: Final = (
 a pattern."""
 
 
-class Registered(NamedTuple):
+class RegistrationZnode(NamedTuple):
     """A registration: the session that created it, and its payload."""
 
     session: int
@@ -67,11 +69,11 @@ class Assignments:
     """The assignments of one group under the rules that its members may follow."""
 
     def __init__(
-        self, members: Mapping[str, Registered], topics: Mapping[str, bytes | None]
+        self, members: Mapping[str, RegistrationZnode], topics: Mapping[str, bytes | None]
     ) -> None:
         """`members` and `topics` change; call `members_changed` and `topics_changed` after that."""
         self._members, self._topics = members, topics
-        self.rules: Rules | None = None
+        self.rules: FollowedRules | None = None
         self._candidates: Sequence[Candidate] = CANDIDATES
         self._wanted: Threads | None = None
         self._is_known = False
@@ -127,7 +129,7 @@ class Assignments:
             self._wanted = self._cache[key]
         return self._wanted
 
-    def explaining(self, threads: Threads) -> Rules | None:
+    def explaining(self, threads: Threads) -> FollowedRules | None:
         """Return the rules by which every member owns its share, or None if there are none."""
         if self._wanted is None or self._wanted.keys() != threads.keys():
             return None
@@ -141,7 +143,7 @@ class Assignments:
             self._exclude(threads)
         return found
 
-    def _nearest(self, threads: Threads) -> Rules | None:
+    def _nearest(self, threads: Threads) -> FollowedRules | None:
         """Return any rules by which every member owns its share, or None if there are none."""
         from zkconsumer.protocol.release_detection import nearest  # noqa: PLC0415 - rarely needed
 
@@ -153,7 +155,7 @@ class Assignments:
             one: p for one, p in rules.parts.items() if not isinstance(p, AssignmentFailure)
         }
         if _merged(readable) == threads:
-            return Rules(rules.strategy, rules.profile, str(rules))
+            return FollowedRules(rules.strategy, rules.profile, str(rules))
         if len(self._unexplained) >= MAX_ASSIGNMENTS:
             self._unexplained.clear()
         self._unexplained.add(state)

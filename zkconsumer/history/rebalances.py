@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from zkconsumer.errors import MalformedZnodeError, escaped
-from zkconsumer.history.assignments import Assignments, Registered
+from zkconsumer.history.assignments import Assignments, RegistrationZnode
 from zkconsumer.history.tables import Incident, Member, Ownership, Rebalance, Tables
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import consumer_of
@@ -62,7 +62,7 @@ class ReplayedGroup:
         self, chroot: str, name: str, topics: dict[str, bytes | None], now: Now, tables: Tables
     ) -> None:
         self.chroot, self.name = chroot, name
-        self.members: dict[str, Registered] = {}
+        self.members: dict[str, RegistrationZnode] = {}
         self.owners: dict[TopicPartition, Ownership] = {}
         self.owned_before: dict[TopicPartition, set[int]] = {}
         self.assignments = Assignments(self.members, topics)
@@ -90,7 +90,7 @@ class ReplayedGroup:
         """Record a registration, or a change of one."""
         changed = " its registration" if consumer in self.members else ""
         self._trigger(f"{consumer} {event}{changed}")
-        self.members[consumer] = Registered(session, data)
+        self.members[consumer] = RegistrationZnode(session, data)
         self._member(consumer, session, event, data)
 
     def left(self, consumer: str, *, event: str) -> None:

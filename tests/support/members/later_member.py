@@ -6,17 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from support.jvm.kafka_391 import CLASSES
 from support.jvm.member import libjvm
 from support.members.crew import Program
 from zkconsumer.sandbox import jars
 
-_JAVA = "org.apache.kafka.clients.consumer"
-_ASSIGNORS = {
-    "range": f"{_JAVA}.RangeAssignor",
-    "roundrobin": f"{_JAVA}.RoundRobinAssignor",
-    "sticky": f"{_JAVA}.StickyAssignor",
-    "cooperative-sticky": f"{_JAVA}.CooperativeStickyAssignor",
-}
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 _STRATEGY = "partition.assignment.strategy"
 
@@ -58,5 +52,5 @@ def _of_java(properties: Mapping[str, object]) -> dict[str, str]:
     """Return the properties as texts, with Java's assignors and with deserializers."""
     found = {key: str(value) for key, value in properties.items()}
     if _STRATEGY in found:
-        found[_STRATEGY] = ",".join(_ASSIGNORS[name] for name in found[_STRATEGY].split(","))
+        found[_STRATEGY] = ",".join(CLASSES[name] for name in found[_STRATEGY].split(","))
     return {**found, "key.deserializer": _BYTES, "value.deserializer": _BYTES}
