@@ -125,6 +125,31 @@ def test_a_nudge_is_no_loss(foreign: bool) -> None:
         assert nudges.seen["OWNERSHIP_LOST"] == 0
 
 
+def test_partitions_that_are_released_late_are_found() -> None:
+    """A JVM member gives up behind a frozen one, which releases after the first look: a nudge."""
+    jvm = frozenset({1, 2})
+    plan = Plan(
+        members=3,
+        partitions=4,
+        messages=3,
+        session_s=60.0,
+        settings=lambda one: replace(one, backoff_s=0.5, nudge_s=5.0),
+    )
+    recorder = Recorder(lambda entry: None)
+    world = MixedWorld(plan, Watchers(recorder, MixedMonitor(jvm)), jvm=jvm)
+    on = ZooKeeperDirector(world, recorder)
+    on.join(0, 2)
+    on.rest()
+    on.do(Do.FREEZE, 2)
+    on.join(1)
+    on.until(lambda: member(on, 1).connector.gave_up, "giving up")
+    on.wait(10.0)
+    on.do(Do.THAW, 2)
+    on.until(lambda: on.owned_by(2) == 1, "a late release")
+    assert (on.owned_by(0), on.owned_by(1)) == (2, 0)
+    on.until(lambda: on.owned_by(1) == 1, "a nudge")
+
+
 def test_a_jvm_zombie() -> None:
     """A JVM member that is frozen beyond its session still delivers another owner's partitions."""
     on = group(1)

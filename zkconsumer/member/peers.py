@@ -6,6 +6,8 @@ member may claim them. After this member has been settled for retries x back-off
 partitions without an owner. If the next look finds the same partitions, this member reports their
 idle peer. If it finds others, the group is still settling. With `peers.nudge` this member also
 registers again, at most once a minute (a nudge), which makes every member of the group rebalance.
+It also looks again once a minute if it has found none: a process that was frozen may still have
+owned the partitions of an idle peer, and no watch reports that it releases them later.
 
 If another session owns a partition that is assigned to this member, this member reports the
 partition once, after the time in which a blocked JVM member gives up.
@@ -60,7 +62,8 @@ def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
     known = found if found == before.unclaimed else before.partitions & found
     state = replace(state, idle_peers=replace(before, partitions=known, unclaimed=found))
     if not idle:
-        return state, ()
+        again = None if settings.nudge_s is None else now + settings.nudge_s
+        return schedule_check(state, again), ()
     if found != before.unclaimed:
         return schedule_check(state, now + settings.backoff_s + spread_s(state)), ()
     fresh = known - before.partitions

@@ -119,8 +119,8 @@ class Settings:
         internal: topics that no member's pattern matches (`exclude.internal.topics`).
         auto_commit_s: the interval; None: `auto.commit.enable=false`.
         grace_s: how long the user may take to finish revoked partitions.
-        nudge_s: the minimum time between two nudges (see `member.peers`); None:
-            `peers.nudge=false`.
+        nudge_s: the minimum time between two nudges, and the time between two looks that find no
+            idle peer (see `member.peers`); None: `peers.nudge=false`.
         refresh_s: the minimum time after which a settled member reads the group again; None: only
             watches make it read.
         listener_s: how long to wait for the rebalance listener or a callback; None: there is
