@@ -12,7 +12,6 @@ from zkconsumer.admin.offset_plans import (
     Reset,
     parse_offset,
     resolve,
-    shown_instant,
 )
 from zkconsumer.admin.times import parse_duration, parse_instant
 from zkconsumer.errors import ConfigError, RefusedError
@@ -127,11 +126,10 @@ def test_no_durations(text: str) -> None:
 
 
 def test_instants() -> None:
-    """ISO 8601 times without a time zone are read as UTC, and all times are shown in UTC."""
+    """ISO 8601 times without a time zone are read as UTC."""
     assert parse_instant("1970-01-01T00:00:01.500") == 1500
     assert parse_instant("1970-01-01T01:00:00+01:00") == 0
     assert parse_instant("1970-01-02") == 86_400_000
-    assert shown_instant(1500) == "1970-01-01T00:00:01.500+00:00"
     for text in ("", "yesterday", "2026-13-01T00:00:00", "1969-12-31T23:59:59"):
         with pytest.raises(ConfigError):
             parse_instant(text)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from zkconsumer.admin.times import parse_instant
 from zkconsumer.cli.members import of_time
-from zkconsumer.history.times import time_text
+from zkconsumer.history.times import now_text, time_text
 
 
 @pytest.mark.parametrize("show", [time_text, of_time])
@@ -20,3 +21,4 @@ def test_a_time_in_utc() -> None:
     assert time_text(1_700_000_000_999) == "2023-11-14T22:13:20.999Z"
     assert of_time(1_700_000_000_999) == "2023-11-14T22:13:20Z"
     assert time_text(None) == "-"
+    assert time_text(parse_instant(now_text("milliseconds"))) <= now_text("milliseconds")

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
@@ -48,6 +47,7 @@ from zkconsumer.errors import (
     first_few,
     quoted,
 )
+from zkconsumer.history.times import time_text
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import (
     LogRange,
@@ -185,11 +185,6 @@ def parse_offset(text: str, *, where: str) -> int:
             remedy=f"use a number from 0 to {MAX_OFFSET}",
         )
     return int(text)
-
-
-def shown_instant(millis: int) -> str:
-    """Return a time in ISO 8601, in UTC."""
-    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def at_most(texts: Iterable[str], number: int) -> list[str]:
@@ -441,13 +436,13 @@ def _by_time(brokers: Brokers, reset: Reset, times: Times) -> list[str]:
     """
     if reset.kind not in (Kind.DATETIME, Kind.DURATION):
         return []
-    note = f"new offsets are those of the first messages at {shown_instant(reset.value)} or later"
+    note = f"new offsets are those of the first messages at {time_text(reset.value)} or later"
     if are_times_exact(brokers):
         return [note]
     if times is Times.EXACT:
         raise RefusedError(
             "brokers before 0.10 know only the times of log segments",
-            where=shown_instant(reset.value),
+            where=time_text(reset.value),
             remedy="accept the start of the last older segment, or of the log",
             advice=Advice(RemedyOperation.APPROXIMATE),
         )

@@ -23,7 +23,6 @@ import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +35,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
     quoted,
 )
+from zkconsumer.history.times import now_text
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
@@ -378,7 +378,7 @@ def dumps(plan: Plan) -> str:
         "format": FORMAT,
         "version": VERSION,
         "hash": plan.hash,
-        "made": {"by": who(), "at": datetime.now(UTC).isoformat(timespec="seconds")},
+        "made": {"by": who(), "at": now_text("seconds")},
         "notes": list(plan.notes),
     }
     lines = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())

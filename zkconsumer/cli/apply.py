@@ -20,7 +20,6 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +30,7 @@ from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, ma
 from zkconsumer.cli.options import Common, OnlyOption, operator
 from zkconsumer.cli.output import Align, Column, Progress, command_of, say, say_all
 from zkconsumer.errors import Advice, ConfigError, RemedyOperation, first_few, shell_word
+from zkconsumer.history.times import now_text
 
 if TYPE_CHECKING:
     from zkconsumer.admin.health import GroupWatch
@@ -308,11 +308,11 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: GroupW
     finally:
         progress.end()
         if progress.backup is not None:
-            now = datetime.now(UTC).isoformat(timespec="seconds")
             groups = ",".join(plan.groups[:5]) + (",..." if len(plan.groups) > 5 else "")
             say(
-                f"audit: {now} {who()} plan={plan.hash} kind={plan.kind.replace(' ', '-')}"
-                f" groups={groups} done={progress.done}/{len(plan)} backup={progress.backup}"
+                f"audit: {now_text('seconds')} {who()} plan={plan.hash}"
+                f" kind={plan.kind.replace(' ', '-')} groups={groups}"
+                f" done={progress.done}/{len(plan)} backup={progress.backup}"
             )
     already = f", {report.already} had been made before" if report.already else ""
     say(f"done: {_changes(report.applied)} made{already}")

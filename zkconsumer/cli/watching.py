@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -32,6 +32,7 @@ from zkconsumer.cli.output import (
     write,
 )
 from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
+from zkconsumer.history.times import now_text
 
 Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")]
 Interval = Annotated[
@@ -88,7 +89,7 @@ AT = Column("at", type="string")
 def _stream(common: Common, table: Table, *, headers: bool) -> None:
     """Write one reading so that all readings together can be parsed."""
     chosen = common.selected(table)
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    now = now_text("milliseconds")
     rows = [{"at": now, **row} for row in chosen.rows]
     output = Output.JSONL if common.output is Output.JSON else common.output
     if output is Output.YAML:
