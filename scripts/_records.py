@@ -167,12 +167,35 @@ def _swarm(kind: str = "swarm") -> str:
             _broken(one),
             _time(one),
         )
-        for one in found
+        for one in _joined(found)
     ]
     total = sum(one["counts"]["schedules"] for one in found)
     broken = sum(len(one["violations"]) for one in found)
     table = _table(("Date", "Commit", "Seeds", "Schedules", "Violations", "Time"), rows)
     return f"{table}\n\nAll runs together: {total:,} schedules, {broken} violations."
+
+
+def _joined(runs: Iterable[Record]) -> list[Record]:
+    """Return the runs, with those of one commit whose seeds follow each other as one run."""
+    found: list[Record] = []
+    for one in runs:
+        before = found[-1] if found else None
+        if (
+            before is not None
+            and before["commit"] == one["commit"]
+            and before["seeds"]["last"] + 1 == one["seeds"]["first"]
+        ):
+            schedules = before["counts"]["schedules"] + one["counts"]["schedules"]
+            found[-1] = {
+                **before,
+                "seconds": before["seconds"] + one["seconds"],
+                "seeds": {"first": before["seeds"]["first"], "last": one["seeds"]["last"]},
+                "counts": {"schedules": schedules},
+                "violations": [*before["violations"], *one["violations"]],
+            }
+        else:
+            found.append(one)
+    return found
 
 
 def _exhaustive() -> str:
