@@ -1346,6 +1346,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Lane.ALL,
+        "tests/mixed/test_idle_jvm_members.py",
+        "Takes 11 s, because two JVM members start. tests/sim/test_jvm_member.py plays the same "
+        "sequence with models of JVM members.",
+    ),
+    Rule(
+        Lane.ALL,
         "tests/mixed/test_jvm_member.py::test_a_member_newer_than_the_brokers",
         "Takes 20 s, because it starts a broker of 0.8.2.2. It tests only Kafka's own programs.",
     ),
