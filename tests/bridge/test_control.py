@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from support.wait import LIMIT_S
+from support.wait import LIMIT_S, wait_for
 
 from zkconsumer.bridge.control import Control, Wish
 from zkconsumer.bridge.state import Goal
@@ -14,7 +15,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import MalformedZnodeError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
-from zkconsumer.testing import FakeCluster
+from zkconsumer.testing import FakeCluster, Fault
 from zkconsumer.zk.client import ZooKeeperClient
 
 GROUP = "billing"
@@ -22,19 +23,24 @@ WISH = f"{paths.group(GROUP)}/bridge"
 
 
 @pytest.fixture
-def config() -> Iterator[ConsumerConfig]:
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as found:
+        yield found
+
+
+@pytest.fixture
+def config(cluster: FakeCluster) -> ConsumerConfig:
     """Settings of a cluster in which the group exists."""
-    with FakeCluster() as cluster:
-        config = ConsumerConfig(
-            zookeeper_connect=cluster.zookeeper_connect,
-            group_id=GROUP,
-            zookeeper_connection_timeout_s=LIMIT_S,
-            zookeeper_session_timeout_s=LIMIT_S,
-        )
-        with ZooKeeperClient(config) as connection:
-            for path in (paths.CONSUMERS, paths.group(GROUP)):
-                connection.write([rq.Create(path)])
-        yield config
+    config = ConsumerConfig(
+        zookeeper_connect=cluster.zookeeper_connect,
+        group_id=GROUP,
+        zookeeper_connection_timeout_s=LIMIT_S,
+        zookeeper_session_timeout_s=LIMIT_S,
+    )
+    with ZooKeeperClient(config) as connection:
+        for path in (paths.CONSUMERS, paths.group(GROUP)):
+            connection.write([rq.Create(path)])
+    return config
 
 
 @pytest.mark.parametrize("goal", [Goal.PAUSE, Goal.ROLLBACK, Goal.FINISH])
@@ -79,3 +85,35 @@ def test_a_malformed_goal(data: bytes, config: ConsumerConfig) -> None:
         connection.write([rq.Create(WISH, data)])
         with pytest.raises(MalformedZnodeError, match=f"not a goal of a bridge.*{WISH}"):
             Control(connection, GROUP, "first").begin(None)
+
+
+def test_a_standby_waits_while_zookeeper_is_away(
+    cluster: FakeCluster, config: ConsumerConfig
+) -> None:
+    """A lost connection does not end a standby, which takes over when the active process ends."""
+    said: list[str] = []
+    with ZooKeeperClient(config) as waiting, ThreadPoolExecutor() as threads:
+        with ZooKeeperClient(config) as connection:
+            first = Control(connection, GROUP, "first")
+            first.begin(None)
+            assert first.take()
+            standby = threads.submit(Control(waiting, GROUP, "second").wait, said.append)
+            wait_for(lambda: said == ["standby: first is active"], "the standby")
+            with cluster.zookeeper.inject(Fault.CUT_BEFORE, path=f"{WISH}/active"):
+                wait_for(lambda: len(said) == 3, "the standby to be connected again")
+            assert "the connection was lost" in said[1]
+            assert said[2] == said[0]
+            assert not standby.done()
+        assert standby.result(LIMIT_S)
+
+
+def test_a_lock_whose_answer_is_lost(cluster: FakeCluster, config: ConsumerConfig) -> None:
+    """A process whose request for the lock was executed does not wait for itself."""
+    said: list[str] = []
+    with ZooKeeperClient(config) as connection:
+        first = Control(connection, GROUP, "first")
+        first.begin(None)
+        with cluster.zookeeper.inject(Fault.CUT_AFTER, path=f"{WISH}/active"):
+            assert not first.wait(said.append)
+        assert not Control(connection, GROUP, "second").take()
+    assert len(said) == 1

@@ -8,8 +8,13 @@ old consumers read neither.
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from typing import Final
+from uuid import uuid4
 
 from zkconsumer.bridge.state import Goal
 from zkconsumer.errors import (
@@ -21,6 +26,17 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code
 from zkconsumer.zk.client import ZooKeeperClient
+
+STANDBY_S: Final = 0.5
+"""How often, in seconds, a standby looks whether the active bridge is gone."""
+
+
+def process_name() -> str:
+    """Return a name for this process: its host, its process id, and a random part.
+
+    Processes in containers may have one host name and one process id.
+    """
+    return f"{socket.gethostname()} {os.getpid()} {uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +59,7 @@ class Control:
     """Reads and writes the bridge's znodes of one group."""
 
     def __init__(self, zookeeper: ZooKeeperClient, group: str, holder: str) -> None:
-        """`holder` names this process, as host and process id."""
+        """`holder` names this process, and no other one; see `process_name`."""
         self._zookeeper, self._holder = zookeeper, holder
         self._path = f"{paths.group(group)}/bridge"
         self._active = f"{self._path}/active"
@@ -103,13 +119,37 @@ class Control:
         node = self._zookeeper.read([self._active]).get(self._active)
         return "" if node is None else (node.data or b"").decode("utf-8", "replace")
 
+    def wait(self, say: Callable[[str], None]) -> bool:
+        """Become the active process as soon as no other one is; return whether another one was.
+
+        A standby also waits while ZooKeeper is unreachable, because the active process may lose its
+        session then. `say` shows the operator what it waits for. Raises ZkConsumerError.
+        """
+        other, is_away = "", False
+        while True:
+            try:
+                if self.take():
+                    return bool(other)
+                holder = self.holder()
+                if holder and (holder != other or is_away):
+                    say(f"standby: {holder} is active")
+                other, is_away = holder or other, False
+            except ZooKeeperUnreachableError as error:
+                if not is_away:
+                    say(f"standby: waits for ZooKeeper: {error}")
+                is_away = True
+            time.sleep(STANDBY_S)
+
     def take(self) -> bool:
-        """Become the active process; return False if another process is active."""
+        """Become the active process; return False if another process is active.
+
+        If the answer to an earlier request was lost, this process may have the lock already.
+        """
         reply = self._zookeeper.write(
             [rq.Create(self._active, self._holder.encode(), ephemeral=True)]
         )
         if reply.code is Code.NODE_EXISTS:
-            return False
+            return self.holder() == self._holder
         self._check(reply)
         return True
 

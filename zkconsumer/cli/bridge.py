@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -48,9 +45,6 @@ coordinator removes it."""
 
 CONSUMERS: Final = 64
 """The maximum number of consumers that the bridge registers."""
-
-STANDBY_S: Final = 0.5
-"""How often, in seconds, a standby looks whether the active bridge is gone."""
 
 
 class _DefaultRun(TyperGroup):
@@ -156,24 +150,19 @@ def _run(
     takes_lead: bool,
 ) -> None:
     from zkconsumer.admin.groups import existing_group
-    from zkconsumer.bridge.control import Control
+    from zkconsumer.bridge.control import Control, process_name
     from zkconsumer.bridge.machine import LEFT
     from zkconsumer.bridge.process import new_process
     from zkconsumer.bridge.state import Goal
 
     group = config.group_id
     existing_group(connection, group)
-    control = Control(connection, group, f"{socket.gethostname()} {os.getpid()}")
+    control = Control(connection, group, process_name())
     if not control.holder():
         goal = control.begin(share).goal
         if goal is not Goal.RUN:
             say(f"continues with {goal.value}; `zkconsumer bridge resume {group}` ends it")
-    is_waiting = False
-    while not control.take():
-        if not is_waiting:
-            say(f"standby: {control.holder()} is active")
-        is_waiting = True
-        time.sleep(STANDBY_S)
+    was_standby = control.wait(say)
     say("checking the group")
     process = new_process(
         config,
@@ -181,7 +170,7 @@ def _run(
         bootstrap=bootstrap,
         topics=topics,
         share=share,
-        takes_lead=takes_lead or is_waiting,
+        takes_lead=takes_lead or was_standby,
         session_s=BROKER_SESSION_S,
         consumers=CONSUMERS,
     )
