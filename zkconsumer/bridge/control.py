@@ -136,7 +136,7 @@ class Control:
                 other, is_away = holder or other, False
             except ZooKeeperUnreachableError as error:
                 if not is_away:
-                    say(f"standby: waits for ZooKeeper: {error}")
+                    say(f"standby: waits for ZooKeeper: {error.what}")
                 is_away = True
             time.sleep(STANDBY_S)
 
