@@ -314,6 +314,11 @@ def test_many_random_runs_keep_the_promises(weather: Weather) -> None:
         assert _violation(seed, weather) is None, (seed, weather)
 
 
+def test_somebody_is_left_to_read() -> None:
+    """All members leave while the coordinator is away: after the faults, an old member joins."""
+    assert run(Decisions(random.Random(11047237))).violation is None
+
+
 def _violation(seed: int, weather: Weather) -> InvariantViolation | None:
     """Return which promise a run breaks. If the run ends in an error, the error names the seed."""
     try:

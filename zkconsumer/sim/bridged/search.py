@@ -172,6 +172,8 @@ class _Course:
         for number in list(world.frozen_at):
             world.thaw_bridge(number)
         heal(world.old, lambda below: below - 1)
+        if world.new.leader is None:
+            world.order("coordinate", 0)  # without a coordinator, nobody can leave
         # Who is about to leave does not count, and must not be told to go on.
         world.run(LEAVING_S, self._choose)
         world.order_all_to_continue()
