@@ -118,6 +118,7 @@ class _Course:
     ) -> None:
         self._world, self._decide, self._weather, self._say = world, decide, weather, say
         self.actions = 0
+        self._restarting: set[int] = set()  # the old members that operators have ended
 
     def play(self) -> None:
         """Let members join, the bridge start, and events happen, in random order."""
@@ -199,7 +200,27 @@ class _Course:
     def _settle(self, deadline: float) -> None:
         while not self._world.settled() and self._world.now < deadline:
             _start_refused_again(self._world)
+            self._restart_idle_members()
             self._world.run(CHECK_INTERVAL_S, self._choose)
+
+    def _restart_idle_members(self) -> None:
+        """Let operators restart JVM members that have given up, if no other member wakes them.
+
+        A member of zkconsumer and a consumer of the bridge register again to wake them. Groups of
+        JVM members alone have needed operators for this with Kafka, too.
+        """
+        world = self._world
+        for who in sorted(self._restarting):
+            if world.old.links[who].dead and _may_start_again(world, who):
+                self._restarting.remove(who)
+                world.act(Action(Do.REVIVE, who))
+        everybody = range(len(world.old.links))
+        if any(_acts(world, who) for who in everybody if who not in world.plan.jvm):
+            return
+        for who in sorted(world.plan.jvm):
+            if _acts(world, who) and world.old.jvm_member(who).connector.gave_up:
+                self._restarting.add(who)
+                world.act(Action(Do.LEAVE, who))
 
 
 # ---- events --------------------------------------------------------------------------------------
