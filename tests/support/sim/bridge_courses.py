@@ -12,7 +12,7 @@ from dataclasses import replace
 from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.state import Goal, Stage
 from zkconsumer.later.classic_member_state import ClassicPhase
-from zkconsumer.later.client_state import ClientSettings
+from zkconsumer.later.client_state import ClientSettings, ClientState
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.later import messages as msg
@@ -185,6 +185,32 @@ def _brief(one: ClientSettings) -> ClientSettings:
     return replace(one, auto_commit_s=1.0, assignors=("range",))
 
 
+def removed_member_returns() -> None:
+    """A new member is removed. Before the coordinator has stored the next generation, another
+    broker becomes the coordinator: the removed member is a member again, and reads until its next
+    heartbeat. The bridge keeps its partitions until then, although an old member waits for them."""
+    plan = BridgedPlan(old=2, new=2, partitions=6, settings=_unequal_heartbeats)
+    world = shared(plan, late=(1,), is_calm=False)
+    until(world, lambda: _waits_for_heartbeat(world.new.members[1].state.client))
+    until(world, lambda: not _waits_for_heartbeat(world.new.members[1].state.client))
+    coordinator = world.new.leader
+    world.order("remove", 1)
+    world.act(Action(Do.JOIN, 1))
+    until(world, lambda: world.bridge_state(0).phase is ClassicPhase.COMPLETING)
+    world.order("coordinate", 1 if coordinator == 0 else 0)
+    for _ in range(10):
+        world.produce()
+        world.run(0.3, first)
+    settle(world)
+    both_sides_settle.check(world, SETTLE_S)
+
+
+def _unequal_heartbeats(one: ClientSettings) -> ClientSettings:
+    """Let the second new member learn of a rebalance at once, and the first one later."""
+    heartbeat_s = 0.2 if one.client == "new_1" else 3.0
+    return replace(one, assignors=("range",), heartbeat_s=heartbeat_s)
+
+
 def two_steps() -> None:
     """A member of a cooperative group stands still after it has joined. The partition that moves to
     a second member is assigned only after the first one has revoked it."""
@@ -267,7 +293,7 @@ def replaced_bridge() -> None:
     world.freeze_bridge(0)
     world.run(25.0, first)
     world.thaw_bridge(0)
-    until(world, lambda: _waits_for_heartbeat(world.bridge_state(0)))
+    until(world, lambda: _waits_for_heartbeat(world.bridge_state(0).client))
     world.freeze_bridge(0)
     world.run(15.0, first)
     world.start(1)
@@ -277,9 +303,9 @@ def replaced_bridge() -> None:
     both_sides_settle.check(world, SETTLE_S)
 
 
-def _waits_for_heartbeat(state: bridge.State) -> bool:
+def _waits_for_heartbeat(client: ClientState) -> bool:
     """Return whether the answer to a heartbeat is due."""
-    return any(isinstance(one.request, msg.Heartbeat) for one in state.client.sent.values())
+    return any(isinstance(one.request, msg.Heartbeat) for one in client.sent.values())
 
 
 def takes_lead(one: bridge.Settings) -> bridge.Settings:
@@ -293,6 +319,7 @@ COURSES: tuple[Callable[[], None], ...] = (
     late_commit_of_an_old_member,
     higher_offset_of_an_old_member,
     late_commit_of_a_new_member,
+    removed_member_returns,
     two_steps,
     return_in_two_steps,
     share_changes,

@@ -323,7 +323,7 @@ MUTANTS = (
         "Kafka's offset is overwritten without a comparison",
         "B2",
         _commit_without_comparing,
-        in_weather(Weather.STORM, 31),
+        in_weather(Weather.STORM, 88),
     ),
     BridgeMutant(
         "partitions are assigned before Kafka has the offset",
@@ -366,7 +366,7 @@ MUTANTS = (
         "an assignment counts before the coordinator has stored it",
         "B1",
         _counts_on_what_is_not_stored,
-        in_weather(Weather.STORM, 740000148),
+        [courses.removed_member_returns],
     ),
     BridgeMutant(
         "a new partition is not seen", "B6", _topics_do_not_grow, in_weather(Weather.CALM, 0)
@@ -378,13 +378,13 @@ MUTANTS = (
         "the bridge does not join again at another coordinator",
         "B6",
         _unknown_to_the_next_coordinator,
-        in_weather(Weather.STORM, 31),
+        in_weather(Weather.STORM, 107),
     ),
     BridgeMutant(
         "a reconnect cuts off the wait for new members",
         "B1",
         _reconnect_cuts_off_the_wait,
-        in_weather(Weather.CUT_OFF, 98),
+        in_weather(Weather.CUT_OFF, 175),
     ),
     BridgeMutant(
         "the lease of a frozen bridge never ends",
