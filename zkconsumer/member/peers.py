@@ -6,8 +6,8 @@ member may claim them. After this member has been settled for retries x back-off
 partitions without an owner. If the next look finds the same partitions, this member reports their
 idle peer. If it finds others, the group is still settling. With `peers.nudge` this member also
 registers again, at most once a minute (a nudge), which makes every member of the group rebalance.
-It also looks again once a minute if it has found none: a process that was frozen may still have
-owned the partitions of an idle peer, and no watch reports that it releases them later.
+If every partition has an owner, a member with `peers.nudge` looks again after a minute: a frozen
+process may own the partitions of an idle peer, and no watch reports that it releases them later.
 
 If another session owns a partition that is assigned to this member, this member reports the
 partition once, after the time in which a blocked JVM member gives up.
@@ -46,7 +46,10 @@ def schedule_check(state: State, at: float | None) -> State:
 
 
 def owners_listed(state: State, outcome: OwnersListed, now: float) -> Step:
-    """Report the partitions that idle members do not claim; check again while any remain."""
+    """Report the partitions that idle members do not claim; check again while any remain.
+
+    With `peers.nudge`, also check again if none remain.
+    """
     state = replace(state, op=None)
     if state.view is None:
         return state, ()

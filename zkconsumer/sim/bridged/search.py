@@ -118,7 +118,7 @@ class _Course:
     ) -> None:
         self._world, self._decide, self._weather, self._say = world, decide, weather, say
         self.actions = 0
-        self._restarting: set[int] = set()  # the old members that operators have ended
+        self._restarting: set[int] = set()  # old members that operators are restarting
 
     def play(self) -> None:
         """Let members join, the bridge start, and events happen, in random order."""
@@ -206,8 +206,8 @@ class _Course:
     def _restart_idle_members(self) -> None:
         """Let operators restart JVM members that have given up, if no other member wakes them.
 
-        A member of zkconsumer and a consumer of the bridge register again to wake them. Groups of
-        JVM members alone have needed operators for this with Kafka, too.
+        Members of zkconsumer and consumers of the bridge register again to wake them. A group of
+        JVM members does not recover by itself, with or without a bridge.
         """
         world = self._world
         for who in sorted(self._restarting):
