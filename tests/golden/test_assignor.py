@@ -13,6 +13,7 @@ from zkconsumer.protocol.group_assignment import (
     GroupInput,
     MemberAssignment,
     assign_each_member,
+    assign_group,
 )
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.releases import profile
@@ -82,6 +83,19 @@ def test_each_member_computes_what_the_jvm_member_computed(name: str, release: s
         if not has_ties(case, release) and shown(ours) != theirs:
             differing.append((case["case"], case.get("name"), shown(ours), theirs))
     assert differing == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", CASES)
+def test_the_assignment_of_a_group_is_that_of_its_members(name: str, release: str) -> None:
+    """`assign_group` returns the shares of all members, or None if any member fails."""
+    for case in captured(f"assignor/{name}"):
+        group = group_of(case)
+        parts = assign_each_member(group, profile(release)).values()
+        shares = [part for part in parts if not isinstance(part, AssignmentFailure)]
+        whole = {tp: thread for part in shares for tp, thread in part.items()}
+        expected_whole = whole if len(shares) == len(parts) else None
+        assert assign_group(group, profile(release)) == expected_whole, case["case"]
 
 
 @pytest.mark.parametrize("release", RELEASES)

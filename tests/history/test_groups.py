@@ -426,6 +426,38 @@ def test_gave_up_needs_every_possible_assignor(
     assert named == (["g_a"] if claimed else ["g_a", "g_b"])
 
 
+THREE = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'
+
+
+def test_owners_of_a_settled_group_exclude_rules(story: Story, described: Describe) -> None:
+    """After a group settled by range, the share that round-robin would give blocks a partition."""
+    story.add(tx.CREATE, created(ROOT + paths.topic("t"), THREE))
+    story.join(1, "g_a")
+    story.join(2, "g_b")
+    for session, name, partition in ((1, "g_a", 0), (1, "g_a", 1), (2, "g_b", 2)):
+        story.claim(session, name, partition)
+    story.release(1, 1, 60_000)
+    story.release(2, 2)
+    story.claim(2, "g_b", 1)
+    story.commit(9, 0, 1, 20_000)
+    assert kinds(described()) == ["blocked partition", "member gave up"]
+
+
+def test_a_topic_that_grows_later_is_no_evidence(story: Story, described: Describe) -> None:
+    """A group that settled with one member may follow any assignor, after its topic grew, too."""
+    story.begin()
+    story.join(1, "g_a")
+    story.claim(1, "g_a", 0)
+    story.claim(1, "g_a", 1)
+    story.add(tx.SET_DATA, changed(ROOT + paths.topic("t"), THREE), session=9, ms=60_000)
+    story.join(2, "g_b")
+    story.release(1, 0)
+    story.release(1, 1)
+    story.claim(2, "g_b", 1)  # as round-robin gives it; range gives partition 2
+    story.commit(9, 0, 1, 20_000)
+    assert [one.what.split()[0] for one in described().tables.incidents] == ["g_a"]
+
+
 def test_commits_stop(story: Story, described: Describe) -> None:
     """If an owner stops committing while another member commits, this is an incident."""
     story.two()

@@ -8,6 +8,7 @@ possible.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -16,8 +17,7 @@ from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.group_assignment import (
     AssignmentFailure,
     GroupInput,
-    MemberAssignment,
-    assign_each_member,
+    assign_group,
 )
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, read_registration
@@ -28,6 +28,10 @@ Threads = Mapping[TopicPartition, str]
 
 MAX_ASSIGNMENTS: Final = 64
 """Number of assignments that are cached for a group. A flapping member alternates between two."""
+
+MAX_SETTLED: Final = 16
+"""Number of settled states of a group that are kept as evidence. Few groups need an assignment by
+each of the likely rules, so the states are compared with the rules as late as possible."""
 
 
 class FollowedRules(NamedTuple):
@@ -77,6 +81,7 @@ class Assignments:
         self._candidates: Sequence[Candidate] = CANDIDATES
         self._wanted: Threads | None = None
         self._is_known = False
+        self._settled: list[tuple[GroupInput, Threads]] = []
         self._cache: dict[object, Threads | None] = {}
         self._unexplained: set[object] = set()
         self._named: dict[str, bool] = {}
@@ -124,7 +129,9 @@ class Assignments:
             if key not in self._cache:
                 if len(self._cache) >= MAX_ASSIGNMENTS:
                     self._cache.clear()
-                found = self._by_rules(rules.strategy, rules.profile) if self._topics else None
+                found = None
+                if self._topics:
+                    found = _by_rules(self._input(), rules.strategy, rules.profile)
                 self._cache[key] = found
             self._wanted = self._cache[key]
         return self._wanted
@@ -134,13 +141,13 @@ class Assignments:
         if self._wanted is None or self._wanted.keys() != threads.keys():
             return None
         if self._wanted == threads:
-            self.rules = rules = self.rules or LIKELIEST
-            self._exclude(threads, fitting=(rules.strategy, rules.profile))
-            return rules
+            self.rules = self.rules or LIKELIEST
+            self._settled_with(threads)
+            return self.rules
         found = self._nearest(threads)
         if found is not None:
             self.rules, self._wanted = found, dict(threads)
-            self._exclude(threads)
+            self._settled_with(threads)
         return found
 
     def _nearest(self, threads: Threads) -> FollowedRules | None:
@@ -150,11 +157,9 @@ class Assignments:
         state = self._registered(), frozenset(threads.items())
         if state in self._unexplained:
             return None
-        rules = nearest(self._input(Strategy.RANGE), threads)
-        readable = {
-            one: p for one, p in rules.parts.items() if not isinstance(p, AssignmentFailure)
-        }
-        if _merged(readable) == threads:
+        rules = nearest(self._input(), threads)
+        parts = [p for p in rules.parts.values() if not isinstance(p, AssignmentFailure)]
+        if {tp: thread for part in parts for tp, thread in part.items()} == threads:
             return FollowedRules(rules.strategy, rules.profile, str(rules))
         if len(self._unexplained) >= MAX_ASSIGNMENTS:
             self._unexplained.clear()
@@ -168,31 +173,42 @@ class Assignments:
         registrations, and another client may have deleted some owner znodes.
         """
         wanted = self.wanted()
+        self._exclude()
         if wanted is None or len(self._candidates) < 2:
             return [] if wanted is None else [wanted]
-        found = (self._by_rules(*one) for one in self._candidates)
+        found = (_by_rules(self._input(), *one) for one in self._candidates)
         return [whole for whole in found if whole is not None]
 
-    def _exclude(self, threads: Threads, *, fitting: Candidate | None = None) -> None:
-        """Exclude the rules that do not explain the owners of the settled group; `fitting` explain
-        them."""
+    def _settled_with(self, threads: Threads) -> None:
+        """Keep the owners of the settled group, as evidence against some of the likely rules."""
         if len(self._candidates) > 1:
-            self._candidates = tuple(
-                one for one in self._candidates if one == fitting or self._by_rules(*one) == threads
-            )
+            topics = dict(self._topics)  # a copy, because the topics change
+            self._settled.append((replace(self._input(), topics=topics), dict(threads)))
+            if len(self._settled) >= MAX_SETTLED:
+                self._exclude()
 
-    def _by_rules(self, strategy: Strategy, rules: Profile) -> Threads | None:
-        """Return the assignment that the members compute by these rules; None if the computation
-        fails for a member."""
-        return _merged(assign_each_member(self._input(strategy), rules))
+    def _exclude(self) -> None:
+        """Exclude the rules that do not explain the owners of a settled group."""
+        for group, threads in self._settled:
+            if len(self._candidates) > 1:
+                self._candidates = tuple(
+                    one for one in self._candidates if _by_rules(group, *one) == threads
+                )
+        self._settled.clear()
 
-    def _input(self, strategy: Strategy) -> GroupInput:
+    def _input(self) -> GroupInput:
         registrations = {one: found.payload for one, found in sorted(self._members.items())}
-        return GroupInput(strategy, registrations, self._topics)
+        return GroupInput(Strategy.RANGE, registrations, self._topics)
 
     def _registered(self) -> frozenset[tuple[str, bytes | None]]:
         """Return the consumer ids with their registrations."""
         return frozenset((one, found.payload) for one, found in self._members.items())
+
+
+def _by_rules(group: GroupInput, strategy: Strategy, rules: Profile) -> Threads | None:
+    """Return the assignment that the members compute by these rules; None if the computation fails
+    for a member."""
+    return assign_group(replace(group, strategy=strategy), rules)
 
 
 @lru_cache(maxsize=1024)
@@ -205,14 +221,3 @@ def _topics(payload: bytes | None) -> frozenset[str]:
     if registration.pattern is not Pattern.STATIC:
         return frozenset()
     return frozenset(topic for topic, streams in registration.subscription.items() if streams > 0)
-
-
-def _merged(parts: Mapping[str, MemberAssignment | AssignmentFailure]) -> Threads | None:
-    """Return the assignment that all members compute; None if the computation fails for a
-    member."""
-    found: dict[TopicPartition, str] = {}
-    for part in parts.values():
-        if isinstance(part, AssignmentFailure):
-            return None
-        found |= part
-    return found

@@ -14,7 +14,7 @@ from zkconsumer.history.inputs import History, Problem, Server, zxid_of
 from zkconsumer.history.logs import RowBatch
 from zkconsumer.history.tables import Commits, Incident, Ownership, Tables, in_order
 
-STATE_FORMAT: Final = 6
+STATE_FORMAT: Final = 7
 """The format of `Description.state`; raise it when a class that a state contains changes."""
 
 Progress = Callable[[int], None]

@@ -83,7 +83,7 @@ def assign_each_member(
     """
     reading = _Reading(group, profile)
     parts: dict[ConsumerId, MemberAssignment | AssignmentFailure] = {}
-    whole: Mapping[TopicPartition, ThreadId] | AssignmentFailure | None = None
+    whole: dict[TopicPartition, ThreadId] | AssignmentFailure | None = None
     for consumer in group.registrations if members is None else members:
         failure = reading.failure_of(consumer)
         if failure is None:
@@ -101,6 +101,18 @@ def assign_each_member(
         if isinstance(part, dict):
             part[tp] = thread
     return parts
+
+
+def assign_group(group: GroupInput, profile: Profile) -> dict[TopicPartition, ThreadId] | None:
+    """Return the assignment of all members by the release's rules; None if any member fails.
+
+    It is the union of what `assign_each_member` returns, computed without each member's part.
+    """
+    if not group.registrations:
+        return {}
+    reading = _Reading(group, profile)
+    whole = _assign_all(group.strategy, reading, profile) if reading.is_complete else None
+    return None if isinstance(whole, AssignmentFailure) else whole
 
 
 class _Reading:
@@ -125,6 +137,11 @@ class _Reading:
                 self.partitions[topic] = _partitions(topic, group.topics, profile)
             except (MalformedZnodeError, AccessDeniedError) as error:
                 self._faults[topic] = _failure(error)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no member fails: each payload is readable."""
+        return not self._unreadable and not self._faults
 
     def failure_of(self, consumer: ConsumerId) -> AssignmentFailure | None:
         """Return the failure for the first payload that this member cannot read, or None."""
@@ -214,7 +231,7 @@ def _partitions(topic: str, topics: TopicPayloads, profile: Profile) -> tuple[in
 
 def _assign_all(
     strategy: Strategy, reading: _Reading, profile: Profile
-) -> Mapping[TopicPartition, ThreadId] | AssignmentFailure:
+) -> dict[TopicPartition, ThreadId] | AssignmentFailure:
     if (
         strategy is Strategy.ROUND_ROBIN
         and profile.variant is RoundRobinRule.IDENTICAL
