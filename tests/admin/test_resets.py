@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from zkconsumer.admin.offset_plans import (
@@ -13,7 +11,6 @@ from zkconsumer.admin.offset_plans import (
     parse_offset,
     resolve,
 )
-from zkconsumer.admin.times import parse_duration, parse_instant
 from zkconsumer.errors import ConfigError, RefusedError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol.model import TopicPartition
@@ -82,74 +79,9 @@ def test_an_unknown_value_changes_no_offset(reset: Reset, known: OffsetFacts, wh
         resolve(reset, {TP: known, TopicPartition("t", 1): OffsetFacts(20, LOG, at=1, wanted=1)})
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("PT1H", 3600),
-        ("P1D", 86400),
-        ("P7D", 604800),
-        ("P2W", 1209600),
-        ("PT90M", 5400),
-        ("P1DT2H3M4S", 93784),
-        ("PT0.5S", 0.5),
-        ("PT0S", 0),
-    ],
-)
-def test_durations(text: str, seconds: float) -> None:
-    """ISO 8601 durations of fixed length are parsed."""
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "P",
-        "PT",
-        "1H",
-        "PT1",
-        "P1M",
-        "P1Y",
-        "-PT1H",
-        "PT-1H",
-        "P1DT",
-        "pt1h",
-        "PT1H ",
-        "PT" + "9" * 99 + "S",
-        "P\u0661D",
-    ],
-)
-def test_no_durations(text: str) -> None:
-    """Any other text is one clear error."""
-    with pytest.raises(ConfigError, match="is not a duration"):
-        parse_duration(text)
-
-
-def test_instants() -> None:
-    """ISO 8601 times without a time zone are read as UTC."""
-    assert parse_instant("1970-01-01T00:00:01.500") == 1500
-    assert parse_instant("1970-01-01T01:00:00+01:00") == 0
-    assert parse_instant("1970-01-02") == 86_400_000
-    for text in ("", "yesterday", "2026-13-01T00:00:00", "1969-12-31T23:59:59"):
-        with pytest.raises(ConfigError):
-            parse_instant(text)
-
-
 def test_offsets() -> None:
     """An offset is a number from 0 to the highest long of Java."""
     assert parse_offset("9223372036854775807", where="x") == 2**63 - 1
     for text in ("", "-1", "1.0", "9223372036854775808", "1" * 5000, "٣"):
         with pytest.raises(ConfigError, match="is not an offset"):
             parse_offset(text, where="x")
-
-
-def test_times_as_people_type_them() -> None:
-    """A time of day is the last one that has passed; a duration is that long ago; zone UTC."""
-    day_ms = 86_400_000
-    now_ms = time.time() * 1000
-    clock = parse_instant("21:15")
-    assert now_ms - day_ms - 60_000 < clock <= time.time() * 1000
-    assert clock % day_ms == (21 * 60 + 15) * 60_000
-    today, yesterday = parse_instant("today 03:00"), parse_instant("yesterday 03:00")
-    assert (today - yesterday, yesterday % day_ms) == (day_ms, 3 * 3_600_000)
-    assert abs(now_ms - 5_400_000 - parse_instant("1h30m")) < 60_000

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).parents[2] / "zkconsumer"
 PERMITTED: dict[str, set[str]] = {
     "errors": set(),
     "file_lock": set(),
+    "times": {"errors"},
     "java": {"errors"},
     "protocol": {"errors", "java"},
     "config": {"errors", "protocol"},
@@ -27,9 +28,11 @@ PERMITTED: dict[str, set[str]] = {
     "trace": {"errors", "protocol", "member"},
     "consumer": {"errors", "protocol", "config", "member", "zk", "kafka", "trace"},
     "aio": {"errors", "protocol", "config", "consumer"},
-    "admin": {"errors", "java", "protocol", "config", "zk", "kafka", "history", "file_lock"},
+    "admin": {
+        *("errors", "times", "java", "protocol", "config", "zk", "kafka", "history", "file_lock"),
+    },
     "bridge": {
-        *("errors", "protocol", "config", "later", "zk", "kafka", "consumer", "admin"),
+        *("errors", "times", "protocol", "config", "later", "zk", "kafka", "consumer", "admin"),
         "history",
     },
     "loops": {"kafka", "history"},
@@ -51,7 +54,7 @@ PERMITTED: dict[str, set[str]] = {
         *("errors", "java", "protocol", "member", "later", "consumer", "trace", "sim"),
         *("config", "zk", "admin", "bridge", "sandbox", "history"),
     },
-    "history": {"errors", "protocol", "kafka"},
+    "history": {"errors", "times", "protocol", "kafka"},
     "testing": {
         *("errors", "protocol", "config", "member", "later", "zk", "kafka", "consumer", "admin"),
         *("sim", "sandbox"),
@@ -60,7 +63,7 @@ PERMITTED: dict[str, set[str]] = {
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
         *("sim", "judge", "sandbox", "demo", "lab", "history", "file_lock", "loops"),
-        *("zkconsumer", "bridge"),
+        *("zkconsumer", "bridge", "times"),
     },
     "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
 }

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from zkconsumer.admin.inventory import Inventory, InventoryEntry, Verdict
 from zkconsumer.errors import BadFileError, ConfigError, escaped_and_cut
-from zkconsumer.history.times import time_text
+from zkconsumer.times import time_text
 
 FORMAT: Final = "zkconsumer-inventory"
 

@@ -47,7 +47,6 @@ from zkconsumer.errors import (
     first_few,
     quoted,
 )
-from zkconsumer.history.times import time_text
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import (
     LogRange,
@@ -60,6 +59,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import matching, white_list
 from zkconsumer.protocol.group_znodes import OFFSETS, OWNERS
 from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
+from zkconsumer.times import time_text
 from zkconsumer.zk.client import ZooKeeperClient
 
 # ---- resets --------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from zkconsumer.errors import (
     ZkConsumerError,
     quoted,
 )
-from zkconsumer.history.times import now_text
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
@@ -50,6 +49,7 @@ from zkconsumer.protocol.requests import (
     SetData,
     Write,
 )
+from zkconsumer.times import now_text
 
 
 class ZnodeState(NamedTuple):

@@ -41,7 +41,6 @@ from zkconsumer.history.offsets import (
     PastOffsets,
     Written,
 )
-from zkconsumer.history.times import time_text
 from zkconsumer.kafka.logs import LogRange, log_ends
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_znodes import OFFSETS
@@ -53,6 +52,7 @@ from zkconsumer.protocol.model import (
 )
 from zkconsumer.protocol.payloads import stored_offset
 from zkconsumer.protocol.requests import Right
+from zkconsumer.times import time_text
 from zkconsumer.zk.client import ZooKeeperClient
 
 _UNKNOWN: Final = "unknown: "

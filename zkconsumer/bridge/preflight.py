@@ -32,7 +32,6 @@ from zkconsumer.history.offset_records import (
     decode_key,
 )
 from zkconsumer.history.offset_records import has_members as has_members_in
-from zkconsumer.history.times import time_text
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.group_evidence import has_consumer_protocol, partition_count, records_since
 from zkconsumer.kafka.logs import committed_in_kafka
@@ -43,6 +42,7 @@ from zkconsumer.protocol.model import (
     TopicPartition,
     coordinator_partition,
 )
+from zkconsumer.times import time_text
 from zkconsumer.zk.client import ZooKeeperClient
 
 RECENT_S: Final = 600.0

@@ -30,7 +30,7 @@ from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, ma
 from zkconsumer.cli.options import Common, OnlyOption, operator
 from zkconsumer.cli.output import Align, Column, Progress, command_of, say, say_all
 from zkconsumer.errors import Advice, ConfigError, RemedyOperation, first_few, shell_word
-from zkconsumer.history.times import now_text
+from zkconsumer.times import now_text
 
 if TYPE_CHECKING:
     from zkconsumer.admin.health import GroupWatch

@@ -57,7 +57,7 @@ class Plain:
 
 def parse_start(text: str) -> Start:
     """Return the start of `--offset`: 42, -5, or @TIME. Raises ConfigError."""
-    from zkconsumer.admin.times import parse_instant
+    from zkconsumer.times import parse_instant
 
     if text.startswith("@"):
         return Start(time_ms=parse_instant(text[1:], where="--offset"))

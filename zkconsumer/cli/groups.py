@@ -236,7 +236,7 @@ def _summary_row(group: GroupSummary) -> Row:
 
 def _list_idle(common: Common, idle_for: str, topics: Selection | None) -> None:
     from zkconsumer.admin.lag import idle_groups
-    from zkconsumer.admin.times import parse_duration
+    from zkconsumer.times import parse_duration
 
     idle_s = parse_duration(idle_for, where="--idle-for")
     with common.connect() as connection:

@@ -392,7 +392,7 @@ def _window(from_: str | None, to: str | None) -> TimeSpan:
 
     if from_ is None and to is None:
         return TimeSpan()
-    from zkconsumer.admin.times import parse_instant
+    from zkconsumer.times import parse_instant
 
     return TimeSpan(
         None if from_ is None else parse_instant(from_, where="--from"),
@@ -583,7 +583,7 @@ def _transactions(history: History, window: TimeSpan) -> Iterator[dict[str, obje
 
 def _summary(found: Described) -> None:
     """Report on standard error which files were read, and their problems; see `_exit_on`."""
-    from zkconsumer.history.times import time_text
+    from zkconsumer.times import time_text
 
     span = f"{time_text(found.from_ms or None)} to {time_text(found.until_ms or None)}"
     if found.rows or found.kafka is None:
@@ -600,7 +600,7 @@ def _summary(found: Described) -> None:
 
 def _say_kafka(kafka: KafkaCommits) -> None:
     """Report what was read of the brokers' logs, and where compaction has removed commits."""
-    from zkconsumer.history.times import time_text
+    from zkconsumer.times import time_text
 
     span = f"{time_text(kafka.from_ms or None)} to {time_text(kafka.until_ms or None)}"
     say(f"{kafka.records:,} records of __consumer_offsets read, {span}")
@@ -715,7 +715,7 @@ def table_columns(table: str) -> list[Column]:
 
 def _line_row(line: Line) -> dict[str, object]:
     from zkconsumer.history.tables import KAFKA
-    from zkconsumer.history.times import time_text
+    from zkconsumer.times import time_text
 
     return {
         "time": time_text(line.time_ms),
@@ -745,7 +745,7 @@ def _follow(display: Display, lines: Iterator[Line], files: Files) -> None:
 
     Raises ConfigError for --sort, since the events never end.
     """
-    from zkconsumer.history.times import time_text
+    from zkconsumer.times import time_text
 
     if display.sort is not None:
         raise ConfigError("--follow has no end, so it cannot sort", remedy="leave out --sort")

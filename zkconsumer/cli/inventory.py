@@ -108,7 +108,7 @@ def inventory(
     Example: zkconsumer inventory -z zk1:2181/kafka --html --state inventories > inventory.html
     """
     from zkconsumer.admin.inventory import inventory as read_inventory
-    from zkconsumer.admin.times import parse_duration
+    from zkconsumer.times import parse_duration
 
     if runbook is not None and (group or html or state):
         raise ConfigError(

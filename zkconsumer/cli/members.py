@@ -11,8 +11,8 @@ from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Addressed, AllGroups, Groups, client_cell, operator
 from zkconsumer.cli.output import LISTED, Align, Color, Column, Row, Table, Unknown, say_all
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
-from zkconsumer.history.times import time_text
 from zkconsumer.protocol.model import session_text
+from zkconsumer.times import time_text
 
 if TYPE_CHECKING:
     from zkconsumer.admin.groups import MemberReport

@@ -476,7 +476,8 @@ def reset(
 def _reset_of(given: Mapping[str, Json]) -> Reset:
     """Return the reset that the options describe. Raises ConfigError unless they describe exactly
     one."""
-    from zkconsumer.admin import offset_plans, times
+    from zkconsumer import times
+    from zkconsumer.admin import offset_plans
 
     named = {name: value for name, value in given.items() if value is not None}
     if len(named) != 1:

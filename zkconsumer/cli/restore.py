@@ -176,8 +176,8 @@ def _point(
     at: str | None, before_zxid: str | None, undo_session: str | None, undo_tool: bool | None
 ) -> Point:
     """Return the moment or the edit. Raises ConfigError unless exactly one is given."""
-    from zkconsumer.admin.times import parse_instant
     from zkconsumer.history.offsets import Choice, Point
+    from zkconsumer.times import parse_instant
 
     options = {
         Choice.TIME: at,

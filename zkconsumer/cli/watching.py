@@ -32,7 +32,7 @@ from zkconsumer.cli.output import (
     write,
 )
 from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
-from zkconsumer.history.times import now_text
+from zkconsumer.times import now_text
 
 Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")]
 Interval = Annotated[

@@ -46,9 +46,9 @@ from zkconsumer.history.offset_records import (
 )
 from zkconsumer.history.offsets import KafkaCommit, PastKafkaOffsets
 from zkconsumer.history.tables import KAFKA, Commits, Incident, Ownership
-from zkconsumer.history.times import time_text
 from zkconsumer.protocol.kafka_fields import MalformedError
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.times import time_text
 
 NEVER: Final = 1 << 62
 """A time after all others, in ms."""

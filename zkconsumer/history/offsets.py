@@ -26,12 +26,12 @@ from zkconsumer.history.logs import LogSource
 from zkconsumer.history.saved_tables import SavedTransactions
 from zkconsumer.history.snapshots import Tree, Znode, read_snapshot
 from zkconsumer.history.tables import UNKNOWN, SessionClient
-from zkconsumer.history.times import time_text
 from zkconsumer.history.transactions import RowTuple
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition, session_text
 from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.requests import Right
+from zkconsumer.times import time_text
 
 _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREATE_TTL})
 _DELETES: Final = frozenset({tx.DELETE, tx.DELETE_CONTAINER})

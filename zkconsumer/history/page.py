@@ -10,7 +10,7 @@ from zkconsumer.errors import escaped_and_cut
 from zkconsumer.history.describe import Described
 from zkconsumer.history.report import TimeSpan, client_of, report
 from zkconsumer.history.tables import Incident, SessionClient
-from zkconsumer.history.times import time_text
+from zkconsumer.times import time_text
 
 MAX_BARS: Final = 20_000
 """Maximum number of intervals of ownership that a page draws; a browser is slow with more."""

@@ -24,7 +24,7 @@ from zkconsumer.history.tables import (
     SessionClient,
     Tables,
 )
-from zkconsumer.history.times import time_text
+from zkconsumer.times import time_text
 
 R = TypeVar("R", Member, Rebalance, Commits, Incident)
 

@@ -1,29 +1,57 @@
-"""Durations and times as people type them.
+"""Times and durations as text: those of servers and of commits, the present, and what people type.
 
-The module imports little, so that a command that reads files only can use it.
+The module imports little, and compiles an expression only when a text is read, because commands
+that read files only use it, too.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from datetime import time as Time
+from typing import Final, Literal, TypeAlias
 
 from zkconsumer.errors import ConfigError
 
-_DURATION = re.compile(
-    r"P(?:(\d{1,9})W)?(?:(\d{1,9})D)?"
-    r"(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})(?:\.(\d{1,9}))?S)?)?",
-    re.ASCII,
-)
-_TIME_OF_DAY = re.compile(r"(?:(today|yesterday) )?(\d\d:\d\d(?::\d\d)?)", re.ASCII)
+Precision: TypeAlias = Literal["seconds", "milliseconds"]
 
-_SHORT_DURATION = re.compile(
-    r"(?:(\d{1,9})w)?(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?:in)?)?"
-    r"(?:(\d{1,9})(?:\.(\d{1,9}))?s)?",
-    re.ASCII,
+_DURATION: Final = (
+    r"P(?:(\d{1,9})W)?(?:(\d{1,9})D)?"
+    r"(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})(?:\.(\d{1,9}))?S)?)?"
 )
-_UNITS_S = (7 * 86_400, 86_400, 3_600, 60, 1)
+_SHORT_DURATION: Final = (
+    r"(?:(\d{1,9})w)?(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?:in)?)?"
+    r"(?:(\d{1,9})(?:\.(\d{1,9}))?s)?"
+)
+_TIME_OF_DAY: Final = r"(?:(today|yesterday) )?(\d\d:\d\d(?::\d\d)?)"
+_UNITS_S: Final = (7 * 86_400, 86_400, 3_600, 60, 1)
+
+
+# ---- written ------------------------------------------------------------------------------------
+
+
+def time_text(time_ms: int | None, precision: Precision = "milliseconds") -> str:
+    """Return a time in ms since 1970 as ISO 8601 in UTC; "-" for None.
+
+    A client chooses the time of its commit to Kafka, so the year may be beyond 9999; then the
+    result is the number of milliseconds.
+    """
+    if time_ms is None:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def now_text(precision: Precision) -> str:
+    """Return the present as `time_text` does."""
+    return time_text(time.time_ns() // 1_000_000, precision)
+
+
+# ---- read ---------------------------------------------------------------------------------------
 
 
 def parse_duration(text: str, *, where: str = "duration") -> float:
@@ -31,7 +59,7 @@ def parse_duration(text: str, *, where: str = "duration") -> float:
 
     Years and months are rejected, since they have no fixed length. Raises ConfigError with `where`.
     """
-    match = _DURATION.fullmatch(text) or _SHORT_DURATION.fullmatch(text)
+    match = re.fullmatch(_DURATION, text, re.ASCII) or _short_duration(text)
     if match is None or not any(match.groups()):
         raise ConfigError(
             f"{text[:80]!r} is not a duration",
@@ -70,11 +98,15 @@ def parse_instant(text: str, *, where: str = "time") -> int:
     return millis
 
 
+def _short_duration(text: str) -> re.Match[str] | None:
+    return re.fullmatch(_SHORT_DURATION, text, re.ASCII)
+
+
 def _typed(text: str, now: datetime) -> datetime | None:
     """Return a time as people type it, in UTC; None for any other text."""
-    if match := _SHORT_DURATION.fullmatch(text):
+    if match := _short_duration(text):
         return now - timedelta(seconds=parse_duration(text)) if any(match.groups()) else None
-    match = _TIME_OF_DAY.fullmatch(text)
+    match = re.fullmatch(_TIME_OF_DAY, text, re.ASCII)
     if match is None:
         return None
     day, clock = match.groups()
