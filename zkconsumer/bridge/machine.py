@@ -79,6 +79,13 @@ the bridge. Most members join within three seconds, at their next heartbeat. A m
 poll may take up to `max.poll.interval.ms`.
 """
 
+GREET_AGAIN_S = 60.0
+"""How often, in seconds, a bridge that is alone in the brokers' group joins again.
+
+If the coordinator resigns, and is elected again between two heartbeats of the bridge, nothing tells
+the bridge that the coordinator has read the group in its log (`greet_coordinator`).
+"""
+
 FOLLOWS = "another member leads the brokers' group"
 """Why a bridge ends if it was started after the new members and may not remove them."""
 
@@ -126,7 +133,7 @@ def next_deadline(state: State, now: float) -> float:
     if is_over(state):
         return NEVER
     due = [classic_member.next_deadline(state.classic, now), state.mirror_at]
-    due += [state.retry_at, state.remove_at, state.end_by]
+    due += [state.retry_at, state.remove_at, state.greet_at, state.end_by]
     due += [lease_end(state, one.consumer) for one in state.held.values()]
     due += [one.release_at for one in state.held.values()]
     due.append(state.wanted[1] + state.setup.calm_s)
@@ -184,7 +191,8 @@ def _in_brokers_group(state: State, event: ev.Event) -> Step:
     if isinstance(event, ev.Answered) and isinstance(event.response, msg.Joined):
         state = learn_members(state, event.response, commands, event.now)
     if before.phase is ClassicPhase.COMPLETING and classic.phase is ClassicPhase.STABLE:
-        state = replace(state, occupied=state.joined, stored=classic.member)
+        greet_at = event.now + GREET_AGAIN_S
+        state = replace(state, occupied=state.joined, stored=classic.member, greet_at=greet_at)
     if classic.phase in OVER:
         # Without a member id, the answer belongs to a membership that has ended already.
         is_stored = before.member == state.stored != msg.UNKNOWN_MEMBER
@@ -233,13 +241,14 @@ def _may_join(state: State, event: ev.Event) -> bool:
 
 
 def greet_coordinator(state: State) -> State:
-    """Join again if another broker coordinates the group, and the bridge is alone in the group.
+    """Join again if the bridge is alone in the group, and another broker may coordinate the group.
 
     The log that a new coordinator reads contains only the assignor that the members had voted for.
     It would refuse a first new member that does not offer this assignor, although the bridge offers
     all of them. If there are new members, a vote among them has excluded the others already.
     """
-    if state.client.coordinator is None or not state.leads or state.members:
+    is_alone = state.leads and not state.members and state.leaving is None
+    if state.client.coordinator is None or not is_alone:
         return state
     return replace(state, classic=replace(state.classic, rejoin=True))
 
@@ -673,7 +682,10 @@ def _stop(state: State, now: float) -> State:
 
 
 def _rejoin(state: State, now: float) -> State:
-    """Start a rebalance of the brokers' group if other partitions are to be assigned."""
+    """Start a rebalance of the brokers' group if other partitions are to be assigned, or if it is
+    time to join again."""
+    if now >= state.greet_at:
+        state = greet_coordinator(state)
     if not state.leads or state.given == lendable(state, now):
         return state
     return replace(state, classic=replace(state.classic, rejoin=True))

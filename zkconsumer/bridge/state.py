@@ -160,6 +160,7 @@ class State:
         has_led: whether the bridge has led the group.
         asked_lead: whether the bridge, as a follower, has joined again with its member id.
         remove_at: when the bridge, as a follower, may remove the other members (again).
+        greet_at: when the bridge joins again if it is alone in the brokers' group.
         reading: the number of the request that reads offsets; None: none is in flight.
         final: the partitions that no new member owned when `reading` was sent. Their offsets in
             the answer are the new side's last ones.
@@ -198,6 +199,7 @@ class State:
     has_led: bool = False
     asked_lead: bool = False
     remove_at: float = 0.0
+    greet_at: float = NEVER
     reading: int | None = None
     final: frozenset[TopicPartition] = frozenset()
     storing: int | None = None

@@ -303,6 +303,28 @@ def replaced_bridge() -> None:
     both_sides_settle.check(world, SETTLE_S)
 
 
+def elected_again() -> None:
+    """The coordinator resigns, and is elected again between two heartbeats of a bridge that is
+    alone in the brokers' group. The group's log names one assignor only. The bridge joins again
+    within a minute; then a new member that offers another assignor can join."""
+    world = shared(BridgedPlan(old=1, new=1, settings=_sticky))
+    world.order("leave", 1)
+    world.act(Action(Do.LEAVE, 0))
+    world.run(10.0, first)
+    coordinator = world.new.leader
+    assert coordinator is not None
+    world.order("no_coordinator")
+    world.order("coordinate", coordinator)
+    world.run(60.0, first)
+    world.order("revive", 1)
+    settle(world)
+    both_sides_settle.check(world, SETTLE_S)
+
+
+def _sticky(one: ClientSettings) -> ClientSettings:
+    return replace(one, assignors=("sticky",))
+
+
 def _waits_for_heartbeat(client: ClientState) -> bool:
     """Return whether the answer to a heartbeat is due."""
     return any(isinstance(one.request, msg.Heartbeat) for one in client.sent.values())
@@ -325,5 +347,6 @@ COURSES: tuple[Callable[[], None], ...] = (
     share_changes,
     frozen_bridge,
     replaced_bridge,
+    elected_again,
 )
 """All courses."""

@@ -228,6 +228,10 @@ def _unknown_to_the_next_coordinator() -> list[Patch]:
     return [(machine, "greet_coordinator", lambda state: state)]
 
 
+def _greets_once() -> list[Patch]:
+    return [(machine, "GREET_AGAIN_S", NEVER)]
+
+
 def _reconnect_cuts_off_the_wait() -> list[Patch]:
     genuine = rebalance.abort_rebalance
 
@@ -379,6 +383,12 @@ MUTANTS = (
         "B6",
         _unknown_to_the_next_coordinator,
         in_weather(Weather.STORM, 107),
+    ),
+    BridgeMutant(
+        "the bridge does not join again at a coordinator that is elected again",
+        "B6",
+        _greets_once,
+        [courses.elected_again],
     ),
     BridgeMutant(
         "a reconnect cuts off the wait for new members",
