@@ -79,11 +79,12 @@ the bridge. Most members join within three seconds, at their next heartbeat. A m
 poll may take up to `max.poll.interval.ms`.
 """
 
-GREET_AGAIN_S = 60.0
+GREET_AGAIN_S = 300.0
 """How often, in seconds, a bridge that is alone in the brokers' group joins again.
 
 If the coordinator resigns, and is elected again between two heartbeats of the bridge, nothing tells
-the bridge that the coordinator has read the group in its log (`greet_coordinator`).
+the bridge that the coordinator has read the group in its log (`greet_coordinator`). This is rare,
+and brokers log two warnings whenever a group without assignments rebalances.
 """
 
 FOLLOWS = "another member leads the brokers' group"

@@ -242,11 +242,13 @@ class _Shown:
 
         lent = [tp for tp, one in state.held.items() if one.stage is Stage.LENT]
         moving = state.held.keys() - set(lent)
+        # A bridge that is alone in the brokers' group joins again from time to time.
+        is_rebalancing = state.has_led and not state.leads and bool(state.members)
         text = (
             f"{count(state.members, 'new member')} with {count(lent, 'partition')},"
             f" {count(state.old, 'old member')}"
             + (f", {count(moving, 'partition')} on their way" if moving else "")
-            + ("" if state.leads or not state.has_led else ", the brokers' group rebalances")
+            + (", the brokers' group rebalances" if is_rebalancing else "")
             + ("" if state.goal in (Goal.RUN, Goal.STOP) else f", goal {state.goal.value}")
         )
         if text != self._last:
