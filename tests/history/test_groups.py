@@ -23,6 +23,7 @@ from zkconsumer.protocol.registrations import Pattern, Registration, encode_regi
 
 ROOT = "/kafka"
 TOPIC = b'{"version":1,"partitions":{"0":[1],"1":[1]}}'
+GROWN_TOPIC = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'
 
 
 class Story(LogWriter):
@@ -387,8 +388,7 @@ def test_a_topic_changes_while_a_member_joins(story: Story, described: Describe)
     """If a topic gets partitions during a rebalance, this is a further trigger of the rebalance."""
     story.two()
     story.end(2, 60_000)
-    more = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'
-    story.add(tx.SET_DATA, changed(ROOT + paths.topic("t"), more), session=9)
+    story.add(tx.SET_DATA, changed(ROOT + paths.topic("t"), GROWN_TOPIC), session=9)
     assert described().tables.rebalances[-1].triggers == ["g_b expired", "topic t changed"]
 
 
@@ -426,12 +426,9 @@ def test_gave_up_needs_every_possible_assignor(
     assert named == (["g_a"] if claimed else ["g_a", "g_b"])
 
 
-THREE = b'{"version":1,"partitions":{"0":[1],"1":[1],"2":[1]}}'
-
-
 def test_owners_of_a_settled_group_exclude_rules(story: Story, described: Describe) -> None:
     """After a group settled by range, the share that round-robin would give blocks a partition."""
-    story.add(tx.CREATE, created(ROOT + paths.topic("t"), THREE))
+    story.add(tx.CREATE, created(ROOT + paths.topic("t"), GROWN_TOPIC))
     story.join(1, "g_a")
     story.join(2, "g_b")
     for session, name, partition in ((1, "g_a", 0), (1, "g_a", 1), (2, "g_b", 2)):
@@ -449,7 +446,7 @@ def test_a_topic_that_grows_later_is_no_evidence(story: Story, described: Descri
     story.join(1, "g_a")
     story.claim(1, "g_a", 0)
     story.claim(1, "g_a", 1)
-    story.add(tx.SET_DATA, changed(ROOT + paths.topic("t"), THREE), session=9, ms=60_000)
+    story.add(tx.SET_DATA, changed(ROOT + paths.topic("t"), GROWN_TOPIC), session=9, ms=60_000)
     story.join(2, "g_b")
     story.release(1, 0)
     story.release(1, 1)

@@ -248,8 +248,9 @@ def greet_coordinator(state: State) -> State:
     It would refuse a first new member that does not offer this assignor, although the bridge offers
     all of them. If there are new members, a vote among them has excluded the others already.
     """
-    is_alone = state.leads and not state.members and state.leaving is None
-    if state.client.coordinator is None or not is_alone:
+    may_join = state.client.coordinator is not None and state.leaving is None
+    is_alone = state.leads and not state.members
+    if not may_join or not is_alone:
         return state
     return replace(state, classic=replace(state.classic, rejoin=True))
 
@@ -683,8 +684,8 @@ def _stop(state: State, now: float) -> State:
 
 
 def _rejoin(state: State, now: float) -> State:
-    """Start a rebalance of the brokers' group if other partitions are to be assigned, or if it is
-    time to join again."""
+    """Start a rebalance of the brokers' group if other partitions are to be assigned, or if a
+    bridge that is alone is due to join again (`GREET_AGAIN_S`)."""
     if now >= state.greet_at:
         state = greet_coordinator(state)
     if not state.leads or state.given == lendable(state, now):
