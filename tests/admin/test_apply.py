@@ -263,6 +263,7 @@ def test_a_member_that_joins_after_the_last_check(
         do(clients, plan, tmp_path, on_backup=lambda path: clients.join(group))
     assert clients.stored(group) == before
     assert clients.other.exists(paths.member(group, "g_a"))
+    assert list(tmp_path.iterdir()) == [], "`undo --last` would undo a change that was never made"
 
 
 def test_a_first_member_at_the_last_instant(clients: Clients, group: str, tmp_path: Path) -> None:
@@ -375,6 +376,18 @@ def test_another_chroot(clients: Clients, group: str, tmp_path: Path) -> None:
     plan = Plan.of("x", "/elsewhere", setting(clients, group).changes)
     with pytest.raises(RefusedError, match="/elsewhere"):
         do(clients, plan, tmp_path)
+
+
+def test_the_lost_cleaning_of_old_marks(clients: Clients, group: str, tmp_path: Path) -> None:
+    """A complete change succeeds, even if the connection is lost before old marks are deleted."""
+    plan = setting(clients, group)
+
+    def progress(done: int, total: int) -> None:
+        if done == total:
+            clients.tools.__exit__(None, None, None)
+
+    assert do(clients, plan, tmp_path, on_progress=progress).applied == 12
+    assert set(clients.stored(group).values()) == {"7"}
 
 
 def test_no_backup_no_write(clients: Clients, group: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,13 @@ from zkconsumer.admin.group_changes import (
     plan_undo,
 )
 from zkconsumer.admin.plan import Plan
-from zkconsumer.errors import AccessDeniedError, AppliedInPartError, BadFileError, ConfigError
+from zkconsumer.errors import (
+    AccessDeniedError,
+    AppliedInPartError,
+    BadFileError,
+    ConfigError,
+    RefusedError,
+)
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import ZooKeeperServer
@@ -147,6 +154,33 @@ def test_an_undo_keeps_znodes_with_children_of_other_clients(
     assert sum("is kept" in note for note in undo.notes) == 2
     run(clients, undo, tmp_path)
     assert clients.stored(new) == {TopicPartition("theirs", 0): "1"}
+
+
+def test_an_undo_below_another_chroot(
+    clients: Clients, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The backup of another chroot is refused, even if a group has the same name there."""
+    name = unique("group")
+    clients.offsets(name, {T[0]: 1})
+    done = run(clients, plan_offsets(clients.tools, "x", {name: {T[0]: 7}}), tmp_path)
+    with pytest.raises(RefusedError, match="/elsewhere"):
+        plan_undo(clients.tools, replace(done, chroot="/elsewhere"))
+
+
+def test_an_undo_after_the_parents_were_deleted(
+    clients: Clients, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """An undo creates parents that were deleted after the change, and says so."""
+    name = unique("group")
+    clients.offsets(name, {T[0]: 1, T[1]: 2})
+    done = run(clients, plan_offsets(clients.tools, "x", {name: {T[0]: 7}}), tmp_path)
+    clients.other.delete(paths.group(name), recursive=True)
+    undo = plan_undo(clients.tools, done)
+    assert (
+        f"{paths.offsets_of(name, 't')} is created again: it has been deleted since" in undo.notes
+    )
+    run(clients, undo, tmp_path)
+    assert clients.stored(name) == {T[0]: "1"}
 
 
 def test_undone_in_part(clients: Clients, unique: Callable[[str], str], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from zkconsumer.admin.migrate import (
     plan_migration,
     verify_migration,
 )
+from zkconsumer.admin.plan import load_plan, save
 from zkconsumer.errors import RefusedError, UnknownGroupError
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol import paths
@@ -122,6 +123,27 @@ def test_to_kafka(tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path
     done(tools, forced, tmp_path)
     assert kafka.offsets(0, 1, 2) == {0: 7, 1: 9, 2: 4}
     assert planned(tools, group, TO_KAFKA).plan.is_empty
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_source_that_moves_after_the_plan(
+    tools: ZooKeeperClient, group: Group, kafka: Foreign, tmp_path: Path, direction: Direction
+) -> None:
+    """A stored plan is refused if an offset that it moves has changed since."""
+    ahead, behind = {0: 7, 1: 9}, {0: 2, 1: 2}
+    store(group, ahead if direction is TO_KAFKA else behind)
+    kafka.commit(behind if direction is TO_KAFKA else ahead)
+    plan = load_plan(save(planned(tools, group, direction).plan, tmp_path / "plan.json"))
+    assert len(plan) == 2
+    later = {0: 8, 1: 9}
+    if direction is TO_KAFKA:
+        store(group, later)
+    else:
+        kafka.commit(later)
+    before = stored(group.admin, group), kafka.offsets(0, 1)
+    with pytest.raises(RefusedError, match=rf"1 offset that the plan moves.*{group.topic}.0 has 8"):
+        apply(tools, plan, backup_dir=tmp_path, kafka=BrokerOffsets.of(tools))
+    assert (stored(group.admin, group), kafka.offsets(0, 1)) == before
 
 
 def test_selected_partitions(

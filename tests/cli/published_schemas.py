@@ -299,6 +299,8 @@ def _files() -> dict[str, Schema]:
         "before": null_or(stored),
         "after": stored,
     }
+    place = {"group": TEXT, "topic": TEXT, "partition": NUMBER}
+    source = {"store": {"enum": ["zookeeper", "kafka"]}, **place, "offset": NUMBER}
     return {
         "plan": record(
             {
@@ -311,7 +313,9 @@ def _files() -> dict[str, Schema]:
                 "chroot": TEXT,
                 "changes": each(record(change)),
                 "kafka": each(record(in_kafka)),
-            }
+                "sources": each(record(source)),
+            },
+            optional=("sources",),
         ),
         "offsets": record(
             {"format": TEXT, "version": {"const": 1}, "groups": mapping(mapping(mapping(NUMBER)))}

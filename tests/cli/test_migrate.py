@@ -68,6 +68,10 @@ def test_preview(ask: Ask, group: Group) -> None:
     code, out, err = ask("zookeeper-to-kafka", "--preview", "--execute")
     assert (code, out) == (2, "")
     assert "--preview and --execute exclude each other" in err
+    code, out, err = ask("zookeeper-to-kafka", "--preview", "--plan-out", "p.json")
+    assert (code, "--preview and --plan-out exclude each other" in err) == (2, True)
+    code, out, err = ask("zookeeper-to-kafka", "--assignor", "sticky")
+    assert (code, "--assignor is used by --preview only" in err) == (2, True)
     registration = encode_registration(Registration({group.topic: 2}, timestamp_ms=1))
     path = paths.member(group.name, f"{group.name}_x")
     group.admin.create(path, registration, ephemeral=True, makepath=True)

@@ -136,6 +136,8 @@ def test_a_group_that_may_not_be_read(world: World) -> None:
         assert {row["group"] for row in json.loads(result.stdout)} == {"g"}
         assert "group idle is skipped: ZooKeeper does not allow this client" in result.stderr
         assert "authenticate as a user who may read it" in result.stderr
+    dead = world.run("groups", "list", "--idle-for", "0s")
+    assert (dead.exit_code, "group idle is skipped" in dead.stderr) == (Exit.FAILED, True)
     exported = world.run("offsets", "export")
     assert exported.exit_code == 1
     assert "idle is left out: ZooKeeper does not allow this client" in exported.stderr
@@ -192,6 +194,8 @@ def test_fail_above(world: World) -> None:
     assert "more than 0 messages behind" in result.stderr
     unknown = world.run("lag", "--group", "idle", "--fail-above", "1000")
     assert (unknown.exit_code, "no offset is committed" in unknown.stderr) == (Exit.FOUND, True)
+    world.scene.offset(world.topic, 0, 100, group="beyond")  # the log ends at 5
+    assert world.run("lag", "-g", "beyond", "--fail-above", "1000").exit_code == Exit.FOUND
 
 
 def test_groups_show(world: World) -> None:
@@ -272,16 +276,32 @@ def test_a_closed_pipe(world: World, tmp_path: Path) -> None:
         "-o",
         "jsonl",
     ]
+    assert _with_a_closed_pipe(command, tmp_path) == (0, b"")
+
+
+@pytest.mark.parametrize("execute", [False, True])
+def test_a_closed_pipe_before_a_change(world: World, tmp_path: Path, execute: bool) -> None:
+    """A change whose plan nobody could read is not made, and the command says so and fails."""
+    command = [sys.executable, "-m", "zkconsumer", "groups", "delete", "idle"]
+    command += ["-z", world.scene.connect, "--backup-dir", str(tmp_path)]
+    code, words = _with_a_closed_pipe([*command, *["--execute"] * execute], tmp_path)
+    assert code == (Exit.FAILED if execute else Exit.OK)
+    assert (b"nothing was changed" in words) is execute
+    assert world.run("groups", "show", "idle").exit_code == Exit.OK
+
+
+def _with_a_closed_pipe(command: list[str], tmp_path: Path) -> tuple[int, bytes]:
+    """Return the exit code and standard error of a command whose standard output nobody reads."""
     with (tmp_path / "err").open("wb") as words:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words)
         try:
             assert process.stdout is not None
             process.stdout.close()
-            assert process.wait(timeout=LIMIT_S) == 0
+            code = process.wait(timeout=LIMIT_S)
         finally:
             process.kill()
             process.wait()
-    assert (tmp_path / "err").read_bytes() == b""
+    return code, (tmp_path / "err").read_bytes()
 
 
 def test_a_full_disk(world: World) -> None:

@@ -402,7 +402,7 @@ class Admin:
                 connection was lost.
             ConfigError: the backup cannot be written; nothing was changed.
         """
-        kafka = BrokerOffsets.of(self._connection) if plan.kafka else None
+        kafka = BrokerOffsets.of(self._connection) if plan.needs_kafka else None
         return apply(
             self._connection,
             plan,

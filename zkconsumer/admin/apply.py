@@ -33,15 +33,16 @@ by chance, is overwritten.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol, TypeVar
 
 from zkconsumer.admin import plan as plan_file
 from zkconsumer.admin.health import GroupWatch, written_places
-from zkconsumer.admin.plan import Change, KafkaChange, Plan, Verb
+from zkconsumer.admin.plan import Change, KafkaChange, Plan, Source, Verb
 from zkconsumer.errors import (
     AccessDeniedError,
     Advice,
@@ -56,7 +57,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import GroupHealth
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import stored_offset
 from zkconsumer.protocol.requests import (
@@ -158,8 +159,7 @@ class Guards:
             parents[path]: 1 + max((int(n) for n in names if n.isdecimal()), default=-1)
             for path, names in connection.children(parents).items()
         }
-        if not connection.stats([paths.CONSUMERS]):
-            self._root = (Create(paths.CONSUMERS),)
+        self._root = () if connection.stats([paths.CONSUMERS]) else (Create(paths.CONSUMERS),)
 
     def exists(self, group: str) -> bool:
         """Return whether the group exists in ZooKeeper."""
@@ -418,8 +418,9 @@ def apply(
             number.
 
     Raises:
-        RefusedError: a znode has changed since the plan was made, a group has members, or a client
-            commits offsets of a group without a registration; nothing was written. If the plan
+        RefusedError: a znode, or an offset that the plan moves, has changed since the plan was
+            made, a group has members, or a client commits offsets of a group without a
+            registration; nothing was written, and no backup is left. If the plan
             changes offsets in Kafka, members of Kafka's own protocol count in any case.
         AppliedInPartError: after the first write, a znode changed, a member joined, or the
             connection was lost.
@@ -473,16 +474,10 @@ class _Run:
 
     def run(self, backup_dir: Path, on_backup: Callable[[Path], None]) -> Report:
         plan, connection = self._plan, self._connection
-        if plan.chroot != connection.config.zookeeper_chroot:
-            raise RefusedError(
-                f"the plan was made below the chroot {plan.chroot or '/'}",
-                where=plan.origin or plan.kind,
-                remedy="connect below the same chroot",
-                advice=Advice(RemedyOperation.SAME_CHROOT, value=plan.chroot),
-            )
+        plan.require_chroot(connection.config.zookeeper_chroot)
         connection.sync()
         try:
-            due, kafka = self._due(), self._due_in_kafka()
+            due, kafka = self._due()
         except RefusedError:
             self._refuse_writers()  # if there is one, it is the reason
             raise
@@ -493,7 +488,7 @@ class _Run:
         self._refuse_members_of_brokers(kafka)
         self._refuse_writers()
         if self._watch is not None and self._watch.has_waited:
-            due, kafka = self._due(), self._due_in_kafka()
+            due, kafka = self._due()
         self._guards.read(connection)
         self._backup = plan_file.save(plan, backup_dir / backup_name(plan), kind="backup")
         on_backup(self._backup)
@@ -502,7 +497,8 @@ class _Run:
             self._write(chunk)
             self._advance(len(chunk.changes))
         self._write_to_kafka(kafka)
-        self._guards.prune(connection)
+        with suppress(ZkConsumerError):  # the plan is complete; the next one deletes old marks
+            self._guards.prune(connection)
         return Report(self._done - self._already, self._already, self._backup)
 
     def _advance(self, count: int) -> None:
@@ -511,11 +507,18 @@ class _Run:
 
     # ---- before the first write ------------------------------------------------------------------
 
-    def _due(self) -> list[Change]:
-        """Return the changes still to make.
+    def _due(self) -> tuple[list[Change], list[KafkaChange]]:
+        """Return the changes still to make, in ZooKeeper and in Kafka.
 
-        Raises RefusedError if a znode has neither its old nor its new state.
+        Raises RefusedError if a znode or an offset in Kafka has neither its old nor its new state,
+        or if an offset that is still to be moved has changed.
         """
+        due, kafka = self._due_in_zookeeper(), self._due_in_kafka()
+        if due or kafka:
+            self._refuse_moved_sources()
+        return due, kafka
+
+    def _due_in_zookeeper(self) -> list[Change]:
         nodes = self._connection.read(one.path for one in self._plan.changes)
         due, changed = split_due(self._plan.changes, nodes)
         if changed:
@@ -547,11 +550,51 @@ class _Run:
             )
         return due
 
+    def _refuse_moved_sources(self) -> None:
+        now = self._sources_now()
+        changed = [
+            f"{one.group} {one.partition} has {now.get(one, 'no offset')} in {one.store.value}"
+            for one in self._plan.sources
+            if now.get(one) != one.offset
+        ]
+        if changed:
+            raise RefusedError(
+                f"{count(changed, 'offset')} that the plan moves changed since it was made; nothing"
+                " was written",
+                where=_some(changed),
+                remedy="make a new plan",
+            )
+
+    def _sources_now(self) -> dict[Source, int | str]:
+        """Return source -> its present offset, or why it is none; without the missing ones."""
+        found: dict[Source, int | str] = {}
+        znodes = {
+            paths.offset(one.group, one.partition): one
+            for one in self._plan.sources
+            if one.store is Storage.ZOOKEEPER
+        }
+        for path, node in self._connection.read(znodes).items():
+            try:
+                offset = stored_offset(node.data, where=path)
+            except MalformedZnodeError as error:
+                found[znodes[path]] = error.what
+            else:
+                if offset is not None:
+                    found[znodes[path]] = offset
+        in_kafka = [one for one in self._plan.sources if one.store is Storage.KAFKA]
+        for group, sources in _by_group(in_kafka).items():
+            stored = self._store.fetch(group, [one.partition for one in sources])
+            found |= {
+                one: stored[one.partition].offset for one in sources if one.partition in stored
+            }
+        return found
+
     @property
     def _store(self) -> KafkaStore:
         if self._kafka is None:
             raise RefusedError(
-                "the plan changes offsets in Kafka, but no brokers are given", where=self._plan.kind
+                "the plan changes or moves offsets in Kafka, but no brokers are given",
+                where=self._plan.kind,
             )
         return self._kafka
 
@@ -705,8 +748,10 @@ class _Run:
 
     def _end(self, error: ZkConsumerError) -> NoReturn:
         """Raise an error. After the first write, raise an AppliedInPartError with this error as its
-        cause."""
+        cause. Before, remove the backup, so that nobody takes it for the last change."""
         if not self._has_written:
+            if self._backup is not None:
+                self._backup.unlink(missing_ok=True)
             raise error
         what = error.what.removesuffix("; nothing was written")
         least = "at least " if self._is_unsure else ""
@@ -818,8 +863,11 @@ def _writers_error(writers: Mapping[str, GroupHealth]) -> RefusedError:
     )
 
 
-def _by_group(changes: Iterable[KafkaChange]) -> dict[str, list[KafkaChange]]:
-    found: dict[str, list[KafkaChange]] = {}
-    for one in changes:
+_OfGroup = TypeVar("_OfGroup", KafkaChange, Source)
+
+
+def _by_group(some: Iterable[_OfGroup]) -> dict[str, list[_OfGroup]]:
+    found: dict[str, list[_OfGroup]] = {}
+    for one in some:
         found.setdefault(one.group, []).append(one)
     return found

@@ -26,7 +26,7 @@ from zkconsumer.admin.groups import (
     read_groups,
     unknown_group,
 )
-from zkconsumer.admin.plan import Change, Content, KafkaChange, Plan, ZnodeState
+from zkconsumer.admin.plan import Change, Content, KafkaChange, Plan, Verb, ZnodeState
 from zkconsumer.errors import Advice, ConfigError, RefusedError, RemedyOperation, first_few
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_znodes import OFFSETS
@@ -335,11 +335,15 @@ def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | No
     note. A restored znode has its old data and access control list, and a new version. Znodes that
     `done` created are deleted, unless another client has created znodes below them.
 
+    Parents that another client has deleted since are created again, empty, with a note.
+
     Offsets in Kafka cannot be deleted. If Kafka had no offset before the change, the new offset is
     kept, with a note. `kafka` is required if `done` changed offsets in Kafka.
 
-    Raises AccessDeniedError; RefusedError if `kafka` is required and missing.
+    Raises AccessDeniedError; RefusedError if `done` was made below another chroot, or if `kafka` is
+    required and missing.
     """
+    done.require_chroot(connection.config.zookeeper_chroot)
     nodes = connection.read(one.path for one in done.changes)
     made = {
         one.path: nodes[one.path]
@@ -364,6 +368,9 @@ def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | No
         if one.before is not None:
             before = None if node is None else state_of(node)
             changes.append(Change(one.path, before, Content(one.before.data, one.before.rights)))
+    parents = _missing_parents(connection, changes)
+    changes += [Change(path, None, Content(b"")) for path in parents]
+    notes += [f"{path} is created again: it has been deleted since" for path in parents]
     stored, more = _kafka(done, kafka)
     return Plan.of(
         f"undo {done.kind}",
@@ -372,6 +379,19 @@ def plan_undo(connection: ZooKeeperClient, done: Plan, *, kafka: KafkaStore | No
         kafka=stored,
         notes=[*notes, *more],
     )
+
+
+def _missing_parents(connection: ZooKeeperClient, changes: Iterable[Change]) -> list[str]:
+    """Return the parents that the created znodes need, and that do not exist, sorted."""
+    made = [one for one in changes if one.verb is Verb.CREATE]
+    needed: set[str] = set()
+    for one in made:
+        path, root = one.path, paths.group(one.group)
+        while path != root:
+            path = paths.parent(path)
+            needed.add(path)
+    needed -= {one.path for one in made}
+    return sorted(needed - connection.stats(needed).keys())
 
 
 def _kept(connection: ZooKeeperClient, made: Mapping[str, Node]) -> set[str]:

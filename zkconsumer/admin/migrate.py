@@ -13,7 +13,7 @@ ZooKeeper's offset reaches it within `FOLLOW_S`. Members write to Kafka first
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -31,12 +31,12 @@ from zkconsumer.admin.groups import (
     selected,
     unknown_group,
 )
-from zkconsumer.admin.plan import KafkaChange, Plan
+from zkconsumer.admin.plan import KafkaChange, Plan, Source
 from zkconsumer.errors import RefusedError, first_few
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
 
 if TYPE_CHECKING:
@@ -362,6 +362,7 @@ def _plan(
 ) -> Plan:
     kind = f"migrate {direction.value}"
     moves = [one for one in transfers if one.action in _MOVES]
+    sources = _sources(group, direction, moves)
     if direction is Direction.TO_KAFKA:
         changes = [
             KafkaChange(
@@ -370,7 +371,8 @@ def _plan(
             for one in moves
             if one.zookeeper is not None
         ]
-        return Plan.of(kind, connection.config.zookeeper_chroot, (), kafka=changes)
+        chroot = connection.config.zookeeper_chroot
+        return Plan.of(kind, chroot, (), kafka=changes, sources=sources)
     targets = {one.partition: one.kafka for one in moves}
     plan = plan_offsets(connection, kind, {group: targets} if targets else {})
     seen = {paths.offset(group, one.partition): one.zookeeper for one in moves}
@@ -383,4 +385,12 @@ def _plan(
                 where=change.path,
                 remedy="try again",
             )
-    return plan
+    return replace(plan, sources=sources)
+
+
+def _sources(group: str, direction: Direction, moves: Iterable[Transfer]) -> tuple[Source, ...]:
+    """Return the offsets that a plan moves, in the store from which it moves them."""
+    from_kafka = direction is Direction.TO_ZOOKEEPER
+    store = Storage.KAFKA if from_kafka else Storage.ZOOKEEPER
+    offsets = ((one.partition, one.kafka if from_kafka else one.zookeeper) for one in moves)
+    return tuple(Source(store, group, tp, at) for tp, at in offsets if at is not None)

@@ -2,7 +2,8 @@
 
 A plan holds the data to write, and the present state and version of each znode concerned.
 `apply` writes nothing if a znode has changed since. The plan also holds the data and the access
-control list of each znode that it deletes, so the change can be undone.
+control list of each znode that it deletes, so the change can be undone. A plan that moves offsets
+to another store holds the offsets that it moves (`Source`).
 
 A plan file is JSON with a format version. Any client may have written it, so it is read strictly.
 A backup is the plan file that `apply` writes to the disk before the first change. `plan_undo`
@@ -21,7 +22,7 @@ import stat
 import sys
 import tempfile
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -29,15 +30,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from zkconsumer.errors import (
+    Advice,
     BadFileError,
     ConfigError,
     MalformedZnodeError,
+    RefusedError,
+    RemedyOperation,
     ZkConsumerError,
     quoted,
 )
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java.text import MAX_INT32
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.model import OffsetAndMetadata, Storage, TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import decode_offset
 from zkconsumer.protocol.requests import (
@@ -143,6 +147,15 @@ class KafkaChange:
     after: OffsetAndMetadata
 
 
+class Source(NamedTuple):
+    """An offset that a plan moves to the other store, as it was when the plan was made."""
+
+    store: Storage
+    group: str
+    partition: TopicPartition
+    offset: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """Changes of groups, in the order in which they are made.
@@ -153,6 +166,7 @@ class Plan:
         changes: changes of znodes.
         kafka: changes of offsets in Kafka.
         notes: what the operator should know before applying the plan.
+        sources: the offsets that the plan moves; `apply` writes nothing if one has changed since.
         origin: the file that the plan was read from; "" if it was made in this process.
     """
 
@@ -161,6 +175,7 @@ class Plan:
     changes: tuple[Change, ...]
     kafka: tuple[KafkaChange, ...] = ()
     notes: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
     origin: str = field(default="", compare=False)
 
     @classmethod
@@ -172,6 +187,7 @@ class Plan:
         *,
         kafka: Iterable[KafkaChange] = (),
         notes: Iterable[str] = (),
+        sources: Iterable[Source] = (),
     ) -> Plan:
         """Return a plan of changes in an executable order, without those that change nothing.
 
@@ -181,13 +197,19 @@ class Plan:
         wanted = {one.path: one for one in changes if not _is_idle(one)}
         ordered = sorted(wanted.values(), key=_order)
         stored = (one for one in kafka if one.before != one.after)
-        return cls(kind, chroot, tuple(ordered), tuple(stored), tuple(dict.fromkeys(notes)))
+        said = tuple(dict.fromkeys(notes))
+        return cls(kind, chroot, tuple(ordered), tuple(stored), said, tuple(sources))
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
         """The groups that the plan changes, sorted."""
         found = {one.group for one in self.changes} | {one.group for one in self.kafka}
         return tuple(sorted(found))
+
+    @property
+    def needs_kafka(self) -> bool:
+        """Whether the plan changes offsets in Kafka, or moves offsets from there."""
+        return bool(self.kafka) or any(one.store is Storage.KAFKA for one in self.sources)
 
     @property
     def is_empty(self) -> bool:
@@ -207,6 +229,16 @@ class Plan:
     def hash(self) -> str:
         """The first 12 hex digits of the SHA-256 of `body`; they identify these changes."""
         return hashlib.sha256(self.body.encode()).hexdigest()[:12]
+
+    def require_chroot(self, chroot: str) -> None:
+        """Raise RefusedError if the plan or backup was made below another chroot."""
+        if self.chroot != chroot:
+            raise RefusedError(
+                f"the plan was made below the chroot {self.chroot or '/'}",
+                where=self.origin or self.kind,
+                remedy="connect below the same chroot",
+                advice=Advice(RemedyOperation.SAME_CHROOT, value=self.chroot),
+            )
 
     def noted(self, *notes: str) -> Plan:
         """Return the same plan with more notes."""
@@ -237,7 +269,7 @@ def _lines(value: object) -> str:
 
 
 def _contents(plan: Plan) -> dict[str, object]:
-    return {
+    contents: dict[str, object] = {
         "kind": plan.kind,
         "chroot": plan.chroot,
         "changes": [
@@ -259,6 +291,18 @@ def _contents(plan: Plan) -> dict[str, object]:
             for one in plan.kafka
         ],
     }
+    if plan.sources:  # files without sources keep their hash of earlier releases
+        contents["sources"] = [
+            {
+                "store": one.store.value,
+                "group": one.group,
+                "topic": one.partition.topic,
+                "partition": one.partition.partition,
+                "offset": one.offset,
+            }
+            for one in plan.sources
+        ]
+    return contents
 
 
 def _state_record(state: ZnodeState | None) -> dict[str, object] | None:
@@ -473,7 +517,7 @@ class _Fault(Exception):
 
 def _plan(document: object, origin: str) -> Plan:
     fields = {"format", "version", "hash", "made", "notes", "kind", "chroot", "changes", "kafka"}
-    one = _object(document, fields, "the file")
+    one = _object(document, fields, "the file", optional={"sources"})
     if one["format"] != FORMAT or one["version"] != VERSION or type(one["version"]) is not int:
         raise _Fault(f"its format is not {FORMAT}, version {VERSION}")
     changes = tuple(_change(it, f"changes[{n}]") for n, it in enumerate(_list(one["changes"])))
@@ -481,9 +525,9 @@ def _plan(document: object, origin: str) -> Plan:
     _require_unique((it.path for it in changes), "path")
     _require_unique(((it.group, it.partition) for it in kafka), "partition")
     notes = tuple(_text(it, "notes") for it in _list(one["notes"]))
-    return Plan(
-        _text(one["kind"], "kind"), _text(one["chroot"], "chroot"), changes, kafka, notes, origin
-    )
+    sources = (_source(it, f"sources[{n}]") for n, it in enumerate(_list(one.get("sources", []))))
+    kind, chroot = _text(one["kind"], "kind"), _text(one["chroot"], "chroot")
+    return Plan(kind, chroot, changes, kafka, notes, tuple(sources), origin)
 
 
 def _change(value: object, where: str) -> Change:
@@ -536,13 +580,22 @@ def _right(value: object, where: str) -> Right:
 
 def _kafka(value: object, where: str) -> KafkaChange:
     one = _object(value, {"group", "topic", "partition", "before", "after"}, where)
+    before = None if one["before"] is None else _stored(one["before"], where)
+    return KafkaChange(*_partition(one, where), before, _stored(one["after"], where))
+
+
+def _source(value: object, where: str) -> Source:
+    one = _object(value, {"store", "group", "topic", "partition", "offset"}, where)
+    name = _text(one["store"], where)
+    if name not in (Storage.ZOOKEEPER.value, Storage.KAFKA.value):
+        raise _Fault(f"{where}: {quoted(name)} is not a store")
+    return Source(Storage(name), *_partition(one, where), _number(one["offset"], where))
+
+
+def _partition(one: Mapping[str, object], where: str) -> tuple[str, TopicPartition]:
     group = paths.validate_group_znode(_text(one["group"], where))
     topic = paths.validate_topic(_text(one["topic"], where))
-    partition = _number(one["partition"], where, highest=MAX_INT32)
-    before = None if one["before"] is None else _stored(one["before"], where)
-    return KafkaChange(
-        group, TopicPartition(topic, partition), before, _stored(one["after"], where)
-    )
+    return group, TopicPartition(topic, _number(one["partition"], where, highest=MAX_INT32))
 
 
 def _stored(value: object, where: str) -> OffsetAndMetadata:
@@ -552,8 +605,10 @@ def _stored(value: object, where: str) -> OffsetAndMetadata:
     raise _Fault(f"{where}: not an offset with its metadata")
 
 
-def _object(value: object, fields: set[str], where: str) -> dict[str, object]:
-    if not isinstance(value, dict) or value.keys() != fields:
+def _object(
+    value: object, fields: set[str], where: str, *, optional: Collection[str] = ()
+) -> dict[str, object]:
+    if not isinstance(value, dict) or value.keys() - set(optional) != fields:
         raise _Fault(f"{where}: not an object with exactly {', '.join(sorted(fields))}")
     return value
 

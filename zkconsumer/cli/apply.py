@@ -17,8 +17,9 @@ writes nothing, as in Kafka's own tool. `changing` adds the options; `carry_out`
 from __future__ import annotations
 
 import inspect
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,9 +28,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zkconsumer.cli.backups import BackupDir, cluster_directory, last_backup, made_directory
+from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Common, OnlyOption, operator
 from zkconsumer.cli.output import Align, Column, Progress, command_of, say, say_all
-from zkconsumer.errors import Advice, ConfigError, RemedyOperation, first_few, shell_word
+from zkconsumer.errors import (
+    Advice,
+    ConfigError,
+    RemedyOperation,
+    ZkConsumerError,
+    first_few,
+    shell_word,
+)
 from zkconsumer.times import now_text
 
 if TYPE_CHECKING:
@@ -191,8 +200,29 @@ def carry_out(
     """
     columns = COLUMNS if ends else [one for one in COLUMNS if not one.name.endswith("lag")]
     show = _row if common.is_for_people else _plain
-    common.write(map(show, _rows(plan, ends)), columns)
+    write_plan(common, how, map(show, _rows(plan, ends)), columns)
     proceed(connection, plan, how, watch)
+
+
+def write_plan(
+    common: Common, how: Changing, rows: Iterable[Mapping[str, object]], columns: Sequence[Column]
+) -> None:
+    """Show a plan as a table.
+
+    If its reader has closed the pipe (`| head`), a dry run ends as other commands do. With
+    `--execute` this would hide that nothing is changed, so the command then fails.
+    """
+    try:
+        common.write(rows, columns)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not how.execute:
+            raise
+        from zkconsumer.cli import abandon_stdout
+
+        abandon_stdout()
+        say("standard output was closed before the plan was shown whole: nothing was changed")
+        raise typer.Exit(Exit.FAILED) from None
 
 
 def proceed(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: GroupWatch) -> None:
@@ -276,7 +306,7 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: GroupW
     from zkconsumer.admin.plan import who
 
     store = None
-    if plan.kafka:
+    if plan.needs_kafka:
         from zkconsumer.admin.broker_offsets import BrokerOffsets
 
         store = BrokerOffsets.of(connection)
@@ -304,6 +334,11 @@ def _apply(connection: ZooKeeperClient, plan: Plan, how: Changing, watch: GroupW
             )
             then = command_of(Advice(RemedyOperation.COMPLETE_OR_UNDO, value=str(progress.backup)))
             say(f"{made}; complete the change, or undo it: `{then}`")
+        raise
+    except ZkConsumerError:
+        progress.end()
+        if progress.backup is not None and not progress.backup.exists():
+            say("the backup is removed, because nothing was written")
         raise
     finally:
         progress.end()

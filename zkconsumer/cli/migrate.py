@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli.apply import Changing, changing, proceed
+from zkconsumer.cli.apply import Changing, changing, proceed, write_plan
 from zkconsumer.cli.assign import show_later_group
 from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import Common, OneGroup, Topics, topics_of
@@ -63,12 +63,12 @@ def to_kafka(
         ),
     ] = False,
     assignor: Annotated[
-        Assignor,
+        Assignor | None,
         typer.Option(
-            help="With --preview: the assignor of the new consumers. Kafka's default since 3.0"
-            " assigns like range."
+            help="With --preview: the assignor of the new consumers; default: range. Kafka's"
+            " default since 3.0 assigns like range."
         ),
-    ] = Assignor.RANGE,
+    ] = None,
 ) -> None:
     """Copy ZooKeeper's offsets to Kafka. A dry run without --execute.
 
@@ -85,8 +85,10 @@ def to_kafka(
     from zkconsumer.admin.migrate import Direction
 
     if preview:
-        _preview(common, how, group, topic, assignor)
+        _preview(common, how, group, topic, assignor or Assignor.RANGE)
         return
+    if assignor is not None:
+        raise ConfigError("--assignor is used by --preview only", remedy="add --preview")
     _migrate(common, how, Direction.TO_KAFKA, group, topic, force_lower=force_lower)
 
 
@@ -125,8 +127,9 @@ def _preview(
 ) -> None:
     from zkconsumer.admin.what_if import live_group
 
-    if how.execute:
-        raise ConfigError("--preview and --execute exclude each other", remedy="give one of them")
+    if how.execute or how.plan_out is not None:
+        other = "--execute" if how.execute else "--plan-out"
+        raise ConfigError(f"--preview and {other} exclude each other", remedy="give one of them")
     name = common.group(group)
     with common.connect(name) as connection:
         exclude_internal = common.settings(name).exclude_internal_topics
@@ -167,7 +170,7 @@ def _migrate(
                 topics=wanted,
                 lower=HigherTargetOffset.OVERWRITE if force_lower else HigherTargetOffset.KEEP,
             )
-        common.write((_row(name, one) for one in found.transfers), COLUMNS)
+        write_plan(common, how, (_row(name, one) for one in found.transfers), COLUMNS)
         if found.activity is Activity.DUAL:
             say(f"group {name} commits to both stores: the partitions it owns have migrated")
         if found.plan.is_empty:

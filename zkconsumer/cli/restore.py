@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.cli.apply import Changing, changing, proceed
+from zkconsumer.cli.apply import Changing, changing, proceed, write_plan
 from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.history import (
     DATA_DIR,
@@ -159,7 +159,7 @@ def restore(
             )
         watch = how.watch(connection, *past.groups)
         found = past.plan(connection, topics=topics, limit_s=limit_s)
-        common.write(map(_row, found.partitions), _columns(past.kafka))
+        write_plan(common, how, map(_row, found.partitions), _columns(past.kafka))
         proceed(connection, found.plan, how, watch)
     if any(one.is_unknown for one in found.partitions):
         raise typer.Exit(Exit.FAILED)
