@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from zkconsumer.admin.offset_files import (
     FileFormat,
     Offsets,
+    importable,
     read_offsets,
     read_storm_file,
     write_offsets,
@@ -141,6 +142,22 @@ def test_one_clear_error(text: str, line: int, why: str) -> None:
     assert error.where == (f"file.txt:{line}" if line else "file.txt")
     assert str(error).isprintable()
     assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize("to", FileFormat)
+def test_a_group_whose_name_kafka_does_not_allow(to: FileFormat) -> None:
+    """A file of an existing group with a blank, `#` or `:` in its name is read back unchanged."""
+    offsets = {"my app: #1": {TopicPartition("t", 0): 5}}
+    text = write_offsets(offsets, to)
+    assert read_offsets(text.encode(), where="f", group="my app: #1") == offsets
+
+
+def test_what_no_file_can_hold_is_left_out_of_an_export() -> None:
+    """An export contains only offsets that an import accepts, with a note on each other one."""
+    legal, negative, blank = (TopicPartition(*one) for one in (("t", 0), ("t", -1), ("a b", 0)))
+    found, notes = importable({"g": {legal: 5, negative: 6, blank: 7}})
+    assert found == {"g": {legal: 5}}
+    assert len(notes) == 2
 
 
 def test_bytes_that_are_no_text() -> None:

@@ -98,6 +98,17 @@ def test_a_new_group_needs_a_legal_name(scene: Scene, tmp_path: Path) -> None:
     assert [one["group"] for one in rows(scene, "groups", "list")] == ["c"]
 
 
+def test_a_plan_is_sorted_by_values_of_different_kinds(scene: Scene) -> None:
+    """`--sort` accepts a column with numbers, texts and empty cells: numbers come first."""
+    scene.offset("t", 0, 5)
+    scene.put(paths.offset("g", T0), b"x")
+    scene.offset("t", 1, 3)
+    result = run(scene, "groups", "delete", "g", "--sort", "old", "-o", "json")
+    assert result.exit_code == 0, result.output
+    old = [row["old"] for row in json.loads(result.stdout)]
+    assert [one for one in old if one][:2] == [3, "'x'"]
+
+
 def test_idle_groups(scene: Scene) -> None:
     """--idle-for leaves out groups with members and with recent commits, and shows the rest."""
     scene.settled({"live_a": {"t": 1}}, {"t": 1}, group="live")

@@ -95,6 +95,16 @@ def test_watch(zookeeper: ZooKeeperServer, client: KazooClient, group: str, spaw
     assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.parametrize("option", [("-o", "csv"), ("-o", "yaml"), ("--sort", "topic")])
+def test_watch_refuses_options_that_it_would_ignore(
+    zookeeper: ZooKeeperServer, group: str, call: Run, option: tuple[str, str]
+) -> None:
+    """Lines of changes are no table: an option for tables is an error and is not ignored."""
+    address = ("--zookeeper", zookeeper.connect, "--group", group)
+    code, _, err = call("owners", *address, "--watch", *option)
+    assert (code, option[0].replace("-o", "--output") in err) == (2, True)
+
+
 def test_watch_json(
     zookeeper: ZooKeeperServer, client: KazooClient, group: str, spawn: Spawn
 ) -> None:

@@ -512,22 +512,25 @@ def idle_groups(
     limit_s: float,
     topics: Selection | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[list[IdleGroup], list[str]]:
+) -> tuple[list[IdleGroup], list[str], dict[str, str]]:
     """Return the groups without members whose last commit is at least `idle_s` seconds old.
 
-    The result has two lists: these groups, the oldest commit first, and the names of the groups
-    whose last commit is unknown. A group without any offset counts from its creation. Raises what
-    `ZooKeeperClient.read` raises.
+    The result has three parts: these groups, the oldest commit first; the names of the groups whose
+    last commit is unknown; and group -> reason for the groups that this client may not read. A
+    group without any offset counts from its creation. Raises what `ZooKeeperClient.read` raises.
     """
     cutoff_ms = 1_000 * (time.time() - idle_s)
+    every = {one.name: one for one in group_summaries(connection, topics=topics)}
+    denied = {name: one.fault for name, one in every.items() if one.fault}
     summaries = {
-        one.name: one
-        for one in group_summaries(connection, topics=topics)
+        name: one
+        for name, one in every.items()
         if one.state in (GroupState.IDLE, GroupState.LEFTOVER)
     }
     old: dict[str, GroupImage] = {}
     for some in in_slices(list(summaries), on_progress):
-        images, _ = read_allowed_groups(connection, some)
+        images, refused = read_allowed_groups(connection, some)
+        denied |= {name: str(error) for name, error in refused.items()}
         old |= {name: one for name, one in images.items() if _last_use_ms(one) <= cutoff_ms}
     found: list[IdleGroup] = []
     unknown: list[str] = []
@@ -540,7 +543,7 @@ def idle_groups(
         used = tuple(sorted({tp.topic for tp in known}))
         lag = total_lag(group)
         found.append(IdleGroup(summaries[name], used, lag, max(committed, default=None)))
-    return sorted(found, key=lambda one: one.committed_ms or 0), unknown
+    return sorted(found, key=lambda one: one.committed_ms or 0), unknown, denied
 
 
 def _last_use_ms(image: GroupImage) -> float:

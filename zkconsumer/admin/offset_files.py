@@ -145,9 +145,9 @@ def _collected(entries: Iterable[_Entry], only: str | None) -> Offsets:
 
 
 def check_names(line: int, group: str, topic: str) -> None:
-    """Check the names of a group and a topic. Raises FileError."""
+    """Check the names of a group that may exist, and of a topic. Raises FileError."""
     try:
-        paths.validate_group(group)
+        paths.validate_group_znode(group)
         paths.validate_topic(topic)
     except InvalidNameError as error:
         raise FileError(error.what, line) from error
@@ -180,14 +180,18 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     empty = 0
     for number, raw in enumerate(text.split("\n"), start=1):
         line = raw.removesuffix("\r")
-        if len(line) > MAX_LINE:
-            raise FileError(f"the line is longer than {MAX_LINE} characters", number)
+        _check_length(line, number)
         if not line:
             empty = empty or number
             continue
         if empty:
             raise FileError("the line is empty, and other lines follow", empty)
         yield number, line
+
+
+def _check_length(line: str, number: int) -> None:
+    if len(line) > MAX_LINE:
+        raise FileError(f"the line is longer than {MAX_LINE} characters", number)
 
 
 def _path_line(lines: Iterable[tuple[int, str]], group: str | None) -> Iterator[_Entry]:
@@ -201,7 +205,8 @@ def path_line(line: str, number: int) -> tuple[str, TopicPartition, str]:
 
     The caller validates the names. Raises FileError.
     """
-    path, colon, text = line.partition(":")
+    _check_length(line, number)
+    path, colon, text = line.rpartition(":")  # the name of a group may contain a colon
     at = paths.locate(path)
     if not colon or at.kind is not ZnodeKind.OFFSET:
         example = paths.offset("GROUP", TopicPartition("TOPIC", 0))
@@ -300,6 +305,25 @@ def _once(pairs: list[tuple[str, Json]]) -> JsonObject:
 
 
 # ---- writing ------------------------------------------------------------------------------------
+
+
+def importable(
+    offsets: Mapping[str, Mapping[TopicPartition, int]],
+) -> tuple[Offsets, list[str]]:
+    """Return the offsets that `read_offsets` accepts, and a note on each of the others.
+
+    Other clients write offsets of topics that Kafka does not allow, and of negative partitions.
+    """
+    found: Offsets = {}
+    notes = []
+    for group, of_group in offsets.items():
+        found[group] = {}
+        for tp, offset in of_group.items():
+            if paths.is_topic(tp.topic) and tp.partition >= 0:
+                found[group][tp] = offset
+            else:
+                notes.append(f"{group} {tp} is left out: Kafka allows no such partition")
+    return found, notes
 
 
 def write_offsets(offsets: Mapping[str, Mapping[TopicPartition, int]], to: FileFormat) -> str:

@@ -297,7 +297,8 @@ def plan_import(
     *,
     kind: str = "offsets import",
 ) -> Plan:
-    """Plan to set offsets in ZooKeeper exactly as given; missing groups are created.
+    """Plan to set offsets in ZooKeeper exactly as given; missing groups are created. Raises
+    InvalidNameError for a missing group whose name Kafka does not allow.
 
     Unlike `plan_reset` with `Kind.FILE` this needs no broker. Notes name topics and partitions that
     do not exist.
@@ -311,6 +312,10 @@ def plan_import(
         for tp in wanted
         if tp.partition not in existing.get(tp.topic, ())
     }
+    there = connection.stats(map(paths.group, offsets))
+    for group in offsets:
+        if paths.group(group) not in there:
+            paths.validate_group(group)
     notes = at_most(sorted(missing), _NOTES)
     return plan_offsets(connection, kind, offsets, notes=notes)
 

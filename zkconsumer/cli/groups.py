@@ -242,7 +242,7 @@ def _list_idle(common: Common, idle_for: str, topics: Selection | None) -> None:
     with common.connect() as connection:
         progress = Progress("groups")
         with progress.until_done():
-            found, unknown = idle_groups(
+            found, unknown, denied = idle_groups(
                 connection,
                 idle_s=idle_s,
                 topics=topics,
@@ -257,6 +257,9 @@ def _list_idle(common: Common, idle_for: str, topics: Selection | None) -> None:
         )
     if found:
         say("`zkconsumer groups delete GROUP...` deletes groups, with a backup")
+    if denied:
+        say_all(f"group {name} is skipped: {reason}" for name, reason in denied.items())
+        raise typer.Exit(Exit.FAILED)
 
 
 def _idle_row(one: IdleGroup) -> Row:

@@ -597,7 +597,7 @@ def _check(groups: Iterable[GroupLag], fail_above: int) -> None:
         f"{group.name} {one.topic}-{one.partition}"
         for group in groups
         for one in group.partitions
-        if not isinstance(one.messages, int) or one.messages > fail_above
+        if not isinstance(one.messages, int) or not 0 <= one.messages <= fail_above
     ]
     if failing:
         some = first_few(failing, 5)

@@ -48,10 +48,16 @@ def _place(one: Shown) -> tuple[str, int, int, int | None]:
 
 
 def _parsed(value: bytes | None) -> dict[str, object]:
+    """Return a value that is JSON as JSON. Others remain text: what no reader of the line could
+    parse (NaN, infinite numbers, halves of a surrogate pair) or nest as deeply."""
+    if value is None:
+        return {"value": None}
     try:
-        return {"value": None if value is None else json.loads(value)}
-    except ValueError:
+        found = json.loads(value)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
         return {**_text("value", value)}
+    return {"value": found}
 
 
 def json_lines_of_columns(batch: pyarrow.RecordBatch) -> bytes:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zkconsumer.admin.offset_files import FileFormat, read_file, read_storm_file, write_offsets
+from zkconsumer.admin.offset_files import (
+    FileFormat,
+    importable,
+    read_file,
+    read_storm_file,
+    write_offsets,
+)
 from zkconsumer.cli import completion
 from zkconsumer.cli.apply import (
     Changing,
@@ -98,6 +104,8 @@ def export(
             limit_s=client.config.zookeeper_connection_timeout_s,
             on_progress=progress.advanced,
         )
+    found, more = importable(found)
+    notes += more
     say_all(notes)
     offsets = {name: of for name, of in found.items() if of}
     for name in found.keys() - offsets.keys():
@@ -167,9 +175,9 @@ def import_(
     from zkconsumer.admin.offset_plans import plan_import
 
     if format_ is ImportFormat.STORM:
-        offsets = read_storm_file(file, group=validate_group(common.group(group)))
+        offsets = read_storm_file(file, group=validate_group_znode(common.group(group)))
     else:
-        offsets = read_file(file, group=None if group is None else validate_group(group))
+        offsets = read_file(file, group=None if group is None else validate_group_znode(group))
     with common.connect(next(iter(offsets))) as connection:
         watch = how.watch(connection, *offsets)
         plan = plan_import(connection, offsets)

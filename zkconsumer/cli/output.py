@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice, zip_longest
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from zkconsumer.errors import (
     Advice,
@@ -175,7 +175,7 @@ def select(table: Table, columns: str | None, sort: str | None) -> Table:
     if sort is not None:
         (name,) = _names(sort.removeprefix("-"), by_name, where="--sort")
         known = [row for row in rows if not _is_missing(row.get(name))]
-        known.sort(key=lambda row: row[name], reverse=sort.startswith("-"))
+        known.sort(key=lambda row: _sort_key(row[name]), reverse=sort.startswith("-"))
         rows = [*known, *(row for row in rows if _is_missing(row.get(name)))]
     if columns is None:
         return Table(rows, table.columns)
@@ -208,6 +208,13 @@ def _names(text: str, columns: Mapping[str, Column], *, where: str) -> list[str]
             f"no column is called {unknown[0]!r}", where=where, remedy=f"use {', '.join(columns)}"
         )
     return list(dict.fromkeys(names))
+
+
+def _sort_key(value: Json) -> tuple[bool, Any]:  # Any: a number or a text
+    """Return the key of a value: numbers come before texts, and lists and objects are texts."""
+    if isinstance(value, int | float):
+        return False, value
+    return True, value if isinstance(value, str) else json.dumps(value)
 
 
 def _is_missing(value: Json) -> bool:

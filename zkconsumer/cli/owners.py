@@ -23,6 +23,7 @@ from zkconsumer.cli.output import (
     say_all,
     unknown_reasons,
 )
+from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition, session_text
 from zkconsumer.protocol.payloads import OwnerZnode
@@ -62,6 +63,8 @@ def owners(
     from zkconsumer.admin.groups import unknown_group
     from zkconsumer.zk.observer import Observer
 
+    if watch:
+        _check_watch(common)
     name = common.group(group)
     config = common.connection_settings(name)
     limit_s = config.zookeeper_connection_timeout_s
@@ -75,6 +78,21 @@ def owners(
             _print_all(_change_json(change) for _, change in observer.changes())
         else:
             _print_all(_lines(name, observer.changes()))
+
+
+def _check_watch(common: Addressed) -> None:
+    """Raise ConfigError for an option that lines of changes do not follow."""
+    what = None
+    if common.output in (Output.CSV, Output.YAML):
+        what = f"--output {common.output.value}"
+    elif common.columns is not None or common.sort is not None:
+        what = "--columns" if common.columns is not None else "--sort"
+    if what is not None:
+        raise ConfigError(
+            f"owners --watch prints one line per change, to which {what} does not apply",
+            where="--watch",
+            remedy="leave one of them out, or use --output jsonl",
+        )
 
 
 def _print_all(lines: Iterable[str]) -> None:
