@@ -22,6 +22,7 @@ from zkconsumer.bridge import machine
 from zkconsumer.bridge.state import (
     Goal,
     GoalChanged,
+    GroupSeen,
     LockKept,
     RemoveMembers,
     Settings,
@@ -35,6 +36,8 @@ from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.member_events import Answered, Commands, Send
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sim.bridged.search import Weather, run
 from zkconsumer.sim.bridged.world import INSTANCE, BridgedPlan, BridgedWorld
 from zkconsumer.sim.kernel.search import Decisions
@@ -58,6 +61,45 @@ def test_a_group_moves_from_one_protocol_to_the_other_and_back(jvm: tuple[int, .
     settle(world)
     assert len(world.bridge_state(0).held) < 4
     assert world.reading() == world.old.log_end
+
+
+@pytest.mark.parametrize(("new", "held"), [(1, 1), (4, 2), (12, 3)])
+def test_the_share_is_one_of_partitions(new: int, held: int) -> None:
+    """With as many old streams as partitions, the new side gets its part of the partitions."""
+    world = shared(BridgedPlan(old=4, new=new, partitions=4, prefix="-b"))
+    assert len(world.bridge_state(0).held) == held
+    assert world.reading() == world.old.log_end
+
+
+def test_a_refused_partition_does_not_delay_the_others() -> None:
+    """If the brokers refuse a partition's offset, the bridge lends the others, and asks again."""
+    plan = BridgedPlan(old=1, new=1, partitions=6, prefix="-b")
+    world = shared(plan, late_new=(1,), is_calm=False)
+    refused = TopicPartition(world.old.TOPIC, 0)  # its consumer's name comes first
+    world.refused = frozenset({refused})
+    world.order("join", 1)
+    settle(world)
+    held = world.bridge_state(0).held
+    assert held[refused].stage is Stage.SEEDING
+    assert held[refused].refusal is Error.TOPIC_AUTHORIZATION_FAILED
+    assert [one.stage for tp, one in held.items() if tp != refused] == [Stage.LENT] * 2
+    world.refused = frozenset()
+    settle(world)
+    assert world.bridge_state(0).held[refused].refusal is Error.NONE
+    assert world.reading() == world.old.log_end
+
+
+def test_a_topic_of_old_members_is_not_assigned_as_a_whole() -> None:
+    """New members get no partition of a topic of old members that the bridge does not lend."""
+    world = shared(BridgedPlan(old=1, new=1), late_new=(1,))
+    view = world.bridge_state(0).view
+    assert view is not None
+    more = encode_registration(Registration({"more": 1}, timestamp_ms=0))
+    seen = replace(view, registrations={**view.registrations, "g_x": more})
+    for group in (seen, view):
+        world.tell(0, lambda now, group=group: GroupSeen(now, group))
+        world.run(1.0, first)
+        assert world.bridge_state(0).settings.lends["more"] == frozenset()
 
 
 def test_a_bridge_without_an_old_side_finishes() -> None:
@@ -94,7 +136,7 @@ def test_a_paused_bridge_keeps_its_share_when_its_process_changes(successor: int
     world.order("leave", 2)
     settle(world)
     before = world.bridge_state(0).running, world.bridge_state(0).held.keys()
-    assert len(before[1]) == 2
+    assert len(before[1]) == 3
     world.kill_bridge(0)
     if successor:
         world.standbys.append(1)

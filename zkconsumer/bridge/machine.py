@@ -79,6 +79,10 @@ the bridge. Most members join within three seconds, at their next heartbeat. A m
 poll may take up to `max.poll.interval.ms`.
 """
 
+REFUSED_S = 5.0
+"""How long, in seconds, the bridge waits before it asks again about a partition whose offset the
+brokers alone have refused to show or to store: they may not know its topic yet, or permit it."""
+
 GREET_AGAIN_S = 300.0
 """How often, in seconds, a bridge that is alone in the brokers' group joins again.
 
@@ -136,7 +140,7 @@ def next_deadline(state: State, now: float) -> float:
     due = [classic_member.next_deadline(state.classic, now), state.mirror_at]
     due += [state.retry_at, state.remove_at, state.greet_at, state.end_by]
     due += [lease_end(state, one.consumer) for one in state.held.values()]
-    due += [one.release_at for one in state.held.values()]
+    due += [at for one in state.held.values() for at in (one.release_at, one.retry_at)]
     due.append(state.wanted[1] + state.setup.calm_s)
     return min((at for at in due if at > now), default=NEVER)
 
@@ -160,7 +164,8 @@ def lendable(state: State, now: float) -> frozenset[TopicPartition]:
 
 def _limit(state: State, now: float) -> State:
     """Tell the membership which partitions it may assign from now on."""
-    lends: dict[str, frozenset[int]] = dict.fromkeys(state.settings.topics, frozenset())
+    limited = (*state.settings.topics, *state.old_topics)
+    lends: dict[str, frozenset[int]] = dict.fromkeys(limited, frozenset())
     for tp in lendable(state, now):
         lends[tp.topic] = lends.get(tp.topic, frozenset()) | {tp.partition}
     if state.settings.lends == lends:
@@ -332,23 +337,31 @@ def _answered(state: State, event: ev.Answered) -> State:
             return replace(state, retry_at=event.now + BACKOFF_S)
         assert isinstance(sent.request, msg.OffsetFetch)
         assert isinstance(event.response, msg.OffsetsFetched)
-        return offsets_read(state, sent.request.partitions or (), event.response)
+        return offsets_read(state, sent.request.partitions or (), event.response, event.now)
     state = replace(state, storing=None)
     if sent is None or error is not Error.NONE:
         return replace(state, retry_at=event.now + BACKOFF_S)
     assert isinstance(sent.request, msg.OffsetCommit)
-    return _offsets_stored(state, sent.request)
+    assert isinstance(event.response, msg.OffsetsCommitted)
+    return _offsets_stored(state, sent.request, event.response, event.now)
+
+
+def _refused(one: Held, error: Error, now: float) -> Held:
+    return replace(one, refusal=error, retry_at=now + REFUSED_S)
 
 
 def offsets_read(
-    state: State, asked: tuple[TopicPartition, ...], answer: msg.OffsetsFetched
+    state: State, asked: tuple[TopicPartition, ...], answer: msg.OffsetsFetched, now: float
 ) -> State:
     """Record Kafka's offsets. A partition in RETURNING whose offset is final has now returned."""
     held = dict(state.held)
     for tp in asked:
         if tp not in held:
             continue
-        one, found = held[tp], answer.offsets.get(tp)
+        if tp in answer.refused:
+            held[tp] = _refused(held[tp], answer.refused[tp], now)
+            continue
+        one, found = replace(held[tp], refusal=Error.NONE, retry_at=0.0), answer.offsets.get(tp)
         kafka = None if found is None else found.offset
         highest = max((at for at in (one.offset, kafka) if at is not None), default=None)
         if one.stage is Stage.LENT:
@@ -360,11 +373,17 @@ def offsets_read(
     return replace(state, held=held, final=frozenset())
 
 
-def _offsets_stored(state: State, request: msg.OffsetCommit) -> State:
+def _offsets_stored(
+    state: State, request: msg.OffsetCommit, answer: msg.OffsetsCommitted, now: float
+) -> State:
     held = dict(state.held)
     for tp, stored in request.offsets.items():
-        if tp in held and held[tp].stage is Stage.SEEDING and held[tp].offset == stored.offset:
-            held[tp] = replace(held[tp], stage=Stage.LENT)
+        if tp not in held or held[tp].stage is not Stage.SEEDING:
+            continue
+        if tp in answer.refused:
+            held[tp] = _refused(held[tp], answer.refused[tp], now)
+        elif held[tp].offset == stored.offset:
+            held[tp] = replace(held[tp], stage=Stage.LENT, refusal=Error.NONE)
     return replace(state, held=held)
 
 
@@ -422,7 +441,8 @@ def _lease_changed(state: State, event: Event) -> State:
 
 def _group_seen(state: State, event: Event) -> State:
     assert isinstance(event, GroupSeen)
-    return replace(state, view=event.view, old=shares.old_members(state.setup, event.view))
+    old, topics = shares.old_members(state.setup, event.view)
+    return replace(state, view=event.view, old=old, old_topics=state.old_topics | topics)
 
 
 def _lock_kept(state: State, event: Event) -> State:
@@ -486,6 +506,7 @@ def _forget_lost_requests(state: State) -> State:
 
 def _want(state: State, now: float) -> State:
     """Decide which consumers the bridge should run, when the wish has been the same for a while."""
+    state = shares.with_division(state)
     count = shares.wanted_consumers(state)
     if count != state.wanted[0]:
         state = replace(state, wanted=(count, now))
@@ -497,7 +518,8 @@ def _want(state: State, now: float) -> State:
 
 
 def target(state: State) -> frozenset[int]:
-    return state.running if state.change is None else state.change
+    """Return the consumers whose assignment counts: those after the change that is due, if any."""
+    return shares.present(state) if state.change is None else state.change
 
 
 def _stages(state: State) -> State:
@@ -561,7 +583,10 @@ def _store(state: State, now: float) -> Step:
     offsets = {
         tp: OffsetAndMetadata(one.offset)
         for tp, one in sorted(state.held.items())
-        if one.stage is Stage.SEEDING and one.is_read and one.offset is not None
+        if one.stage is Stage.SEEDING
+        and one.is_read
+        and one.offset is not None
+        and now >= one.retry_at
     }
     may = state.leads and state.client.coordinator is not None and now >= state.retry_at
     if not offsets or not may or state.storing is not None or state.classic.rejoin:
@@ -589,6 +614,7 @@ def _read(state: State, now: float) -> Step:
         for tp, one in state.held.items()
         if (one.stage is Stage.RETURNING or (one.stage is Stage.SEEDING and not one.is_read))
         and tp not in state.occupied
+        and now >= one.retry_at
     }
     is_due = now >= state.mirror_at
     lent = {tp for tp, one in state.held.items() if one.stage is Stage.LENT} if is_due else set()
@@ -636,7 +662,7 @@ def change_consumers(state: State) -> Step:
         return state, ()
     if any(one.stored is not Stored.YES for one in leaving.values()):
         return _store_in_zookeeper(state, leaving)
-    claimed = shares.leaving(shares.with_plan(state, state.running))
+    claimed = shares.leaving(shares.with_plan(state, shares.present(state)))
     free = {tp: replace(one, release_at=0.0) for tp, one in leaving.items() if tp not in claimed}
     state = replace(state, held={**state.held, **free}, running=change, change=None)
     return state, (RunConsumers(change),)

@@ -6,11 +6,13 @@ its share of the partitions by the number of its consumers. Each of them has one
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import isclose
 
-from zkconsumer.bridge.state import AssignmentPlan, Goal, Settings, State
+from zkconsumer.bridge.state import AssignmentPlan, Division, Goal, Settings, State
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol.group_assignment import (
     AssignmentFailure,
@@ -26,8 +28,8 @@ from zkconsumer.protocol.registrations import (
 )
 
 
-def old_members(setup: Settings, view: GroupInput) -> dict[ConsumerId, int]:
-    """Return the old members, each with its number of streams.
+def old_members(setup: Settings, view: GroupInput) -> tuple[dict[ConsumerId, int], frozenset[str]]:
+    """Return the old members, each with its number of streams, and the topics that they read.
 
     A member whose registration cannot be read has 0 streams.
     """
@@ -38,15 +40,12 @@ def old_members(setup: Settings, view: GroupInput) -> dict[ConsumerId, int]:
             payload = view.registrations[name]
             members[name] = read_registration(payload, where=name, profile=setup.profile)
     counts = requested_topics(members, view.topics, profile=setup.profile).counts
-    return {name: max(counts.get(name, {}).values(), default=0) for name in names}
+    streams = {name: max(counts.get(name, {}).values(), default=0) for name in names}
+    return streams, frozenset(topic for of_one in counts.values() for topic in of_one)
 
 
 def wanted_consumers(state: State) -> int:
-    """Return how many consumers the bridge should run.
-
-    With the share s and T streams of old members, n consumers are n / (T + n) = s of all streams.
-    Without a configured share, s is the new members' part of all members.
-    """
+    """Return how many consumers the bridge should run; `with_division` has seen the same state."""
     if state.goal in (Goal.ROLLBACK, Goal.STOP):
         return 0
     if state.view is None:
@@ -59,18 +58,72 @@ def wanted_consumers(state: State) -> int:
     # Before it finishes, the bridge carries the offsets of an empty old side to Kafka.
     if not state.members and (old or state.goal is not Goal.FINISH):
         return 0
-    streams = sum(old.values())
-    if not streams:
+    if state.division is None or not any(old.values()):
         return max(1, len(state.running))
-    share = state.share
+    return state.division.consumers
+
+
+def with_division(state: State) -> State:
+    """Return the state with the number of consumers for the present group and share."""
+    view, share = state.view, state.share
+    if view is None or not any(state.old.values()):
+        return state
     if share is None:
-        share = len(state.members) / (len(state.members) + len(old))
-    return min(max(1, round(streams * share / (1 - share))), len(state.setup.consumers))
+        share = len(state.members) / (len(state.members) + len(state.old))
+    known = state.division
+    if known is not None and known.view is view and known.share == share:
+        return state
+    return replace(state, division=Division(view, share, _consumers_for(state, share)))
+
+
+def _consumers_for(state: State, share: float) -> int:
+    """Return the number of consumers with which the bridge's part of the partitions is nearest to a
+    share; of two such numbers, the smaller one. More consumers get at least as many partitions.
+    """
+    most = len(state.setup.consumers)
+    parts: dict[int, float] = {}
+
+    def part(count: int) -> float:
+        if count not in parts:
+            parts[count] = _part(state, count)
+        return parts[count]
+
+    count = 1 + bisect_left(range(1, most), share, key=part)
+    too_much, too_little = part(count) - share, share - part(count - 1)
+    if count > 1 and (too_little < too_much or isclose(too_little, too_much)):
+        count -= 1
+    return 1 + bisect_left(range(1, count), part(count), key=part)
+
+
+def _part(state: State, count: int) -> float:
+    """Return the bridge's part of the partitions, with this number of consumers.
+
+    If nobody can compute the assignment, it is their part of the streams.
+    """
+    owners = _assigned(state, frozenset(range(count)))
+    if not owners:
+        return count / (count + sum(state.old.values()))
+    mine = set(state.setup.consumers[:count])
+    return sum(owner in mine for owner in owners.values()) / len(owners)
 
 
 def consumers_to_keep(state: State) -> int:
     """Return how many consumers another process should run if this one ends while it is paused."""
     return state.kept if state.goal is Goal.PAUSE else len(state.running)
+
+
+def present(state: State) -> frozenset[int]:
+    """Return the consumers that run, without those that have not registered yet.
+
+    A consumer may not be able to register, for instance because a server of ZooKeeper limits the
+    connections of a machine. It then takes no partition from the others.
+    """
+    if state.view is None:
+        return state.running
+    there = {one.consumer for one in state.held.values()}
+    names = state.setup.consumers
+    registered = state.view.registrations
+    return frozenset(one for one in state.running if one in there or names[one] in registered)
 
 
 def with_plan(state: State, running: frozenset[int]) -> State:

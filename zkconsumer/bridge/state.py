@@ -10,6 +10,7 @@ from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import ClassicPhase, ClassicState
 from zkconsumer.later.client_state import NEVER, ClientSettings, ClientState
 from zkconsumer.protocol.group_assignment import GroupInput
+from zkconsumer.protocol.later.messages import Error
 from zkconsumer.protocol.model import ConsumerId, TopicPartition
 from zkconsumer.protocol.releases import DEFAULT, Profile
 
@@ -68,6 +69,8 @@ class Held:
         stored: in RETURNED, whether ZooKeeper has `offset`.
         release_at: in RETURNED, when the consumer may release the partition; infinity: ZooKeeper
             does not have `offset` yet.
+        refusal: why the brokers have neither shown nor stored the offset when they were last asked.
+        retry_at: after a refusal, when the brokers are asked again.
     """
 
     consumer: int
@@ -79,6 +82,8 @@ class Held:
     is_read: bool = False
     stored: Stored = Stored.NO
     release_at: float = NEVER
+    refusal: Error = Error.NONE
+    retry_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,21 @@ class AssignmentPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Division:
+    """With how many consumers the bridge gets a share of the partitions.
+
+    Attributes:
+        view: the group for which the number was computed.
+        share: the new side's share of the partitions, between 0 and 1.
+        consumers: the number of consumers.
+    """
+
+    view: GroupInput
+    share: float
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The configuration of a bridge; durations in seconds.
 
@@ -105,8 +125,8 @@ class Settings:
         client: the member of the brokers' group.
         consumers: the consumer ids in ZooKeeper that the bridge may use, by number.
         profile: the rules of the old members' release.
-        share: the new side's share of the old members' streams, between 0 and 1; None: it follows
-            the number of members on each side.
+        share: the new side's share of the partitions, between 0 and 1; None: the new members' part
+            of all members.
         takes_lead: whether the bridge removes the other members from the brokers' group once if it
             does not lead it. They join again at once, under the bridge's lead.
         mirror_s: how often Kafka's offsets are read, to be committed to ZooKeeper.
@@ -141,6 +161,8 @@ class State:
         leases: consumer -> the end of its lease.
         view: the old group, as last read from ZooKeeper; None: not read yet.
         old: the old members in `view`, each with its number of streams.
+        old_topics: every topic to which an old member has subscribed since the bridge started. New
+            members read it only as far as the bridge lends its partitions.
         goal: what the operator wants.
         share: as `Settings.share`; the operator can change it.
         kept: the number of consumers that the bridge runs while it is paused.
@@ -148,6 +170,7 @@ class State:
         change: the consumers to run next, while partitions return for this change; None: no change
             is due.
         plan: the assignment after `change`, or the present one if no change is due.
+        division: the number of consumers for the present group and share; None: not computed yet.
         wanted: the number of consumers that was wanted last, and since when.
         occupied: the partitions that new members may own or deliver; None: unknown, because the
             bridge does not lead the group, or its assignment is not stored yet.
@@ -183,12 +206,14 @@ class State:
     leases: Mapping[int, float] = field(default_factory=dict)
     view: GroupInput | None = None
     old: Mapping[ConsumerId, int] = field(default_factory=dict)
+    old_topics: frozenset[str] = frozenset()
     goal: Goal = Goal.RUN
     share: float | None = None
     kept: int = 0
     running: frozenset[int] = frozenset()
     change: frozenset[int] | None = None
     plan: AssignmentPlan | None = None
+    division: Division | None = None
     wanted: tuple[int, float] = (0, 0.0)
     occupied: frozenset[TopicPartition] | None = None
     stored: str = ""

@@ -7,7 +7,7 @@ request. Source: `clients/src/main/resources/common/message/*.json` of Kafka 3.9
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import groupby
 from typing import Final
@@ -167,29 +167,50 @@ def _committed(version: int, response: FieldReader) -> msg.Response:
     if version >= 3:
         response.int32()
 
-    def partition() -> int:
-        response.int32()
-        return response.int16()
+    def topic() -> dict[TopicPartition, Error]:
+        name = response.text()
 
-    def topic() -> list[int]:
-        response.text()
-        return response.each(partition)
+        def partition() -> tuple[TopicPartition, Error]:
+            return TopicPartition(name, response.int32()), _error(response.int16())
 
-    codes: Sequence[int] = [code for each in response.each(topic) for code in each]
-    return msg.OffsetsCommitted(_error(next((code for code in codes if code), 0)))
+        return dict(response.each(partition))
+
+    errors = {tp: error for each in response.each(topic) for tp, error in each.items()}
+    return msg.OffsetsCommitted(*_divided(errors))
 
 
 def _fetched(version: int, response: FieldReader) -> msg.Response:
     found = requests.committed(version, response)
-    error = next((one.error for one in found.values() if one.error), 0)
-    if error == requests.UNKNOWN_TOPIC:
-        error = 0
+    # A partition without an offset has this error up to version 1.
+    errors = {
+        tp: _error(one.error) for tp, one in found.items() if one.error != requests.UNKNOWN_TOPIC
+    }
+    error, refused = _divided(errors)
     offsets = {
         tp: OffsetAndMetadata(one.offset, one.metadata)
         for tp, one in found.items()
         if not one.error and one.offset >= 0
     }
-    return msg.OffsetsFetched(_error(error), offsets)
+    return msg.OffsetsFetched(error, offsets, refused)
+
+
+_OF_ONE_PARTITION = frozenset(
+    {
+        Error.UNKNOWN_TOPIC_OR_PARTITION,
+        Error.OFFSET_METADATA_TOO_LARGE,
+        Error.INVALID_COMMIT_OFFSET_SIZE,
+        Error.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+
+
+def _divided(
+    errors: Mapping[TopicPartition, Error],
+) -> tuple[Error, dict[TopicPartition, Error]]:
+    """Return the error of the group, which all partitions have, and the errors of single ones."""
+    refused = {tp: one for tp, one in errors.items() if one in _OF_ONE_PARTITION}
+    of_group = (one for one in errors.values() if one is not Error.NONE)
+    return next((one for one in of_group if one not in _OF_ONE_PARTITION), Error.NONE), refused
 
 
 def found(response: FieldReader) -> tuple[msg.FoundCoordinator, tuple[str, int]]:

@@ -249,8 +249,8 @@ def return_in_two_steps() -> None:
 def share_changes() -> None:
     """The operator lowers the share again while partitions return for the first change. The bridge
     changes its consumers only after the partitions of the last change have returned."""
-    world = shared(BridgedPlan(old=1, new=1, partitions=6))
-    _set_share(world, 0.75)
+    world = shared(BridgedPlan(old=1, new=1, partitions=6, prefix="-b"))
+    _set_share(world, 0.8)
     settle(world)
     assert len(world.bridge_state(0).running) == 3
     world.order("slow", 1)
@@ -267,6 +267,17 @@ def share_changes() -> None:
 def _set_share(world: BridgedWorld, share: float) -> None:
     world.tell(0, lambda now: bridge.GoalChanged(now, Goal.RUN, share))
     world.run(0.1, first)
+
+
+def limited_consumers() -> None:
+    """A server of ZooKeeper limits the connections of the bridge's machine, so only one of its
+    consumers registers. The bridge lends what this consumer owns."""
+    world = shared(BridgedPlan(old=1, new=1, partitions=6, limit=1))
+    _set_share(world, 0.75)
+    settle(world)
+    state = world.bridge_state(0)
+    assert len(state.running) > len({one.consumer for one in state.held.values()}) == 1
+    both_sides_settle.check(world, SETTLE_S)
 
 
 def frozen_bridge() -> None:
@@ -307,10 +318,7 @@ def elected_again() -> None:
     """The coordinator resigns, and is elected again between two heartbeats of a bridge that is
     alone in the brokers' group. The group's log names one assignor only. The bridge joins again
     within five minutes; then a new member that offers another assignor can join."""
-    world = shared(BridgedPlan(old=1, new=1, settings=_sticky))
-    world.order("leave", 1)
-    world.act(Action(Do.LEAVE, 0))
-    world.run(10.0, first)
+    world = _alone()
     coordinator = world.new.leader
     assert coordinator is not None
     world.order("no_coordinator")
@@ -319,6 +327,26 @@ def elected_again() -> None:
     world.order("revive", 1)
     settle(world)
     both_sides_settle.check(world, SETTLE_S)
+
+
+def other_coordinator() -> None:
+    """Another broker becomes the coordinator while the bridge is alone in the brokers' group. The
+    bridge joins again at once; then a new member that offers another assignor can join."""
+    world = _alone()
+    world.order("coordinate", 1 if world.new.leader == 0 else 0)
+    world.run(3.0, first)
+    world.order("revive", 1)
+    settle(world)
+    both_sides_settle.check(world, SETTLE_S)
+
+
+def _alone() -> BridgedWorld:
+    """Return a world in which the bridge is alone in both groups."""
+    world = shared(BridgedPlan(old=1, new=1, settings=_sticky))
+    world.order("leave", 1)
+    world.act(Action(Do.LEAVE, 0))
+    world.run(10.0, first)
+    return world
 
 
 def _sticky(one: ClientSettings) -> ClientSettings:
@@ -345,8 +373,10 @@ COURSES: tuple[Callable[[], None], ...] = (
     two_steps,
     return_in_two_steps,
     share_changes,
+    limited_consumers,
     frozen_bridge,
     replaced_bridge,
     elected_again,
+    other_coordinator,
 )
 """All courses."""

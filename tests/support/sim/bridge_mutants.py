@@ -105,9 +105,9 @@ def _release_before_commit() -> list[Patch]:
     genuine = machine.offsets_read
 
     def offsets_read(
-        state: State, asked: tuple[TopicPartition, ...], answer: msg.OffsetsFetched
+        state: State, asked: tuple[TopicPartition, ...], answer: msg.OffsetsFetched, now: float
     ) -> State:
-        after = genuine(state, asked, answer)
+        after = genuine(state, asked, answer, now)
         held = {
             tp: replace(one, offset=state.held[tp].offset) if one.stage is Stage.RETURNED else one
             for tp, one in after.held.items()
@@ -282,6 +282,13 @@ def _keeps_the_first_plan() -> list[Patch]:
     return [(machine, "shares", SimpleNamespace(**{**vars(shares), "with_plan": with_plan}))]
 
 
+def _counts_absent_consumers() -> list[Patch]:
+    def present(state: State) -> frozenset[int]:
+        return state.running
+
+    return [(machine, "shares", SimpleNamespace(**{**vars(shares), "present": present}))]
+
+
 def _releases_at_once() -> list[Patch]:
     genuine = machine.HANDLERS[CommitEnded]
 
@@ -303,19 +310,19 @@ MUTANTS = (
         "the lease ends before the revocation",
         "B1",
         _lease_before_revoke,
-        in_weather(Weather.CUT_OFF, 46),
+        in_weather(Weather.CUT_OFF, 9),
     ),
     BridgeMutant(
         "a partition is released before it is revoked",
         "B1",
         _release_before_revoke,
-        in_weather(Weather.CALM, 126),
+        in_weather(Weather.CALM, 12),
     ),
     BridgeMutant(
         "a partition is released before its offset is stored",
         "B7",
         _release_before_commit,
-        in_weather(Weather.CALM, 10),
+        in_weather(Weather.CALM, 8),
     ),
     BridgeMutant(
         "the consumers change before partitions return",
@@ -352,7 +359,7 @@ MUTANTS = (
         "Kafka's offset counts although it is lower",
         "B7",
         _kafka_is_always_right,
-        in_weather(Weather.CALM, 10),
+        in_weather(Weather.CALM, 8),
     ),
     BridgeMutant(
         "a partition that its consumer has lost stays lent",
@@ -364,7 +371,7 @@ MUTANTS = (
         "a partition that the bridge keeps after all is not lent again",
         "B6",
         _stays_returned,
-        in_weather(Weather.CALM, 138),
+        in_weather(Weather.CALM, 21),
     ),
     BridgeMutant(
         "an assignment counts before the coordinator has stored it",
@@ -382,7 +389,7 @@ MUTANTS = (
         "the bridge does not join again at another coordinator",
         "B6",
         _unknown_to_the_next_coordinator,
-        in_weather(Weather.STORM, 107),
+        [courses.other_coordinator],
     ),
     BridgeMutant(
         "the bridge does not join again at a coordinator that is elected again",
@@ -394,7 +401,7 @@ MUTANTS = (
         "a reconnect cuts off the wait for new members",
         "B1",
         _reconnect_cuts_off_the_wait,
-        in_weather(Weather.CUT_OFF, 175),
+        in_weather(Weather.CUT_OFF, 225),
     ),
     BridgeMutant(
         "the lease of a frozen bridge never ends",
@@ -431,6 +438,12 @@ MUTANTS = (
         "B4",
         _keeps_the_first_plan,
         [courses.share_changes],
+    ),
+    BridgeMutant(
+        "a consumer that cannot register counts",
+        "B6",
+        _counts_absent_consumers,
+        [courses.limited_consumers],
     ),
     BridgeMutant(
         "a partition is released as soon as its offset is stored",

@@ -39,6 +39,7 @@ class Error(IntEnum):
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
@@ -48,6 +49,8 @@ class Error(IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29
     UNSUPPORTED_VERSION = 35
     INVALID_REQUEST = 42
     GROUP_ID_NOT_FOUND = 69
@@ -236,7 +239,13 @@ class OffsetCommit(Request):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommitted(Response):
-    """The response to OffsetCommit; one error code applies to all partitions."""
+    """The response to OffsetCommit; `error` applies to all partitions.
+
+    Attributes:
+        refused: the partitions that alone were not stored, each with its error.
+    """
+
+    refused: Mapping[TopicPartition, Error] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +262,14 @@ class OffsetFetch(Request):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsFetched(Response):
-    """The stored offsets, without partitions that have none (for these, Kafka returns -1)."""
+    """The stored offsets, without partitions that have none (for these, Kafka returns -1).
+
+    Attributes:
+        refused: the partitions whose offset is not shown, each with its error.
+    """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    refused: Mapping[TopicPartition, Error] = field(default_factory=dict)
 
 
 # ---- KIP-848 -------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from enum import Enum
 from zkconsumer.bridge.state import Goal
 from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
+from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.sim.bridged.monitor import BridgeMonitor, both_sides_settle
-from zkconsumer.sim.bridged.world import BridgedPlan, BridgedWorld
+from zkconsumer.sim.bridged.world import CONSUMERS, BridgedPlan, BridgedWorld
 from zkconsumer.sim.coordinated.world import LATENCY_S
 from zkconsumer.sim.jvm_member import JvmMember
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result, judged, one_of
@@ -100,6 +101,9 @@ def _plan(decide: Decide, weather: Weather) -> BridgedPlan:
         new=1 + decide(3),
         bridges=2 if weather in (Weather.STORM, Weather.FREEZE) else 1,
         partitions=1 + decide(6),
+        strategy=one_of(tuple(Strategy), decide),
+        limit=1 + decide(CONSUMERS) if decide(4) == 0 else CONSUMERS,
+        prefix=one_of(("b", "-b"), decide),
         setup=lambda one: replace(one, share=share, takes_lead=True),
         settings=settings,
         delay=lambda _: LATENCY_S * (1 + (decide(SLOWEST) if decide(2) else 0)),
@@ -158,6 +162,8 @@ class _Course:
         if not world.old.active_faults.no_quorum:
             found.append(("topic grows", -1))
         found += [(f"goal {goal.value}", -1) for goal in (Goal.RUN, Goal.PAUSE)]
+        if self._weather in (Weather.CUT_OFF, Weather.STORM):
+            found += _refusals(world)
         if self._weather is Weather.CUT_OFF:
             found += _of_consumers(world)
         elif self._weather is Weather.FREEZE:
@@ -173,6 +179,7 @@ class _Course:
         for number in list(world.frozen_at):
             world.thaw_bridge(number)
         heal(world.old, lambda below: below - 1)
+        _refuse(world, -1)
         if world.new.leader is None:
             world.order("coordinate", 0)  # without a coordinator, nobody can leave
         # Who is about to leave does not count, and must not be told to go on.
@@ -261,6 +268,17 @@ def _of_consumers(world: BridgedWorld) -> list[Event]:
             elif link.connected:
                 found += [("network fails for", who), ("connection breaks of", who)]
     return found
+
+
+def _refusals(world: BridgedWorld) -> list[Event]:
+    """Return which partition the brokers may refuse to the bridges, or accept again."""
+    if world.refused:
+        return [("brokers accept every partition", -1)]
+    return [("brokers refuse partition", tp.partition) for tp in sorted(world.log_end)]
+
+
+def _refuse(world: BridgedWorld, partition: int) -> None:
+    world.refused = frozenset(tp for tp in world.log_end if tp.partition == partition)
 
 
 def _freezes(world: BridgedWorld) -> list[Event]:
@@ -369,6 +387,8 @@ EVENTS_OF: dict[str, Callable[[BridgedWorld, int], None]] = {
     "new hurries": _on_new("hurry"),
     "new is removed": _removed,
     "topic grows": lambda world, _: world.grow(),
+    "brokers refuse partition": _refuse,
+    "brokers accept every partition": _refuse,
     "bridge starts": _bridge_starts,
     "bridge dies": lambda world, number: world.kill_bridge(number),
     "bridge freezes": lambda world, number: world.freeze_bridge(number),

@@ -32,6 +32,7 @@ from zkconsumer.member.read_group import read_raw_group
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.model import Purpose, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.requests import Reply, Request, run_operation
@@ -65,6 +66,9 @@ class BridgedPlan:
         bridges: the number of processes of the bridge; all but one are standbys.
         messages: messages of each partition at the start.
         replicas: the number of ZooKeeper servers that the old side uses.
+        strategy: the old members' assignor.
+        limit: how many consumers of a bridge can register, as with `maxClientCnxns`.
+        prefix: how the names of a bridge's consumers begin; "-b" sorts before the old members.
         setup: a function that changes the bridge's settings.
         settings: a function that changes a new member's properties.
         old_settings: a function that changes an old member's settings.
@@ -79,6 +83,9 @@ class BridgedPlan:
     partitions: int = 4
     messages: int = 2
     replicas: int = 1
+    strategy: Strategy = Strategy.RANGE
+    limit: int = CONSUMERS
+    prefix: str = "b"
     setup: Callable[[bridge.Settings], bridge.Settings] = lambda one: one
     settings: Callable[[ClientSettings], ClientSettings] = lambda one: one
     old_settings: Callable[[Settings], Settings] = lambda one: one
@@ -97,7 +104,7 @@ class BridgedPlan:
 
     def consumer_name(self, number: int, consumer: int) -> str:
         """Return the consumer id of one of a bridge's consumers."""
-        return f"{new_world.GROUP}_b{number}-{consumer}"
+        return f"{new_world.GROUP}_{self.prefix}{number}-{consumer}"
 
 
 # ---- the side of ZooKeeper -----------------------------------------------------------------------
@@ -229,7 +236,7 @@ class OldSide(MixedWorld):
         return max(self.now + LOOK_S, self.zookeeper.next_expiry())
 
     def _settings(self, number: int) -> Settings:
-        settings = super()._settings(number)
+        settings = replace(super()._settings(number), strategy=self._world.plan.strategy)
         where = self._world.plan.bridge_of(number)
         if where is None:
             self._numbers[settings.consumer] = number
@@ -254,6 +261,8 @@ class NewSide(new_world.CoordinatedWorld):
 
     def __init__(self, world: BridgedWorld, watcher: new_world.CoordinatedWatcher) -> None:
         self._world = world
+        # A request of a bridge that is in flight -> the partitions that the brokers refuse.
+        self._refused: dict[new_world.Sender, frozenset[TopicPartition]] = {}
         plan = world.plan
         settled = new_world.CoordinatedPlan(
             members=plan.bridges + plan.new,
@@ -282,6 +291,7 @@ class NewSide(new_world.CoordinatedWorld):
     def move_to(self, world: BridgedWorld) -> None:
         """Become the new side of a copied world, and read its logs."""
         self._world, self.log_end = world, world.old.log_end
+        self._refused = self._refused.copy()
 
     def _name(self, who: int) -> str:
         """Return the name of a process: new members have numbers of their own."""
@@ -313,6 +323,29 @@ class NewSide(new_world.CoordinatedWorld):
         """Pass an event to a bridge."""
         self._happens(number, event)
 
+    def _receive(self, sender: new_world.Sender, epoch: int, request: msg.Request) -> None:
+        """Execute a request; the brokers refuse some partitions of a bridge's."""
+        refused = self._world.refused
+        if refused and sender.who < self._world.plan.bridges:
+            if isinstance(request, msg.OffsetCommit):
+                self._refused[sender] = refused & request.offsets.keys()
+                kept = {tp: at for tp, at in request.offsets.items() if tp not in refused}
+                request = replace(request, offsets=kept)
+            elif isinstance(request, msg.OffsetFetch) and request.partitions is not None:
+                self._refused[sender] = refused.intersection(request.partitions)
+                asked = tuple(tp for tp in request.partitions if tp not in refused)
+                request = replace(request, partitions=asked)
+        super()._receive(sender, epoch, request)
+
+    def _respond(
+        self, sender: new_world.Sender, epoch: int, request: msg.Request, response: msg.Response
+    ) -> None:
+        refused = self._refused.pop(sender, frozenset())
+        if refused and isinstance(response, msg.OffsetsCommitted | msg.OffsetsFetched):
+            errors = dict.fromkeys(refused, msg.Error.TOPIC_AUTHORIZATION_FAILED)
+            response = replace(response, refused=errors)
+        super()._respond(sender, epoch, request, response)
+
 
 class _Orders(new_world.CoordinatedWatcher):
     """Collects the commands of the bridges."""
@@ -343,6 +376,7 @@ class BridgedWorld:
         standbys: the bridges that wait until the sessions of the active one have ended.
         frozen_at: bridge whose process is frozen -> since when.
         replaced: the bridges that were frozen when another one became active.
+        refused: the partitions whose offsets the brokers neither show to the bridges nor store.
     """
 
     def __init__(
@@ -361,6 +395,7 @@ class BridgedWorld:
         self.standbys: list[int] = []
         self.frozen_at: dict[int, float] = {}
         self.replaced: set[int] = set()
+        self.refused: frozenset[TopicPartition] = frozenset()
         self._look_at: dict[int, float] = {}
         self._closed: set[int] = set()
         self._seen = 0
@@ -629,7 +664,7 @@ class BridgedWorld:
         is_first, self._seen = self._seen == 0, len(history)
         if not is_first and not changed & {ids, topics}:
             return
-        reading = read_raw_group(self.old.GROUP, Strategy.RANGE, exclude_internal=True)
+        reading = read_raw_group(self.old.GROUP, self.plan.strategy, exclude_internal=True)
 
         def ask(batch: Iterable[object]) -> list[Reply]:
             return [self.old.foreign(cast(Request, one)) for one in batch]
@@ -693,12 +728,19 @@ class BridgedWorld:
     def _run_consumers(self) -> None:
         """Start and close the consumers that the bridges want to run or not."""
         for number, wanted in list(self.running.items()):
+            links = [self.old.links[who] for who in self.plan.consumers(number)]
+            free = self.plan.limit - sum(link.joined and not link.dead for link in links)
             for consumer, who in enumerate(self.plan.consumers(number)):
                 link, member = self.old.links[who], self.old.members[who]
                 if consumer in wanted:
+                    if link.joined and not link.dead:
+                        continue
+                    if free <= 0:
+                        continue
+                    free -= 1
                     if link.dead:
                         self._on_old_side(Action(Do.REVIVE, who))
-                    elif not link.joined:
+                    else:
                         self._on_old_side(Action(Do.JOIN, who))
                 elif link.joined and not link.dead and not _is_leaving(member):
                     self._on_old_side(Action(Do.LEAVE, who))
