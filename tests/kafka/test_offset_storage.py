@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
-from support.kafka.offsets import running, store_of
+from support.kafka.offsets import commit_as_another_client, coordinator_of, running, store_of
+from support.wait import LIMIT_S as PATIENT_S
 
+from zkconsumer import ConsumerConnector
+from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
-from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
-from zkconsumer.protocol.requests import Code, FetchOffsets, NotStored, OffsetRequest, StoreOffsets
+from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.requests import (
+    Code,
+    FetchOffsets,
+    NotStored,
+    OffsetRequest,
+    Reply,
+    StoreOffsets,
+)
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.ports import HOST, free_port
+from zkconsumer.sandbox.topics import client_settings
+from zkconsumer.testing import FakeCluster
+from zkconsumer.testing import messages as ms
+from zkconsumer.testing.messages import MetadataResponse, OffsetFetchResponse
+from zkconsumer.zk.client import ZooKeeperClient
 
 TP = TopicPartition("t", 0)
 FETCH, STORE = FetchOffsets((TP,)), StoreOffsets({TP: OffsetAndMetadata(5)})
@@ -97,3 +115,83 @@ def test_stored_offsets_are_returned(sandbox: Sandbox, unique: Callable[[str], s
         denied, unavailable = ask(StoreOffsets({**wanted, unknown: OffsetAndMetadata(1)})).value
         assert (denied.keys(), unavailable) == ({unknown}, {})
         assert "no longer exists" in denied[unknown]
+
+
+OFFSET = OffsetAndMetadata(7)
+
+
+@pytest.fixture
+def secretive(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Brokers that leave the topic of the groups' offsets out of their metadata, as for a client
+    that may not describe it; the group `g` has an offset."""
+
+    def shown(*, topics: Iterable[ms.MetadataResponseTopic], **more: Any) -> MetadataResponse:
+        shown = [one for one in topics if one.name != OFFSETS_TOPIC]
+        return MetadataResponse(topics=shown, **more)
+
+    with FakeCluster(release="0.10.2.2", auto_create_topics=False) as cluster:
+        cluster.create_topic(TP.topic)
+        cluster.produce(TP.topic, 10)
+        commit_as_another_client(cluster.bootstrap, "g", TP, OFFSET.offset, b"")
+        monkeypatch.setattr(ms, "MetadataResponse", shown)
+        yield cluster
+
+
+# On a PLAINTEXT listener the property has no effect, but only librdkafka honours it.
+ONLY_LIBRDKAFKA = {"ssl.curves.list": "P-256"}
+
+
+@pytest.mark.parametrize("more", [{}, ONLY_LIBRDKAFKA], ids=["own", "librdkafka"])
+def test_zookeeper_decides_about_a_topic_of_offsets_that_brokers_hide(
+    secretive: FakeCluster, more: Settings
+) -> None:
+    """Without the topic in the metadata, an offset is absent only if ZooKeeper lacks it, too."""
+
+    def fetched(has_offsets_topic: bool | None) -> Reply:
+        settings = {**client_settings(secretive.zookeeper_connect), **more, "group.id": "g"}
+        store = KafkaOffsetStore(
+            "g",
+            connect=lambda: settings,
+            has_offsets_topic=lambda: has_offsets_topic,
+            limit_s=PATIENT_S,
+        )
+        with running(store) as ask:
+            return ask(FETCH)
+
+    assert fetched(True) == Reply(Code.OK, {TP: OFFSET})
+    assert fetched(False) == Reply(Code.OK, {})
+    unknown = fetched(None)
+    assert unknown.code is Code.OTHER
+    assert f"unknown whether the topic {OFFSETS_TOPIC} exists" in unknown.value
+
+
+def test_members_and_tools_read_from_zookeeper_whether_the_topic_exists(
+    secretive: FakeCluster,
+) -> None:
+    """A member and a tool find the group's offset on brokers that hide the topic."""
+    config = ConsumerConfig(
+        group_id="g", zookeeper_connect=secretive.zookeeper_connect, offsets_storage="kafka"
+    )
+    with ZooKeeperClient(config) as connection:
+        brokers = registered_brokers(connection)
+    assert pickle.loads(pickle.dumps(brokers)).has_offsets_topic
+    assert committed_in_kafka(brokers, "g", [TP], limit_s=PATIENT_S) == {TP: OFFSET}
+    with ConsumerConnector(config) as connector:
+        (stream,) = connector.create_message_streams({TP.topic: 1})[TP.topic]
+        assert connector.committed([TP]) == {TP: OFFSET}
+        assert stream.poll(timeout_s=PATIENT_S)[0].offset == OFFSET.offset
+
+
+def test_a_partition_that_an_answer_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator whose answer lacks a partition does not say that there is no offset."""
+
+    def empty(**more: Any) -> OffsetFetchResponse:
+        return OffsetFetchResponse(**{**more, "topics": []})
+
+    monkeypatch.setattr(ms, "OffsetFetchResponse", empty)
+    with FakeCluster() as cluster:
+        cluster.create_topic(TP.topic)
+        coordinator_of(cluster.bootstrap, "g")  # creates the topic of the offsets
+        with store_of(cluster.zookeeper_connect, "g") as ask:
+            reply = ask(FETCH)
+    assert (reply.code, "left the partition out" in reply.value) == (Code.OTHER, True)

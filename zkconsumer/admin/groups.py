@@ -42,7 +42,7 @@ from zkconsumer.protocol.group_health import (
     group_health,
 )
 from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS, last_write, read_group_znodes
-from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.protocol.model import OFFSETS_TOPIC, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind, thread_ids
 from zkconsumer.protocol.payloads import (
     Broker,
@@ -447,7 +447,11 @@ def read_brokers(connection: ZooKeeperClient) -> dict[str, Broker | MalformedZno
 
 def registered_brokers(connection: ZooKeeperClient) -> Brokers:
     """Return the registered brokers whose registrations can be read."""
-    return Brokers(readable_brokers(read_brokers(connection)), connection.config)
+    found = readable_brokers(read_brokers(connection))
+    topic = paths.topic(OFFSETS_TOPIC)
+    there = connection.stats_allowed([topic]).get(topic)
+    has_offsets_topic = None if isinstance(there, AccessDeniedError) else there is not None
+    return Brokers(found, connection.config, has_offsets_topic)
 
 
 # ---- groups --------------------------------------------------------------------------------------

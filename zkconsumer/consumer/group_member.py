@@ -35,7 +35,7 @@ from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy
-from zkconsumer.protocol.model import ConsumerId, RebalanceMode, Session
+from zkconsumer.protocol.model import OFFSETS_TOPIC, ConsumerId, RebalanceMode, Session
 from zkconsumer.protocol.registrations import Registration, validate_registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile, profile
@@ -142,7 +142,7 @@ class GroupMember:
             gate=self.gate,
             session=self.session,
             streams=streams,
-            store=offset_store(self.config, self.consumer_id, self.brokers),
+            store=offset_store(self.config, self.consumer_id, self.brokers, self.has_offsets_topic),
             trace=trace,
             listener=listener,
             callbacks=callbacks,
@@ -206,6 +206,18 @@ class GroupMember:
             found = self.session.run(read_registered_brokers(), limit_s=LOOKUP_S)
             known = found or known
         return Brokers(known, self.config)
+
+    def has_offsets_topic(self) -> bool | None:
+        """Return whether the topic of the groups' offsets exists; None if ZooKeeper does not say.
+
+        The call waits at most `LOOKUP_S` seconds. It uses the member's session: what the previous
+        owner of a partition has committed to Kafka, it committed before this session could claim
+        the partition, so this session then sees the topic.
+        """
+        with suppress(ZooKeeperUnreachableError):
+            (reply,) = self.session.run(_exists(paths.topic(OFFSETS_TOPIC)), limit_s=LOOKUP_S)
+            return reply.value is not None if reply.code is Code.OK else None
+        return None
 
     def stop(self) -> None:
         """End the session of a member whose thread never started."""
@@ -302,6 +314,10 @@ def _profile(config: ConsumerConfig, session: ZooKeeperSession) -> Profile:
         "peers.release=auto: as %s (%s)", detected.profile.release, escaped_and_cut(detected.reason)
     )
     return detected.profile
+
+
+def _exists(path: str) -> Generator[Requests, Sequence[Reply], Sequence[Reply]]:
+    return (yield [rq.Exists(path)])
 
 
 def _readable(

@@ -171,7 +171,7 @@ def _brokers(member: GroupMember, limit_s: float) -> Brokers:
     found = member.session.run(read_registered_brokers(), limit_s=limit_s)
     if not found:
         raise BrokersUnreachableError(NO_BROKER, remedy="start a broker, or try again")
-    return Brokers(found, member.config)
+    return Brokers(found, member.config, member.has_offsets_topic())
 
 
 def _known(answers: Mapping[TopicPartition, T | str]) -> dict[TopicPartition, T]:

@@ -196,19 +196,26 @@ class Brokers(tuple[Broker, ...]):
     """The registered brokers of a cluster, and the configuration for connections to them.
 
     Without a configuration, clients connect to the PLAINTEXT listeners.
+
+    Attributes:
+        has_offsets_topic: whether ZooKeeper has the topic of the groups' offsets; None: unknown.
     """
 
     config: ConnectionConfig | None
+    has_offsets_topic: bool | None
 
     def __new__(
-        cls, brokers: Iterable[Broker] = (), config: ConnectionConfig | None = None
+        cls,
+        brokers: Iterable[Broker] = (),
+        config: ConnectionConfig | None = None,
+        has_offsets_topic: bool | None = None,
     ) -> Self:
         self = super().__new__(cls, brokers)
-        self.config = config
+        self.config, self.has_offsets_topic = config, has_offsets_topic
         return self
 
-    def __getnewargs__(self) -> tuple[tuple[Broker, ...], ConnectionConfig | None]:
-        return tuple(self), self.config
+    def __getnewargs__(self) -> tuple[tuple[Broker, ...], ConnectionConfig | None, bool | None]:
+        return tuple(self), self.config, self.has_offsets_topic
 
     @property
     def listener(self) -> str:

@@ -8,7 +8,7 @@ the offsets are then right, and the metadata of other clients are not shown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from zkconsumer.errors import BrokerAccessError, BrokersUnreachableError, FetchError
@@ -23,10 +23,21 @@ UNREADABLE: Final = "(unknown: librdkafka cannot read the metadata of offsets)"
 class GroupOffsets:
     """Reads offsets in Kafka, for one thread at a time; keeps its connections."""
 
-    def __init__(self, settings: Settings) -> None:
-        """`settings` are librdkafka's, from `client_settings.broker_settings`."""
-        self._settings = settings
-        self._lookup = Lookup(settings) if without_own_connections(settings) is None else None
+    def __init__(
+        self, settings: Settings, has_offsets_topic: Callable[[], bool | None] = lambda: None
+    ) -> None:
+        """
+        Args:
+            settings: librdkafka's, from `client_settings.broker_settings`.
+            has_offsets_topic: returns whether ZooKeeper has the topic of the groups' offsets; None
+                if this is unknown. Without the topic, no group has an offset.
+        """
+        self._settings, self._has_offsets_topic = settings, has_offsets_topic
+        self._lookup = (
+            Lookup(settings, has_offsets_topic=has_offsets_topic)
+            if without_own_connections(settings) is None
+            else None
+        )
 
     def begin_reading(self) -> None:
         """Ask each broker that fails only once until the next call."""
@@ -37,7 +48,8 @@ class GroupOffsets:
         """Return the group's offset of each partition; `limit_s` is the time limit in seconds.
 
         Never creates a topic. JVM: `kafka.consumer.ZookeeperConsumerConnector.fetchOffsets`, 0.8.2
-        to 1.1. Raises FetchError if no broker answers, or if the brokers refuse the connection.
+        to 1.1. Raises FetchError if no broker answers, if the brokers refuse the connection, or if
+        it is unknown whether the topic of the offsets exists.
         """
         found = self.read_all({group: partitions}, limit_s=limit_s)[group]
         if isinstance(found, FetchError):
@@ -49,8 +61,8 @@ class GroupOffsets:
     ) -> dict[str, Stored | FetchError]:
         """Return the offsets of many groups as `read` does, with few waits for the brokers.
 
-        An error stands for a group whose coordinator does not answer. Raises FetchError if no
-        broker answers, or if the brokers refuse the connection.
+        An error stands for a group whose coordinator does not answer. Raises FetchError as `read`
+        does.
         """
         found: dict[str, Stored | FetchError] = {group: {} for group in wanted}
         asked = {group: partitions for group, partitions in wanted.items() if partitions}
@@ -66,7 +78,13 @@ class GroupOffsets:
         from zkconsumer.kafka.librdkafka import committed  # noqa: PLC0415 - loads librdkafka
 
         try:
-            found = committed(self._settings, group, list(partitions), limit_s=limit_s)
+            found = committed(
+                self._settings,
+                group,
+                list(partitions),
+                limit_s=limit_s,
+                has_offsets_topic=self._has_offsets_topic,
+            )
         except (BrokerAccessError, BrokersUnreachableError):
             raise
         except FetchError as error:

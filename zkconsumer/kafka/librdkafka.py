@@ -36,6 +36,7 @@ from zkconsumer.kafka.fetcher import (
     drop_faults,
     runs_of,
 )
+from zkconsumer.kafka.log_answers import unknown_offsets_topic
 from zkconsumer.kafka.refusals import TRANSPORT, Refusals, invalid, refusal
 from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
 
@@ -416,11 +417,17 @@ class Committer:
 
 
 def committed(
-    settings: Settings, group: str, partitions: Sequence[TopicPartition], *, limit_s: float
+    settings: Settings,
+    group: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    limit_s: float,
+    has_offsets_topic: Callable[[], bool | None],
 ) -> dict[TopicPartition, OffsetAndMetadata | str | None]:
     """Return a group's offsets; non-empty metadata may be cut, or followed by other memory.
 
-    `kafka.group_offsets` explains the other values. Raises FetchError if no broker answers.
+    `kafka.group_offsets` explains the other values and `has_offsets_topic`. Raises FetchError if no
+    broker answers, or if it is unknown whether the topic of the offsets exists.
     """
     refusals = Refusals(settings)
     reporting: Settings = {**settings, "error_cb": refusals}
@@ -428,7 +435,10 @@ def committed(
         asked = AdminClient(reporting)
         try:
             if OFFSETS_TOPIC not in asked.list_topics(timeout=limit_s).topics:
-                return dict.fromkeys(partitions)
+                if (exists := has_offsets_topic()) is None:
+                    raise unknown_offsets_topic()
+                if not exists:
+                    return dict.fromkeys(partitions)
         except KafkaException as error:
             raise refusals.explain(asked, error) from error
         client = Consumer({**reporting, "group.id": group, "enable.auto.commit": False})

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from zkconsumer.errors import BrokersUnreachableError
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.errors import BrokersUnreachableError, FetchError
+from zkconsumer.protocol.model import OFFSETS_TOPIC, TopicPartition
 
 Offsets = dict[TopicPartition, int | str]
 """Partition -> an offset, or the reason why it is unknown."""
@@ -36,6 +36,20 @@ def unanswered(causes: str, *, servers: str = "") -> BrokersUnreachableError:
         f"the brokers do not answer: {causes}",
         where=servers,
         remedy="check that they are running, and reachable from here under these addresses",
+    )
+
+
+def unknown_offsets_topic() -> FetchError:
+    """Return the error of a request for groups' offsets, if no server says whether their topic
+    exists.
+
+    Brokers leave a topic out of their metadata if this client may not describe it, and while they
+    do not know the cluster's topics yet. So metadata alone do not mean that no group has an offset.
+    """
+    return FetchError(
+        f"it is unknown whether the topic {OFFSETS_TOPIC} exists: the brokers do not show it",
+        where=OFFSETS_TOPIC,
+        remedy="try again when ZooKeeper answers, or allow this client to describe the topic",
     )
 
 

@@ -6,7 +6,8 @@ a string with the reason instead, so that one failed broker does not hide the ot
 
 No function creates a topic. Partitions are looked up in the metadata of the whole cluster, because
 a broker before 0.11 creates a topic that a client names. A group's offsets are read only if the
-topic __consumer_offsets exists, because finding the group's coordinator creates that topic. Where
+topic __consumer_offsets exists, because finding the group's coordinator creates that topic. If the
+brokers do not show it, `Brokers.has_offsets_topic` decides. Where
 librdkafka asks, the ends of logs are read without a consumer, because librdkafka's consumer looks
 for its coordinator when it is created.
 """
@@ -238,7 +239,7 @@ class KeptLogs:
         self._limit_s = limit_s
         self._client: LogClient | None = None
         self._offsets: GroupOffsets | None = None
-        self._brokers: tuple[Broker, ...] = ()
+        self._brokers: tuple[tuple[Broker, ...], bool | None] = ((), None)
 
     def ends(
         self, brokers: Brokers, partitions: Collection[TopicPartition]
@@ -303,8 +304,8 @@ class KeptLogs:
 
     def _use(self, brokers: Brokers) -> None:
         """Drop the clients if they are not those of these brokers."""
-        if self._brokers != tuple(brokers):
-            self._brokers = tuple(brokers)
+        if self._brokers != (known := (tuple(brokers), brokers.has_offsets_topic)):
+            self._brokers = known
             self._client = None
             if self._offsets is not None:
                 self._offsets.close()
@@ -427,7 +428,7 @@ def offsets_at(
 def group_offsets(brokers: Brokers, *, limit_s: float) -> GroupOffsets:
     """Return a client for the offsets of many groups. Raises FetchError if there are no brokers and
     in the cases of `broker_settings`."""
-    return GroupOffsets(_settings(brokers, limit_s))
+    return GroupOffsets(_settings(brokers, limit_s), lambda: brokers.has_offsets_topic)
 
 
 def committed_in_kafka(

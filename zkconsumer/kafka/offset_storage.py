@@ -83,14 +83,22 @@ class KafkaOffsetStore(threading.Thread):
     """Fetches and stores offsets on its own thread; no other thread uses its consumer.
 
     The thread calls `connect`, which returns the settings for the brokers that are registered now,
-    or None if no broker is registered. `limit_s` is the time limit of one request in seconds.
+    or None if no broker is registered. It calls `has_offsets_topic` as `GroupOffsets` does, at each
+    fetch: a topic that was missing before the claim of a partition may exist after it. `limit_s` is
+    the time limit of one request in seconds.
     """
 
     def __init__(
-        self, name: str, *, connect: Callable[[], Settings | None], limit_s: float
+        self,
+        name: str,
+        *,
+        connect: Callable[[], Settings | None],
+        has_offsets_topic: Callable[[], bool | None] = lambda: None,
+        limit_s: float,
     ) -> None:
         super().__init__(name=f"{name}-offsets", daemon=True)
         self._connect, self._limit_s = connect, limit_s
+        self._has_offsets_topic = has_offsets_topic
         self._queue: queue.SimpleQueue[
             tuple[OffsetRequest, Callable[[Sequence[Reply]], None]] | None
         ] = queue.SimpleQueue()
@@ -156,7 +164,7 @@ class KafkaOffsetStore(threading.Thread):
         that there is no offset, and applies `auto.offset.reset`. In zkconsumer the whole request
         fails, and is retried.
         """
-        self._reader = self._reader or GroupOffsets(settings)
+        self._reader = self._reader or GroupOffsets(settings, self._has_offsets_topic)
         found = self._reader.read(settings["group.id"], partitions, limit_s=self._limit_s)
         if faults := [f"{tp}: {why}" for tp, why in found.items() if isinstance(why, str)]:
             raise FetchError(first_few(faults, 5, separator="; "))
@@ -199,11 +207,15 @@ def _unavailable(request: OffsetRequest, reason: str) -> Reply:
 
 
 def offset_store(
-    config: ConsumerConfig, consumer: str, brokers: Callable[[], Brokers]
+    config: ConsumerConfig,
+    consumer: str,
+    brokers: Callable[[], Brokers],
+    has_offsets_topic: Callable[[], bool | None],
 ) -> KafkaOffsetStore | None:
     """Return the client that stores offsets in Kafka; None with `offsets.storage=zookeeper`.
 
-    `brokers` returns the registered brokers and may wait for ZooKeeper.
+    `brokers` returns the registered brokers, and `has_offsets_topic` whether the topic of the
+    offsets exists. Both may wait for ZooKeeper.
     """
     if config.offsets_storage == "zookeeper":
         return None
@@ -213,4 +225,6 @@ def offset_store(
         return {**channel_settings(config), **broker_settings(known)} if known else None
 
     limit_s = config.offsets_channel_socket_timeout_s
-    return KafkaOffsetStore(consumer, connect=connect, limit_s=limit_s)
+    return KafkaOffsetStore(
+        consumer, connect=connect, has_offsets_topic=has_offsets_topic, limit_s=limit_s
+    )

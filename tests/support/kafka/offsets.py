@@ -12,9 +12,11 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RawPartition
 
 from support.wait import LIMIT_S
+from support.zk.client import peer_of
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import OFFSETS_TOPIC, TopicPartition
 from zkconsumer.protocol.requests import OffsetRequest, Reply
 from zkconsumer.sandbox.process import until
 from zkconsumer.sandbox.topics import client_settings
@@ -218,8 +220,15 @@ def store_of(zookeeper: str, group: str, *, limit_s: float = LIMIT_S) -> Iterato
         group_id=group, zookeeper_connect=zookeeper, offsets_channel_socket_timeout_s=limit_s
     )
     settings = {**channel_settings(config), **client_settings(zookeeper)}
-    with running(KafkaOffsetStore(group, connect=lambda: settings, limit_s=limit_s)) as ask:
-        yield ask
+    with peer_of(zookeeper) as client:
+        store = KafkaOffsetStore(
+            group,
+            connect=lambda: settings,
+            has_offsets_topic=lambda: client.exists(paths.topic(OFFSETS_TOPIC)) is not None,
+            limit_s=limit_s,
+        )
+        with running(store) as ask:
+            yield ask
 
 
 @contextmanager

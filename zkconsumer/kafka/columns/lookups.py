@@ -20,7 +20,7 @@ from zkconsumer.kafka.columns.connection import AuthenticationError, Connection,
 from zkconsumer.kafka.columns.fetch_sessions import FetchSession, SessionRequest, Wanted
 from zkconsumer.kafka.columns.requests import FetchLimits, Metadata
 from zkconsumer.kafka.fetcher import RESOLVE_S, Answers, AutoOffsetReset, descriptors_error
-from zkconsumer.kafka.log_answers import unanswered
+from zkconsumer.kafka.log_answers import unanswered, unknown_offsets_topic
 from zkconsumer.protocol.kafka_fields import FieldReader, MalformedError
 from zkconsumer.protocol.model import (
     OFFSETS_TOPIC,
@@ -141,7 +141,9 @@ def _all_stored(
 
 
 def _stored(found: requests.FetchedOffset | None) -> OffsetAndMetadata | str | None:
-    if found is None or found.error == requests.UNKNOWN_TOPIC:
+    if found is None:
+        return "Kafka: the group's coordinator left the partition out of its answer"
+    if found.error == requests.UNKNOWN_TOPIC:
         return None  # 0.8.2 reports a partition without an offset as unknown
     if found.error:
         return f"Kafka: {name_of(found.error)}"
@@ -187,15 +189,24 @@ class Lookup:
     """A client for look-ups, for one thread at a time; it keeps its connections."""
 
     def __init__(
-        self, settings: Settings, unanswered: Callable[[str], object] = lambda _: None
+        self,
+        settings: Settings,
+        unanswered: Callable[[str], object] = lambda _: None,
+        has_offsets_topic: Callable[[], bool | None] = lambda: None,
     ) -> None:
-        """`ends` calls `unanswered` with the reason if no broker answers."""
+        """
+        Args:
+            unanswered: called by `ends` with the reason if no broker answers.
+            has_offsets_topic: returns whether ZooKeeper has the topic of the groups' offsets; None
+                if this is unknown. It is called only if the brokers do not show the topic.
+        """
         self._settings, self._unanswered = settings, unanswered
+        self._has_offsets_topic = has_offsets_topic
         self._addresses = addresses_of(settings)
         self._isolation = isolation_of(settings)
         self._connections: dict[tuple[str, int], Connection] = {}
-        # The number of partitions of the topic of the groups' offsets: 0 if this client may not
-        # describe the topic; None if it has not been found yet.
+        # The number of partitions of the topic of the groups' offsets: 0 if the brokers do not show
+        # the topic to this client; None if it has not been found yet.
         self._offsets_partitions: int | None = None
         self._coordinators: dict[str | int, tuple[str, int]] = {}  # by `_coordinator_key`
         # The addresses that have failed in this reading; None: failed addresses are asked again.
@@ -283,7 +294,8 @@ class Lookup:
         a group's coordinator would create it. `timeout_s` is the time limit in seconds of each
         request, and of the wait for coordinators that are not ready.
 
-        Raises FetchError if no broker answers, or if the brokers refuse the login.
+        Raises FetchError if no broker answers, if the brokers refuse the login, or if it is unknown
+        whether the topic of the offsets exists.
         """
         deadline = time.monotonic() + timeout_s
         try:
@@ -307,10 +319,15 @@ class Lookup:
             raise error.error from error
 
     def _finds_offsets_topic(self, timeout_s: float) -> bool:
+        """Return whether the topic exists. ZooKeeper decides if the brokers do not show it."""
         if self._offsets_partitions is None:
             topics = self._metadata([OFFSETS_TOPIC], timeout_s).topics
             if OFFSETS_TOPIC in topics:
                 self._offsets_partitions = len(topics[OFFSETS_TOPIC])
+            elif (exists := self._has_offsets_topic()) is None:
+                raise unknown_offsets_topic()
+            elif exists:
+                self._offsets_partitions = 0
         return self._offsets_partitions is not None
 
     def _coordinator_key(self, group: str) -> str | int:
@@ -386,8 +403,8 @@ class Lookup:
     def members(self, group: str, timeout_s: float) -> list[str]:
         """Return the group's members of Kafka's own protocol; brokers before 0.9 have none.
 
-        `timeout_s` is the time limit in seconds. Raises FetchError if the brokers do not answer, or
-        if they refuse to.
+        `timeout_s` is the time limit in seconds. Raises FetchError if the brokers do not answer, if
+        they refuse to, or if it is unknown whether the topic of the offsets exists.
         """
         deadline = time.monotonic() + timeout_s
         try:
