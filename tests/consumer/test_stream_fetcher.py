@@ -9,16 +9,22 @@ import pytest
 from confluent_kafka import TopicPartition as Raw
 from support.internals import librdkafka_of
 from support.kafka.streams import KafkaLog, MemoryLog, Reader, fetcher_of, settings_for
-from support.wait import eventually
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.consumer import stream_fetcher
 from zkconsumer.consumer.stream_fetcher import ReportKind
+from zkconsumer.errors import FetchError
 from zkconsumer.kafka import progress
+from zkconsumer.kafka.columns import fetcher as columns
+from zkconsumer.kafka.columns.fetcher import RecordFetcher
+from zkconsumer.kafka.columns.record_sets import plain_engine
 from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sim.logs import MemoryFetcher
+from zkconsumer.testing import Delay, FakeCluster
+from zkconsumer.testing.logs import PartitionLog, Slice
 
 
 class Unanswered(MemoryFetcher):
@@ -167,4 +173,45 @@ def test_a_stream_waits_for_a_delayed_answer(monkeypatch: pytest.MonkeyPatch) ->
     eventually(checked_often)
     assert patient.checks <= 1, "the fetcher was checked before the broker's delay ended"
     for reader in readers:
+        reader.stream.close()
+
+
+# A partition's part of a response, in bytes, and a message that fills a response alone.
+RESPONSE_BYTES = 64 * 1024
+LARGE = "x" * (RESPONSE_BYTES - 10)
+
+
+def test_nothing_after_a_damaged_batch_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged batch ends the delivery, also if its fault waits while later messages arrive."""
+    read = PartitionLog.read
+
+    def damaged(self: PartitionLog, offset: int, size: int, *, magic: int, until: int) -> Slice:
+        found = read(self, offset, size, magic=magic, until=until)
+        return found._replace(data=found.data.replace(b"good", b"evil"))
+
+    monkeypatch.setattr(PartitionLog, "read", damaged)
+    monkeypatch.setattr(columns, "is_decided", lambda: True)
+    with FakeCluster() as cluster:
+        cluster.create_topic("t")
+        # The responses: 0; 1 to 3, of which 2 is damaged; 4; 5.
+        for value in (LARGE, "small", "good", "small", LARGE, LARGE):
+            cluster.produce("t", [value])
+        fetches = cluster.broker.inject(Delay(0.0), "Fetch", times=None)
+        settings = settings_for(
+            cluster.bootstrap,
+            fetch_message_max_bytes=RESPONSE_BYTES,
+            queued_max_message_chunks=1,
+        )
+        reader = Reader(
+            KafkaLog("t", cluster), connect=lambda: RecordFetcher(settings, engine=plain_engine())
+        )
+        reader.grant(0, 0)
+        assert [one.offset for one in reader.stream.poll(timeout_s=LIMIT_S)] == [0]
+        eventually(reader.stream.is_ready)  # as an event loop looks for messages
+        assert [one.offset for one in reader.stream.poll(timeout_s=LIMIT_S)] == [1]
+        eventually(lambda: fetches.count == 3)
+        with pytest.raises(FetchError, match="t-0, next offset 2"):
+            reader.stream.poll(timeout_s=LIMIT_S)
+        assert not reader.stream.poll(timeout_s=0.1)
+        assert reader.delivered(0) == 2
         reader.stream.close()

@@ -296,8 +296,14 @@ class StreamFetcher:
             now = self._clock()
             due_in_s = min((one.due for one in self.not_fetched.values()), default=math.inf) - now
             turn_s = max(0.0, min(limit - now, due_in_s, self._turn_s))
-            count = self._fill(client, now, max_messages, turn_s)
             faults = client.faults
+            # `take_arrived` leaves faults. Messages that come after a fault of their partition
+            # must not be handed out: a commit would skip what could not be read.
+            failed = {one.tp for one in faults if one.kind is FetchFaultKind.PERMANENT}
+            count = self._fill(client, now, max_messages, turn_s)
+            for one in self.unread:
+                if one.run.tp in failed:
+                    one.drop()
             while faults:
                 self._on_fault(faults.popleft())
             if not count:

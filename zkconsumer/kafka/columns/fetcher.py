@@ -322,6 +322,10 @@ class OwnFetcher(ABC, Generic[R]):
                         return run
                 except CorruptError as error:
                     self._stop(partition, FetchFaultKind.PERMANENT, str(error))
+                    # Later messages must not be returned: a commit would skip the damage.
+                    left = (one for one in self._pending if one[0] is not partition)
+                    self._pending = deque(left)
+                    continue
             self._pending.popleft()
         return None
 
@@ -521,7 +525,10 @@ class OwnFetcher(ABC, Generic[R]):
         engine = self._engine(sum(one.size for one in found))
         for one in found:
             partition = asked.get(one.tp)
-            if partition is not None and self._partitions.get(one.tp) is partition:
+            if partition is None or self._partitions.get(one.tp) is not partition:
+                continue
+            # If it is stopped, the parser has found a damaged batch since the request was sent.
+            if not partition.stopped:
                 self._take(partition, one, response, engine)
         self._advance()
 
