@@ -16,6 +16,7 @@ from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka import progress
 from zkconsumer.kafka.columns import fetcher as columns
+from zkconsumer.kafka.columns.column_fetcher import ColumnFetcher
 from zkconsumer.kafka.columns.fetcher import RecordFetcher
 from zkconsumer.kafka.columns.record_sets import plain_engine
 from zkconsumer.kafka.fetcher import Answers, AutoOffsetReset
@@ -174,6 +175,26 @@ def test_a_stream_waits_for_a_delayed_answer(monkeypatch: pytest.MonkeyPatch) ->
     assert patient.checks <= 1, "the fetcher was checked before the broker's delay ended"
     for reader in readers:
         reader.stream.close()
+
+
+def test_a_client_that_cannot_be_made_is_made_again_after_a_pause() -> None:
+    """The error is raised and reported once; until the next attempt, the stream only waits."""
+    made = 0
+
+    def connect() -> ColumnFetcher:
+        nonlocal made
+        made += 1
+        raise FetchError("no PLAINTEXT endpoint")
+
+    reader = Reader(MemoryLog("t"), connect_columns=connect)
+    reader.grant(0, 0)
+    with pytest.raises(FetchError, match="PLAINTEXT"):
+        reader.stream.poll_arrow(timeout_s=LIMIT_S)
+    assert reader.stream.poll_arrow(timeout_s=0.2).num_rows == 0
+    assert "PLAINTEXT" in reader.stream.waiting_for
+    assert [one.kind for one in reader.reports] == [ReportKind.FETCH_FAILED]
+    assert made == 1
+    reader.stream.close()
 
 
 # A partition's part of a response, in bytes, and a message that fills a response alone.

@@ -435,7 +435,14 @@ class StreamFetcher:
         if not self._connecting.done():
             return None
         connecting, self._connecting = self._connecting, None
-        client = connecting.result()
+        try:
+            client = connecting.result()
+        except Exception as error:
+            # With `on_error` the stream goes on at once, so the next attempt must wait.
+            failed = _NotFetched(str(error), now + FAILED_S)
+            self.not_fetched.update(dict.fromkeys(due, failed))
+            self._send_report(ReportKind.FETCH_FAILED, None, str(error))
+            raise
         if client is None:
             waiting = _NotFetched(NO_BROKER, now + self._retry_s)
             self.not_fetched.update(dict.fromkeys(due, waiting))
