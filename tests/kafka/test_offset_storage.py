@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pickle
 import queue
+import random
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -195,3 +198,22 @@ def test_a_partition_that_an_answer_lacks_is_an_error(monkeypatch: pytest.Monkey
         with store_of(cluster.zookeeper_connect, "g") as ask:
             reply = ask(FETCH)
     assert (reply.code, "left the partition out" in reply.value) == (Code.OTHER, True)
+
+
+def test_silent_brokers_do_not_multiply_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look-up of the coordinator and the fetch together take at most the time limit."""
+    limit_s = 2.0
+    # The silent brokers are asked first.
+    monkeypatch.setattr(random, "sample", lambda addresses, _: list(addresses))
+    with ExitStack() as stack:
+        cluster = stack.enter_context(FakeCluster())
+        cluster.create_topic(TP.topic)
+        commit_as_another_client(cluster.bootstrap, "g", TP, OFFSET.offset, b"")
+        silent = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(2)]
+        servers = [f"{HOST}:{one.getsockname()[1]}" for one in silent]
+        settings = {"bootstrap.servers": ",".join([*servers, cluster.bootstrap]), "group.id": "g"}
+        store = KafkaOffsetStore("g", connect=lambda: settings, limit_s=limit_s)
+        ask = stack.enter_context(running(store))
+        begun = time.monotonic()
+        assert ask(FETCH) == Reply(Code.OK, {TP: OFFSET})
+        assert time.monotonic() - begun < 2 * limit_s

@@ -429,7 +429,7 @@ def committed(
     `kafka.group_offsets` explains the other values and `has_offsets_topic`. Raises FetchError if no
     broker answers, or if it is unknown whether the topic of the offsets exists.
     """
-    refusals = Refusals(settings)
+    refusals, deadline = Refusals(settings), time.monotonic() + limit_s
     reporting: Settings = {**settings, "error_cb": refusals}
     try:
         asked = AdminClient(reporting)
@@ -445,7 +445,8 @@ def committed(
     except KafkaException as error:
         raise invalid(error) from error
     try:
-        answers = client.committed([Raw(*tp) for tp in partitions], timeout=limit_s)
+        left_s = max(0.001, deadline - time.monotonic())
+        answers = client.committed([Raw(*tp) for tp in partitions], timeout=left_s)
     except KafkaException as error:
         if error.args[0].code() in TRANSPORT:
             raise refusals.explain(client, error) from error

@@ -165,6 +165,7 @@ class KafkaOffsetStore(threading.Thread):
         fails, and is retried.
         """
         self._reader = self._reader or GroupOffsets(settings, self._has_offsets_topic)
+        self._reader.begin_reading()  # a silent broker takes its share of the limit only once
         found = self._reader.read(settings["group.id"], partitions, limit_s=self._limit_s)
         if faults := [f"{tp}: {why}" for tp, why in found.items() if isinstance(why, str)]:
             raise FetchError(first_few(faults, 5, separator="; "))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 import ssl
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import starmap
@@ -108,6 +109,14 @@ def why(error: BaseException) -> str:
     if isinstance(error, (ConnectionResetError, ssl.SSLEOFError)):
         return f"{error}; a listener of another security protocol does this too"
     return str(error)
+
+
+def _shares(
+    addresses: Sequence[tuple[str, int]], deadline: float
+) -> Iterator[tuple[tuple[str, int], float]]:
+    """Yield each address with its share, in seconds, of the time that is left when it is asked."""
+    for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        yield address, max(0.001, (deadline - time.monotonic()) / left)
 
 
 def isolation_of(settings: Settings) -> requests.Isolation:
@@ -252,12 +261,18 @@ class Lookup:
         except AuthenticationError as error:
             raise error.error from error
 
-    def _metadata(self, wanted: Sequence[str] | None, timeout_s: float) -> Metadata:
+    def _metadata(
+        self,
+        wanted: Sequence[str] | None,
+        timeout_s: float = math.inf,
+        deadline: float = math.inf,
+    ) -> Metadata:
         return self._any(
             requests.METADATA,
             lambda version: [requests.metadata_request(version, wanted)],
             requests.metadata,
             timeout_s,
+            deadline,
         )[0]
 
     def _any(
@@ -265,16 +280,19 @@ class Lookup:
         api: int,
         write: Callable[[int], Iterable[bytes]],
         read: Callable[[int, FieldReader], T],
-        timeout_s: float,
+        timeout_s: float = math.inf,
+        deadline: float = math.inf,
     ) -> list[T]:
         """Return the responses of the first broker that answers.
 
+        Each broker has `timeout_s` seconds, but at most its share of the time until `deadline`.
         Raises BrokersUnreachableError if none does.
         """
         reasons = []
-        for address in random.sample(self._addresses, len(self._addresses)):
+        addresses = random.sample(self._addresses, len(self._addresses))
+        for address, share_s in _shares(addresses, deadline):
             try:
-                return self._ask_all(address, api, write, read, timeout_s)
+                return self._ask_all(address, api, write, read, min(timeout_s, share_s))
             except LOST as error:
                 reasons.append(f"{address[0]}:{address[1]}: {why(error)}")
         if reasons:
@@ -291,22 +309,23 @@ class Lookup:
 
         The metadata are the text that the committer sent, without the NUL that confluent-kafka
         appends. If the topic of the offsets does not exist, no offset is stored; the request for
-        a group's coordinator would create it. `timeout_s` is the time limit in seconds of each
-        request, and of the wait for coordinators that are not ready.
+        a group's coordinator would create it. `timeout_s` is the time limit in seconds of the
+        requests for one group, and of the wait for coordinators that are not ready.
 
         Raises FetchError if no broker answers, if the brokers refuse the login, or if it is unknown
         whether the topic of the offsets exists.
         """
         deadline = time.monotonic() + timeout_s
         try:
-            if not self._finds_offsets_topic(timeout_s):
+            if not self._finds_offsets_topic(deadline):
                 return {group: dict.fromkeys(tps) for group, tps in wanted.items()}
             found: dict[str, _FetchedOffsets | FetchError] = {}
             asked = dict(wanted)
             while True:
-                found |= self._committed_once(asked, timeout_s)
+                found |= self._committed_once(asked, deadline)
                 asked = {group: wanted[group] for group in asked if _passes(found[group])}
-                if not asked or self._has_waited or time.monotonic() + _PAUSE_S > deadline:
+                # After the pause, the brokers need some time to answer.
+                if not asked or self._has_waited or time.monotonic() + 2 * _PAUSE_S > deadline:
                     break
                 if any(_has_moved(found[group]) for group in asked):
                     # Or brokers of 0.8.2 were configured with another number of partitions.
@@ -318,10 +337,10 @@ class Lookup:
         except AuthenticationError as error:
             raise error.error from error
 
-    def _finds_offsets_topic(self, timeout_s: float) -> bool:
+    def _finds_offsets_topic(self, deadline: float) -> bool:
         """Return whether the topic exists. ZooKeeper decides if the brokers do not show it."""
         if self._offsets_partitions is None:
-            topics = self._metadata([OFFSETS_TOPIC], timeout_s).topics
+            topics = self._metadata([OFFSETS_TOPIC], deadline=deadline).topics
             if OFFSETS_TOPIC in topics:
                 self._offsets_partitions = len(topics[OFFSETS_TOPIC])
             elif (exists := self._has_offsets_topic()) is None:
@@ -337,7 +356,7 @@ class Lookup:
         return coordinator_partition(group, count) if count else group
 
     def _committed_once(
-        self, wanted: Mapping[str, Collection[TopicPartition]], timeout_s: float
+        self, wanted: Mapping[str, Collection[TopicPartition]], deadline: float
     ) -> dict[str, _FetchedOffsets | FetchError]:
         """Ask the groups' coordinators once; an error of a coordinator holds for all partitions of
         its groups.
@@ -345,7 +364,7 @@ class Lookup:
         Raises FetchError if no broker answers.
         """
         found: dict[str, _FetchedOffsets | FetchError] = {}
-        errors = self._find_coordinators(wanted, timeout_s)
+        errors = self._find_coordinators(wanted, deadline)
         by_address: dict[tuple[str, int], list[str]] = {}
         for group, tps in wanted.items():
             key = self._coordinator_key(group)
@@ -353,8 +372,9 @@ class Lookup:
                 found[group] = dict.fromkeys(tps, requests.FetchedOffset(errors[key], -1, ""))
             else:
                 by_address.setdefault(self._coordinators[key], []).append(group)
-        for address, groups in by_address.items():
-            found |= self._ask_coordinator(address, {one: wanted[one] for one in groups}, timeout_s)
+        for address, share_s in _shares(list(by_address), deadline):
+            theirs = {one: wanted[one] for one in by_address[address]}
+            found |= self._ask_coordinator(address, theirs, share_s)
         return found
 
     def _ask_coordinator(
@@ -376,7 +396,7 @@ class Lookup:
             self._coordinators.clear()
             return dict.fromkeys(wanted, _no_coordinator(address, lost))
 
-    def _find_coordinators(self, groups: Iterable[str], timeout_s: float) -> dict[str | int, int]:
+    def _find_coordinators(self, groups: Iterable[str], deadline: float) -> dict[str | int, int]:
         """Look up the coordinators that are not known; return the error of each that stays
         unknown."""
         missing = {
@@ -390,7 +410,7 @@ class Lookup:
             requests.FIND_COORDINATOR,
             lambda version: map(requests.coordinator_request, missing.values()),
             requests.coordinator,
-            timeout_s,
+            deadline=deadline,
         )
         errors = {}
         for key, (error, address) in zip(missing, answers, strict=True):
@@ -408,7 +428,7 @@ class Lookup:
         """
         deadline = time.monotonic() + timeout_s
         try:
-            if not self._finds_offsets_topic(timeout_s):
+            if not self._finds_offsets_topic(deadline):
                 return []  # the request for the group's coordinator would create it
             while True:
                 error, members = self._members_once(group, max(0.001, deadline - time.monotonic()))
@@ -424,7 +444,8 @@ class Lookup:
 
     def _members_once(self, group: str, timeout_s: float) -> tuple[int, list[str]]:
         """Ask the group's coordinator once; return the error, and the members."""
-        for error in self._find_coordinators([group], timeout_s).values():
+        deadline = time.monotonic() + timeout_s
+        for error in self._find_coordinators([group], deadline).values():
             return error, []
         address = self._coordinators[self._coordinator_key(group)]
         try:
@@ -608,20 +629,22 @@ class Lookup:
     ) -> list[T]:
         """Send requests over the kept connection; if it is missing or lost, connect again.
 
-        `timeout_s` is the time limit in seconds of the connection, and of each request.
+        `timeout_s` is the time limit in seconds of the connection and the first response, and of
+        each further response.
         """
         if self._failed and address in self._failed:
             raise self._failed[address]
         deadline = time.monotonic() + timeout_s
         kept = self._connections.pop(address, None)
         while True:
-            left_s = max(0.001, deadline - time.monotonic())
             try:
+                left_s = max(0.001, deadline - time.monotonic())
                 one = kept or connect(address, self._settings, left_s)
             except LOST as error:
                 self._note(address, error)
                 raise
             try:
+                left_s = max(0.001, deadline - time.monotonic())
                 version = one.versions.get(api, 0)
                 answers = [
                     read(version, response) for response in one.ask_all(api, write(version), left_s)
