@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from support.kafka.logs import ABORTED, COMMITTED, transact
@@ -32,6 +33,9 @@ from zkconsumer.kafka.fetcher import AutoOffsetReset, Fetcher, FetchFaultKind
 from zkconsumer.kafka.librdkafka import KafkaFetcher
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
+from zkconsumer.testing import FakeCluster
+from zkconsumer.testing import messages as ms
+from zkconsumer.testing.messages import MetadataResponseBroker
 
 
 @pytest.fixture(params=log_cases("memory", *with_fakes("kafka", "shared", "columns", "session")))
@@ -314,6 +318,33 @@ def test_a_look_up_without_brokers_is_a_fault_of_no_partition(make: Make, closin
     fault = fetcher.faults[0]
     assert (fault.kind, fault.tp) == (FetchFaultKind.RETRIED, None)
     assert isinstance(answer.result(LIMIT_S)[nowhere], str)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".kafka", "k" * 64])
+def test_a_host_name_that_python_refuses_concerns_only_its_broker(
+    host: str, monkeypatch: pytest.MonkeyPatch, closing: Closing
+) -> None:
+    """A broker with an impossible name is a temporary fault; other brokers are read."""
+
+    def renamed(**fields: Any) -> MetadataResponseBroker:
+        return MetadataResponseBroker(**{**fields, **({"host": host} if fields["node_id"] else {})})
+
+    monkeypatch.setattr(ms, "MetadataResponseBroker", renamed)
+    monkeypatch.setattr(random, "sample", lambda addresses, _: list(addresses))
+    with FakeCluster(brokers=2) as cluster:
+        cluster.create_topic("t", partitions=2)
+        for number in range(2):
+            cluster.move_leader("t", number, number)
+            cluster.produce("t", ["a"], partition=number)
+        settings = settings_for(cluster.broker.bootstrap)
+        settings["bootstrap.servers"] = f"{host}:1,h:no-port,{cluster.broker.bootstrap}"
+        fetcher = closing(RecordFetcher(settings))
+        fetcher.assign({TopicPartition("t", number): 0 for number in range(2)})
+        assert offsets(fetcher, 0, 1) == [0]
+        eventually(
+            lambda: fetched(fetcher, 10, 0.05) or any(host in one.text for one in fetcher.faults)
+        )
+        assert {one.kind for one in fetcher.faults} <= {FetchFaultKind.RETRIED, FetchFaultKind.END}
 
 
 def test_an_unused_fetcher_is_destroyed_at_once() -> None:

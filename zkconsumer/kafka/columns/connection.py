@@ -287,7 +287,11 @@ def connect(address: tuple[str, int], settings: Settings, timeout_s: float) -> C
     """
     deadline = time.monotonic() + timeout_s
     protocol = str(settings.get("security.protocol", "plaintext")).lower()
-    raw = socket.create_connection(address, timeout_s)
+    try:
+        raw = socket.create_connection(address, timeout_s)
+    except UnicodeError as error:
+        # Python's codec for host names refuses a label of 64 characters, and an empty one.
+        raise OSError(f"its host name is not valid: {error}") from error
     try:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if is_true(settings.get("socket.keepalive.enable", False)):

@@ -89,11 +89,11 @@ def name_of(error: int) -> str:
 
 
 def addresses_of(settings: Settings) -> list[tuple[str, int]]:
-    """Return the addresses in `bootstrap.servers`."""
+    """Return the addresses in `bootstrap.servers`, without those whose port is not a number."""
     found = []
     for server in str(settings.get("bootstrap.servers", "")).split(","):
         host, _, port = server.strip().rpartition(":")
-        if host:
+        if host and port.isdecimal():
             found.append((host.strip("[]"), int(port)))
     return found
 
