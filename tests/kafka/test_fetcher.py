@@ -26,6 +26,7 @@ from support.kafka.streams import (
 from support.wait import LIMIT_S, eventually
 from support.zk.client import peer_of
 
+from zkconsumer.errors import BrokerAccessError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns.column_fetcher import ColumnFetcher
 from zkconsumer.kafka.columns.fetcher import RecordFetcher
@@ -345,6 +346,19 @@ def test_a_host_name_that_python_refuses_concerns_only_its_broker(
             lambda: fetched(fetcher, 10, 0.05) or any(host in one.text for one in fetcher.faults)
         )
         assert {one.kind for one in fetcher.faults} <= {FetchFaultKind.RETRIED, FetchFaultKind.END}
+
+
+def test_a_refused_login_is_repeated_after_a_pause(closing: Closing) -> None:
+    """While no broker accepts the login, the fetcher logs in again only every few seconds."""
+    with FakeCluster() as cluster:
+        settings = settings_for(cluster.bootstrap)
+        settings |= {"security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"}
+        fetcher = closing(RecordFetcher(settings))
+        fetcher.assign({TopicPartition("t", 0): 0})
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline or not fetcher.faults:
+            assert fetched(fetcher, 10, 0.05) == []
+    assert [type(one.error) for one in fetcher.faults] == [BrokerAccessError]
 
 
 def test_an_unused_fetcher_is_destroyed_at_once() -> None:

@@ -381,6 +381,7 @@ class OwnFetcher(ABC, Generic[R]):
             self._passing(None, str(error))
             return
         except AuthenticationError as error:
+            self._metadata_at = now + REPORT_INTERVAL_S
             refused = FetchFault(FetchFaultKind.PERMANENT, None, str(error), error=error.error)
             self.faults.append(refused)
             return
