@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ from support.zk.client import peer_of
 from support.zk.proxies import Proxy
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
-from zkconsumer.errors import AccessDeniedError, ZkConsumerError
+from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
 from zkconsumer.sandbox.topics import ServerTopics
+from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zk.client import ZooKeeperClient
+from zkconsumer.zk.observer import Change, ChangeKind, Observer
 
 USER, PASSWORD = "carol", "canary-first-8831"
 _SASL = 102  # ZooKeeper's number for a login request.
@@ -234,3 +236,52 @@ def test_a_tool_gets_an_error_at_once(guarded: Guarded, spoiler: Spoiler) -> Non
         with pytest.raises(AccessDeniedError, match="refused the credential"):
             while True:
                 connection.children([paths.CONSUMERS])
+
+
+def _next(changes: Iterator[tuple[float, Change]], wanted: ChangeKind) -> Change:
+    """Return the next change of this kind."""
+    return next(change for _, change in changes if change.what is wanted)
+
+
+def test_an_observer_follows_the_group_with_a_new_client() -> None:
+    """If an exception ends kazoo's loop, the observer reports what has changed since."""
+    tp = TopicPartition("t", 0)
+    with (
+        FakeZooKeeper() as zookeeper,
+        peer_of(zookeeper.connect) as client,
+        Spoiler(zookeeper.connect) as proxy,
+        Observer(proxy.address, "g", timeout_s=LIMIT_S) as observer,
+    ):
+        changes = observer.changes()
+        _next(changes, ChangeKind.READ)
+        proxy.spoil.set()
+        with suppress(ZooKeeperUnreachableError):
+            observer.snapshot()  # the reply ends kazoo's loop
+        client.create(paths.offset("g", tp), b"7", makepath=True)
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(_next, changes, ChangeKind.OFFSET)
+            try:
+                assert waiting.result(LIMIT_S).after == 7
+            finally:
+                observer.close()
+
+
+def test_an_observer_whose_credential_is_refused_says_so(
+    guarded: Guarded, spoiler: Spoiler
+) -> None:
+    """If the server refuses the login, the changes end with the error."""
+    config = guarded.config("g", spoiler.address)
+    with Observer(spoiler.address, "g", timeout_s=LIMIT_S, config=config) as observer:
+        changes = observer.changes()
+        _next(changes, ChangeKind.READ)
+        spoiler.logins = 1
+        spoiler.cut()
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(_next, changes, ChangeKind.OWNER)
+            try:
+                with pytest.raises(AccessDeniedError, match="refused the credential"):
+                    waiting.result(LIMIT_S)
+                with pytest.raises(AccessDeniedError):
+                    next(observer.changes())
+            finally:
+                observer.close()

@@ -14,6 +14,7 @@ deleted and re-created between two reads. Then all znodes of the list are read a
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -43,13 +44,17 @@ from zkconsumer.protocol.requests import (
     Requests,
     denied,
 )
-from zkconsumer.zk.session import ZooKeeperSession
+from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
 # ---- the group as last read ----------------------------------------------------------------------
 
 
 # Seconds to wait for one reply; a slower server is treated like a lost connection.
 _REPLY_S = 30.0
+
+# Seconds until a client that has failed permanently is replaced, so that a client that fails again
+# and again costs little.
+_RECREATE_S = 1.0
 
 
 class GroupPart(Enum):
@@ -300,6 +305,7 @@ class Observer:
 
     Raises ConfigError and InvalidNameError. Entering raises the errors of `ZooKeeperSession.start`.
     After a connection loss `changes` waits, and the other methods raise ZooKeeperUnreachableError.
+    If ZooKeeper refuses the credential from now on, `changes` raises AccessDeniedError.
     """
 
     def __init__(
@@ -318,8 +324,13 @@ class Observer:
         self._settings = _settings(connect, timeout_s, auth, config)
         self._last: Session | None = None
         self._is_connected = False
+        self._refusal: ClientDeath | None = None
+        self._closing, self._is_closed = threading.Lock(), False
         self._session = ZooKeeperSession(
-            self._settings, on_state=self._on_state, on_watch=lambda kind, path: self._tell(path)
+            self._settings,
+            on_state=self._on_state,
+            on_watch=lambda kind, path: self._tell(path),
+            on_death=self._on_death,
         )
 
     @property
@@ -336,9 +347,14 @@ class Observer:
 
     def close(self) -> None:
         """End all running `changes` and the session; may be called more than once."""
+        with self._closing:
+            self._is_closed = True
+        self._end_changes()
+        self._session.stop()
+
+    def _end_changes(self) -> None:
         for inbox in self._inboxes:
             inbox.put(None)
-        self._session.stop()
 
     def group_exists(self) -> bool:
         """Return whether the group has a znode."""
@@ -360,13 +376,16 @@ class Observer:
 
         The first changes report all existing znodes as new, followed by one change of kind
         READ. If a znode changes several times between two reads, only its last value is
-        reported. The method waits while ZooKeeper is unreachable.
+        reported. The method waits while ZooKeeper is unreachable. It raises AccessDeniedError if
+        ZooKeeper refuses the credential.
         """
         inbox: SimpleQueue[str | None] = SimpleQueue()
         self._inboxes.append(inbox)
         watcher = GroupWatcher(self._ask, self.group, self._follow)
         stale = True
         while True:
+            if self._refusal is not None:
+                raise self._session.death_error(self._refusal)
             try:
                 if stale:
                     found = watcher.read_all()
@@ -375,7 +394,9 @@ class Observer:
                     yield now, Change(ChangeKind.READ, "", None, None)
                 dirty, states = _drain(inbox)
                 if dirty is None:
-                    return
+                    if self._refusal is None:
+                        return
+                    continue
                 for state in states:
                     yield time.monotonic(), Change(ChangeKind.CONNECTION, "", None, state)
                 if states:
@@ -400,6 +421,21 @@ class Observer:
                 self._tell(" lost")
             self._tell(" connected")
         self._last = session
+
+    def _on_death(self, death: ClientDeath) -> None:
+        # kazoo's thread calls this method, too, and must not wait.
+        if death.refused:
+            self._refusal = death
+            self._end_changes()
+            return
+        timer = threading.Timer(_RECREATE_S, self._recreate)
+        timer.daemon = True
+        timer.start()
+
+    def _recreate(self) -> None:
+        with self._closing:  # `close` ends the client that is present then
+            if not self._is_closed:
+                self._session.recreate()
 
     def _tell(self, what: str) -> None:
         for inbox in self._inboxes:
