@@ -36,7 +36,12 @@ from zkconsumer.sandbox.ports import HOST, free_port
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.testing import FakeCluster
 from zkconsumer.testing import messages as ms
-from zkconsumer.testing.messages import MetadataResponse, OffsetFetchResponse
+from zkconsumer.testing.messages import (
+    MetadataResponse,
+    OffsetCommitResponsePartition,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+)
 from zkconsumer.zk.client import ZooKeeperClient
 
 TP = TopicPartition("t", 0)
@@ -217,3 +222,22 @@ def test_silent_brokers_do_not_multiply_the_time_limit(monkeypatch: pytest.Monke
         begun = time.monotonic()
         assert ask(FETCH) == Reply(Code.OK, {TP: OFFSET})
         assert time.monotonic() - begun < 2 * limit_s
+
+
+def test_a_denied_commit_is_no_temporary_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that the brokers deny is denied with its cause, even if the fetch is denied, too."""
+
+    def denied(**more: Any) -> OffsetCommitResponsePartition:
+        return OffsetCommitResponsePartition(**{**more, "error_code": 30})
+
+    def hidden(**more: Any) -> OffsetFetchResponsePartition:
+        return OffsetFetchResponsePartition(**{**more, "error_code": 30})
+
+    monkeypatch.setattr(ms, "OffsetCommitResponsePartition", denied)
+    monkeypatch.setattr(ms, "OffsetFetchResponsePartition", hidden)
+    with FakeCluster() as cluster:
+        cluster.create_topic(TP.topic)
+        with store_of(cluster.zookeeper_connect, "g") as ask:
+            reply = ask(STORE).value
+    assert (reply.denied.keys(), reply.unavailable) == ({TP}, {})
+    assert "access control" in reply.denied[TP]

@@ -189,7 +189,10 @@ class KafkaOffsetStore(threading.Thread):
         if not failed:
             return NotStored({}, {})
         # librdkafka also reports the last error for partitions that were stored, so read them back.
-        found = self._fetch(settings, sorted(failed))
+        try:
+            found = self._fetch(settings, sorted(failed))
+        except FetchError:
+            found = {}  # each failure then counts: what denies the commit may deny the fetch, too
         result = NotStored({}, {})
         for tp, (code, why) in failed.items():
             remedy = _PERMANENT.get(code, "")
