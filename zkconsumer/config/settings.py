@@ -382,7 +382,8 @@ class ConsumerConfig(ConnectionConfig):
         auto_commit_interval_s: The time between two automatic commits. (auto.commit.interval.ms; in
             seconds, default: 60.0)
         queued_max_message_chunks: A stream prefetches at most this number times
-            fetch.message.max.bytes, in bytes. (queued.max.message.chunks; default: 2)
+            fetch.message.max.bytes, in bytes; with the columnar reader, from each broker.
+            (queued.max.message.chunks; default: 2)
         rebalance_max_retries: A JVM member gives up after this number of attempts to claim a
             partition. zkconsumer keeps retrying, and reports the blocking owner after this number
             times the back-off. (rebalance.max.retries; default: 4)
@@ -503,7 +504,8 @@ class ConsumerConfig(ConnectionConfig):
         "queued.max.message.chunks",
         Integer(1),
         2,
-        "A stream prefetches at most this number times fetch.message.max.bytes, in bytes.",
+        "A stream prefetches at most this number times fetch.message.max.bytes, in bytes;"
+        " with the columnar reader, from each broker.",
     )
     rebalance_max_retries: int = setting(
         "rebalance.max.retries",

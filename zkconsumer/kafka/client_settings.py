@@ -44,7 +44,8 @@ def fetch_settings(config: ConsumerConfig) -> Settings:
     Two limits bound the memory of a stream. Each applies to the messages prefetched for all its
     partitions together: `queued.max.message.chunks` x `fetch.message.max.bytes` bytes (default
     2 MiB, plus one response in flight), and `QUEUED_MESSAGES` messages. At either limit fetching
-    pauses until the stream has taken messages.
+    pauses until the stream has taken messages. The columnar reader has no limit in messages, and
+    its limit in bytes holds for each broker, because it receives from several at once.
     """
     buffer = config.socket_receive_buffer_bytes
     ahead = max(1024, config.queued_max_message_chunks * config.fetch_message_max_bytes)
