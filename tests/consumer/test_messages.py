@@ -20,7 +20,7 @@ from zkconsumer.kafka.columns.record_sets import RecordSet, plain_engine
 from zkconsumer.kafka.columns.records import Records
 from zkconsumer.kafka.columns.responses import response_memory
 from zkconsumer.kafka.fetcher import BUFFER_MESSAGES, MessageList, runs_of
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import Position, TopicPartition
 from zkconsumer.sim.logs import MemoryFetcher
 
 TP = TopicPartition("topic", 3)
@@ -183,6 +183,16 @@ def test_a_stream_keeps_no_batch_that_was_handed_out(way: str) -> None:
     assert reader.finished(0) == 3
     assert not fetcher.runs
     reader.stream.close()
+
+
+def test_a_reversed_batch_ends_where_the_batch_ends() -> None:
+    """The position after a slice is the one after its highest offset, in every order."""
+    runs = [run_of(batch(written(3, first=100 * n))) for n in range(3)]
+    held = GrantedPartition(Grant(TP, 0, 7, 1), Codec())
+    whole: Batch[bytes, bytes] = Batch([Part(one, range(3), held) for one in runs])
+    assert whole.positions == whole[::-1].positions == {TP: Position(7, 203)}
+    assert whole[4::-1].positions == {TP: Position(7, 102)}
+    assert whole[5:5].positions == {}
 
 
 def test_batches_are_sequences() -> None:

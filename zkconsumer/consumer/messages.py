@@ -305,10 +305,12 @@ class Batch(Sequence[Message[K, V]]):
     @property
     def positions(self) -> dict[TopicPartition, Position]:
         """The position of each partition after the batch, with the fencing token."""
-        return {
-            run.tp: Position(held.epoch, run.offset(numbers[-1]) + 1)
-            for run, numbers, held in self._parts
-        }
+        found: dict[TopicPartition, Position] = {}
+        for run, numbers, held in self._parts:
+            last = max(numbers[0], numbers[-1])  # a slice may reverse the messages
+            at = Position(held.epoch, run.offset(last) + 1)
+            found[run.tp] = max(found.get(run.tp, at), at)
+        return found
 
     def __reduce__(self) -> tuple[object, ...]:
         """Raises DecodeError if a decoder raises."""
