@@ -16,8 +16,8 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
 
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer import connector as core
@@ -262,7 +262,7 @@ class ConsumerConnector:
             on_assigned=_in_loop(given.on_assigned, loop),
             on_revoked=_in_loop(given.on_revoked, loop),
             on_lost=_in_loop(given.on_lost, loop),
-            on_error=_in_loop(self._on_error, loop),
+            on_error=_in_loop(self._on_error, loop, is_plain_too=True),
         )
         if self._is_cancelled:
             self._core.shutdown()
@@ -560,19 +560,49 @@ class ConsumerConnector:
 
 
 def _in_loop(
-    function: Callable[[T], object] | None, loop: asyncio.AbstractEventLoop
+    function: Callable[[T], object] | None,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    is_plain_too: bool = False,
 ) -> Callable[[T], object] | None:
-    """Return a function for another thread that runs a coroutine function in the loop."""
+    """Return a function for another thread that runs a coroutine function in the loop, and with
+    `is_plain_too` also a plain function."""
     if function is None:
         return None
 
-    def call(given: T) -> object:
+    async def called(given: T) -> object:
         result: object = function(given)
-        if asyncio.iscoroutine(result):
-            return asyncio.run_coroutine_threadsafe(result, loop).result()
-        return result
+        return await result if asyncio.iscoroutine(result) else result
+
+    def call(given: T) -> object:
+        result: object = called(given) if is_plain_too else function(given)
+        return _result_in(loop, result) if asyncio.iscoroutine(result) else result
 
     return call
+
+
+# Seconds between two checks whether the loop of a running callback has been closed. Such a callback
+# never ends, and a closed loop tells nobody.
+_LOOP_CHECK_S: Final = 1.0
+
+
+def _result_in(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, object],  # Any: it yields to the loop only
+) -> object:
+    """Run a coroutine in the loop of another thread, and return its result.
+
+    Raises RuntimeError if the loop is closed before the result is there.
+    """
+    try:
+        running = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    except RuntimeError:
+        coroutine.close()
+        raise
+    while not wait([running], _LOOP_CHECK_S).done:
+        if loop.is_closed():
+            raise RuntimeError("the event loop was closed while it ran a callback")
+    return running.result()
 
 
 def _mark_seen(over: asyncio.Future[bool]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -422,6 +423,56 @@ def test_a_member_in_a_loop(group: Group) -> None:
 
     run(main())
     assert not [one for one in threading.enumerate() if f"{group.name}_" in one.name]
+
+
+def test_on_error_runs_in_the_loop(group: Group) -> None:
+    """A plain function gets the stream's errors in the event loop, as a coroutine function does."""
+    group.write(0, b"x")
+    seen: list[tuple[str, asyncio.AbstractEventLoop]] = []
+
+    def plain(error: ZkConsumerError) -> None:
+        seen.append((type(error).__name__, asyncio.get_running_loop()))
+
+    async def coroutine(error: ZkConsumerError) -> None:
+        plain(error)
+
+    async def main() -> None:
+        for number, on_error in enumerate((plain, coroutine), 1):
+            config = config_of(group)
+            async with aio.ConsumerConnector(config, on_error=on_error) as connector:
+                (stream,) = (await connector.create_message_streams({group.topic: 1}))[group.topic]
+                while len(seen) < number:
+                    await stream.poll(timeout_s=0.05)
+            assert seen[-1] == ("MalformedZnodeError", asyncio.get_running_loop())
+
+    run(main())
+
+
+def test_a_callback_whose_loop_is_closed_ends(group: Group) -> None:
+    """If the loop is closed, a stream's thread does not wait for `on_error` for ever."""
+    group.write(0, b"x")
+    loop, has_begun = asyncio.new_event_loop(), asyncio.Event()
+
+    async def on_error(error: ZkConsumerError) -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    async def main() -> tuple[ConsumerConnector, Future[Any]]:
+        connector = aio.ConsumerConnector(config_of(group), on_error=on_error)
+        await connector.start()
+        (stream,) = (await connector.create_message_streams({group.topic: 1}))[group.topic]
+        while not has_begun.is_set():
+            await stream.poll(timeout_s=0.05)
+        core = connector_of(connector)
+        assert core is not None
+        return core, wait_of(stream)
+
+    core, waiting = loop.run_until_complete(main())
+    loop.close()
+    try:
+        assert isinstance(waiting.exception(LIMIT_S), RuntimeError)
+    finally:
+        core.shutdown()
 
 
 def test_streams_of_a_filter_in_a_loop(group: Group) -> None:
