@@ -396,6 +396,19 @@ def test_transactions_of_a_deposed_leader_are_left_out(tmp_path: Path) -> None:
     assert "left out" in problem.what
 
 
+def test_a_continued_reading_leaves_out_transactions_of_a_deposed_leader(tmp_path: Path) -> None:
+    """A deposed leader's transaction is left out even if it is the first one of a later reading."""
+    epoch = 1 << 32
+    common, later = [entry(1), entry(2)], [entry(epoch + 1)]
+    rows, history = read(
+        *ensemble(tmp_path, [*common, entry(3, "lost"), *later], common + later, common + later),
+        after=2,
+    )
+    assert zxids(rows) == [epoch + 1]
+    (problem,) = history.problems
+    assert (problem.kind, problem.zxid) == ("disagreement", 3)
+
+
 def test_different_contents(tmp_path: Path) -> None:
     """If servers have different transactions with one zxid, the majority's is returned."""
     all_ = [entry(1), entry(2), entry(3)]

@@ -526,6 +526,7 @@ class History:
         ahead: dict[int, list[Row]] = {}
         files: dict[int, str] = {}
         begins: dict[int, int] = {}
+        after = self.last_zxid
         while True:
             for number, stream in enumerate(streams):
                 if not ahead.get(number):
@@ -533,7 +534,10 @@ class History:
                     ahead.pop(number, None)
                     if batch is not None:
                         ahead[number], files[number] = batch.rows, batch.file
-                        begins.setdefault(number, int(batch.zxids[0]))
+                        if number not in begins:
+                            # A continued reading skips a server's first transactions.
+                            logs, first = self.servers[number].logs, int(batch.zxids[0])
+                            begins[number] = min(map(self._first, logs)) if after else first
             if not ahead:
                 return
             limit = min(rows[-1].zxid for rows in ahead.values())
