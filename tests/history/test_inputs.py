@@ -106,6 +106,16 @@ def test_an_archive(tmp_path: Path, ending: str) -> None:
     assert (zxids(rows), history.problems) == ([1, 2, 3], [])
 
 
+def test_archives_without_directories(tmp_path: Path) -> None:
+    """Each archive is a server, if the files are at the archive's top level."""
+    for n in (1, 2):
+        folder = server(tmp_path / str(n), {1: [entry(1)]}) / "version-2"
+        with tarfile.open(tmp_path / f"zk{n}.tar", "w") as archive:
+            archive.add(folder / "log.1", arcname="log.1")
+    packed = [str(tmp_path / f"zk{n}.tar") for n in (1, 2)]
+    assert [one.name for one in find_servers(packed)] == packed
+
+
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
     """If a file named .tar is not an archive, the error names the file."""
     for name in ("a.tar", "a.txz", "a.zip"):

@@ -137,7 +137,7 @@ def find_servers(paths: Iterable[str | os.PathLike[str]]) -> list[Server]:
 
 
 def _add(servers: dict[str, Server], source: LogSource) -> None:
-    folder = source.name.rpartition("/")[0] or "."
+    folder = source.name[: -len(source.base)].rstrip("/:") or "."
     server = servers.setdefault(folder, Server(folder))
     files = server.logs if _LOG.fullmatch(source.base) else server.snapshots
     if source.name not in (one.name for one in files):  # two given paths may contain one file
