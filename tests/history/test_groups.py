@@ -341,6 +341,57 @@ def test_a_block_that_is_older_than_the_logs(tmp_path: Path) -> None:
     assert (incident.time_ms, incident.ended_ms) == (batch.time_ms, batch.time_ms + 20_000)
 
 
+def test_a_snapshot_that_contains_later_transactions(story: Story, tmp_path: Path) -> None:
+    """A member and an owner that a snapshot contains too early begin with their transactions."""
+    data = encode_registration(Registration({"t": 1}, timestamp_ms=1))
+    tree = Tree.fresh()
+    tree.zxid, tree.sessions = 10, {1: 6000, 7: 6000}
+    for path, content, czxid, owner in (
+        (ROOT + paths.topic("t"), TOPIC, 1, 0),
+        (ROOT + paths.member("g", "g_a"), data, 2, 1),
+        (ROOT + paths.owner("g", TopicPartition("t", 1)), b"g_a-0", 3, 1),
+        (ROOT + paths.member("g", "g_b"), data, 12, 7),
+        (ROOT + paths.owner("g", TopicPartition("t", 0)), b"g_b-0", 13, 7),
+        (ROOT + paths.member("h", "h_a"), data, 2, 1),
+    ):
+        tree.add(path, Znode(content, -1, czxid, czxid, 5, 5, 0, 0, 0, owner, czxid))
+    story.zxid = 10
+    story.join(7, "g_b")
+    story.claim(7, "g_b", 0)
+    story.end(7, 60_000)
+    story.write(tmp_path, "log.b")
+    history = GroupHistory()
+    history.begin(tree, "snapshot.a")
+    for batch in History(find_servers([tmp_path])).batches():
+        history.apply(batch)
+    found = history.finish()
+    assert [(one.zxid, one.consumer, one.event) for one in found.members] == [
+        (10, "g_a", "present"),
+        (10, "h_a", "present"),
+        (12, "g_b", "joined"),
+        (14, "g_b", "expired"),
+    ]
+    assert [(one.zxid, one.partition, one.ended) for one in found.ownership] == [
+        (3, 1, ""),
+        (13, 0, "expired"),
+    ]
+    assert [(one.session, one.ended) for one in found.sessions] == [(1, ""), (7, "expired")]
+
+
+def test_an_owner_that_was_deleted_in_a_gap(story: Story, described: Describe) -> None:
+    """If the logs lack the deletion of an owner znode, its row ends with the next owner's claim."""
+    story.two()
+    story.zxid += 1
+    at = story.zxid + 1
+    story.claim(2, "g_b", 0, 1000)
+    story.end(1, 1000)
+    owners = [one for one in described().tables.ownership if one.partition == 0]
+    assert [(one.consumer, one.ended, one.ended_zxid) for one in owners] == [
+        ("g_a", "removed", at),
+        ("g_b", "", None),
+    ]
+
+
 def test_an_owner_without_a_registration_is_not_settled(story: Story, described: Describe) -> None:
     """Even without the topic's znode, a group with an unregistered owner is not settled."""
     story.two()

@@ -92,8 +92,10 @@ class GroupHistory:
             place = self._place(path)
             if place is None or isinstance(place, Partition):
                 continue
+            if znode.owner > 0 and znode.czxid > tree.zxid:
+                continue  # the snapshot is fuzzy, and the logs contain the creation
             chroot, what = place
-            self._now.time_ms = znode.mtime
+            self._now.zxid, self._now.time_ms = tree.zxid, znode.mtime
             if what.kind is ZnodeKind.TOPIC:
                 self._topics_of(chroot)[what.name] = znode.data
             elif what.kind is ZnodeKind.MEMBER:
@@ -300,6 +302,8 @@ class GroupHistory:
     def _claimed(self, at: At, path: str, session: int, data: bytes | None) -> None:
         chroot, place = at
         group, tp = self._group(chroot, place.group), TopicPartition(place.name, place.partition)
+        if tp in group.owners:  # the logs lack the deletion of the old znode
+            self._released(at, path, session, how="removed")
         self._touch(session, group)
         self._ephemerals.setdefault(session, {})[path] = None
         group.claimed(tp, session, data, path=path)
