@@ -18,7 +18,7 @@ from zkconsumer.history.incidents import KINDS
 from zkconsumer.history.inputs import History, find_servers
 from zkconsumer.history.snapshots import Tree, Znode
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.model import CONTAINER_OWNER, TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 
 ROOT = "/kafka"
@@ -376,6 +376,58 @@ def test_a_snapshot_that_contains_later_transactions(story: Story, tmp_path: Pat
         (13, 0, "expired"),
     ]
     assert [(one.session, one.ended) for one in found.sessions] == [(1, ""), (7, "expired")]
+
+
+SESSION_OF_SERVER_200 = (200 << 56) - (1 << 64) + 1
+
+
+def test_the_kinds_of_the_znodes_of_a_snapshot(tmp_path: Path) -> None:
+    """A member ends with its session, also one of server 200; a persistent owner has no session."""
+    data = encode_registration(Registration({"t": 1}, timestamp_ms=1))
+    tree = Tree.fresh()
+    tree.zxid = 10
+    for path, content, owner in (
+        (ROOT + paths.member("g", "g_a"), data, SESSION_OF_SERVER_200),
+        (ROOT + paths.member("g", "g_b"), data, CONTAINER_OWNER),
+        (ROOT + paths.member("g", "g_c"), data, 0),
+        (ROOT + paths.owner("g", TopicPartition("t", 0)), b"g_b-0", 0),
+    ):
+        tree.add(path, Znode(content, -1, 1, 1, 5, 5, 0, 0, 0, owner, 1))
+    story = Story(zxid=10)
+    story.end(SESSION_OF_SERVER_200, 1000)
+    story.write(tmp_path, "log.b")
+    (batch,) = History(find_servers([tmp_path])).batches()
+    history = GroupHistory()
+    history.begin(tree, "snapshot.a")
+    history.apply(batch)
+    tree.apply(batch.rows)
+    found = history.finish()
+    events = [(one.consumer, one.event) for one in found.members]
+    assert events == [*((f"g_{name}", "present") for name in "bca"), ("g_a", "expired")]
+    assert [one.session for one in found.sessions] == [SESSION_OF_SERVER_200]
+    assert [one.session for one in found.ownership] == [0]
+    assert ROOT + paths.member("g", "g_a") not in tree.znodes
+    assert ROOT + paths.member("g", "g_b") in tree.znodes
+
+
+def test_a_persistent_owner_belongs_to_no_session(story: Story, described: Describe) -> None:
+    """A persistent owner znode adds no session to the table."""
+    story.two()
+    story.release(1, 0)
+    path = ROOT + paths.owner("g", TopicPartition("t", 0))
+    story.add(tx.CREATE, created(path, b"g_a-0"), session=1)
+    assert [one.session for one in described().tables.sessions] == [1, 2]
+
+
+def test_an_offset_whose_time_to_live_has_passed(story: Story, described: Describe) -> None:
+    """If a server deletes an offset with a TTL, this is an incident without a session."""
+    story.two()
+    story.commit(1, 0, 100)
+    path = ROOT + paths.offset("g", TopicPartition("t", 0))
+    story.add(tx.DELETE_CONTAINER, sized(path), session=0)
+    (incident,) = described().tables.incidents
+    assert (incident.kind, incident.session) == ("offset deleted", None)
+    assert incident.what == "a server deleted the offset of t-0, which was 100"
 
 
 def test_an_owner_that_was_deleted_in_a_gap(story: Story, described: Describe) -> None:

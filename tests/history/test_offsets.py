@@ -19,6 +19,7 @@ from support.zk.history_logs import HEADER, LogWriter, changed, created, multi, 
 from support.zk.log import Tree, entries
 
 from zkconsumer.errors import ConfigError, RefusedError
+from zkconsumer.history import offsets, snapshots
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.offsets import Choice, PastOffsets, Point, Written, read_past
@@ -193,6 +194,24 @@ def test_the_end_of_a_session(tmp_path: Path) -> None:
     written = found.offsets["g"][TPS[1]]
     assert isinstance(written, Written)
     assert written.consumer == ""
+
+
+def test_the_end_of_a_session_in_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ephemeral offset of a snapshot ends with its session, also one of server 200."""
+    session = (200 << 56) - (1 << 64) + 1
+    tree = snapshots.Tree.fresh()
+    tree.zxid = 1
+    for tp, owner in ((TPS[0], session), (TPS[1], 0)):
+        tree.add(PATHS[tp], snapshots.Znode(b"5", -1, 1, 1, 5, 5, 0, 0, 0, owner, 1))
+    monkeypatch.setattr(offsets, "read_snapshot", lambda source: tree)
+    (tmp_path / "snapshot.1").touch()
+    log = Commits(zxid=1)
+    log.add(tx.CLOSE_SESSION, b"", session=session)
+    log.commit(TPS[2], 1)
+    log.write(tmp_path, "log.2")
+    assert values(read(tmp_path, Choice.ZXID, 4)) == {TPS[1]: 5, TPS[2]: 1}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from zkconsumer.history.logs import RowBatch
 from zkconsumer.history.rebalances import Now, ReplayedGroup
 from zkconsumer.history.tables import Commits, Incident, Session, Tables
 from zkconsumer.history.transactions import RowTuple
-from zkconsumer.protocol.model import TopicPartition, session_text
+from zkconsumer.protocol.model import TopicPartition, is_session, session_text
 from zkconsumer.protocol.paths import CONSUMERS, TOPICS, ParsedPath, ZnodeKind, locate_below_chroot
 from zkconsumer.protocol.payloads import decode_offset
 
@@ -87,23 +87,24 @@ class GroupHistory:
             session: Session(zxid=tree.zxid, time_ms=0, file=file, session=session, timeout_ms=ms)
             for session, ms in tree.sessions.items()
         }
-        znodes = sorted(tree.znodes.items(), key=lambda item: (item[1].owner > 0, item[0]))
+        znodes = sorted(tree.znodes.items(), key=lambda item: (is_session(item[1].owner), item[0]))
         for path, znode in znodes:
             place = self._place(path)
             if place is None or isinstance(place, Partition):
                 continue
-            if znode.owner > 0 and znode.czxid > tree.zxid:
+            session = znode.owner if is_session(znode.owner) else 0
+            if session and znode.czxid > tree.zxid:
                 continue  # the snapshot is fuzzy, and the logs contain the creation
             chroot, what = place
             self._now.zxid, self._now.time_ms = tree.zxid, znode.mtime
             if what.kind is ZnodeKind.TOPIC:
                 self._topics_of(chroot)[what.name] = znode.data
             elif what.kind is ZnodeKind.MEMBER:
-                live = znode.owner > 0
-                self._joined(place, path, znode.owner, znode.data, event="present", ephemeral=live)
+                live = session != 0
+                self._joined(place, path, session, znode.data, event="present", ephemeral=live)
             elif what.kind is ZnodeKind.OWNER:
                 self._now.zxid = znode.czxid
-                self._claimed(place, path, znode.owner, znode.data)
+                self._claimed(place, path, session, znode.data)
         for group in self._groups.values():
             group.forget_rebalance()
         self.tables.rebalances.clear()
@@ -141,7 +142,7 @@ class GroupHistory:
             if isinstance(place, Partition):
                 if kind in _CREATES or kind == tx.SET_DATA:
                     self._commit(place, session, data)
-                elif kind == tx.DELETE:
+                elif kind in _DELETES:
                     self._offset_deleted(place, session)
             elif place is not None:
                 self._znode(kind, place, path, session, data, ephemeral=number == 1)
@@ -284,9 +285,10 @@ class GroupHistory:
         if old is not None and event == "joined":
             event = "changed"
             session = old.session
-        consumers = self._touch(session, group).consumers
-        if place.name not in consumers:
-            consumers.append(place.name)
+        if session:  # a persistent znode of a snapshot has no session
+            consumers = self._touch(session, group).consumers
+            if place.name not in consumers:
+                consumers.append(place.name)
         if ephemeral:
             self._ephemerals.setdefault(session, {})[path] = None
         group.joined(place.name, session, data, event=event)
@@ -304,8 +306,9 @@ class GroupHistory:
         group, tp = self._group(chroot, place.group), TopicPartition(place.name, place.partition)
         if tp in group.owners:  # the logs lack the deletion of the old znode
             self._released(at, path, session, how="removed")
-        self._touch(session, group)
-        self._ephemerals.setdefault(session, {})[path] = None
+        if session:
+            self._touch(session, group)
+            self._ephemerals.setdefault(session, {})[path] = None
         group.claimed(tp, session, data, path=path)
         self._examine_next(group, tp)
 
@@ -409,12 +412,13 @@ class GroupHistory:
         """End the run of commits of a partition whose offset znode was deleted."""
         row, run.row, run.session = run.row, None, -1
         was = "" if row is None else f", which was {row.last}"
+        who = f"session {session_text(session)}" if session else "a server"  # after its TTL
         self.tables.incidents.append(
             Incident(
                 **run.group.fields(),
                 kind="offset deleted",
-                what=f"session {session_text(session)} deleted the offset of {run.tp}{was}",
-                session=session,
+                what=f"{who} deleted the offset of {run.tp}{was}",
+                session=session or None,
             )
         )
 

@@ -28,7 +28,7 @@ from zkconsumer.history.snapshots import Tree, Znode, read_snapshot
 from zkconsumer.history.tables import UNKNOWN, SessionClient
 from zkconsumer.history.transactions import RowTuple
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import TopicPartition, session_text
+from zkconsumer.protocol.model import TopicPartition, is_session, session_text
 from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.requests import Right
 from zkconsumer.times import time_text
@@ -335,11 +335,11 @@ class _Replay:
             parts = self._parts(path)
             if parts is None:
                 continue
-            if _is_registration(parts) and znode.owner > 0:
+            if _is_registration(parts) and is_session(znode.owner):
                 self._consumers.setdefault(znode.owner, {})[parts[0]] = parts[2]
             elif _is_kept(parts) and znode.mzxid <= tree.zxid:
                 self._znodes[path] = _of_snapshot(tree, znode)
-                if znode.owner > 0:
+                if is_session(znode.owner):
                     self._ephemerals.setdefault(znode.owner, set()).add(path)
 
     def _apply(self, rows: Sequence[RowTuple]) -> None:

@@ -20,14 +20,13 @@ from zkconsumer.history import transactions as tx
 from zkconsumer.history.inputs import zxid_of
 from zkconsumer.history.logs import READ_ERRORS, LogSource, unreadable
 from zkconsumer.history.transactions import Row
+from zkconsumer.protocol.model import CONTAINER_OWNER, TTL_OWNER, is_session
 
 MAGIC: Final = b"ZKSN"
 VERSION: Final = 2
 _SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
 _BLOCK: Final = 1 << 20  # number of bytes that are read at a time
 _MAX_COUNT: Final = 100_000_000  # sessions or access lists; a higher number is damage
-_CONTAINER: Final = -(1 << 63)  # the owner of a container znode (EphemeralType)
-_TTL: Final = 0xFF << 56  # the highest byte of the owner of a znode with a TTL
 
 REMEDY: Final = "an older snapshot is used if there is one, and the logs are replayed from there"
 
@@ -77,7 +76,7 @@ class Tree:
     def add(self, path: str, znode: Znode) -> None:
         """Add a znode."""
         self.znodes[path] = znode
-        if znode.owner > 0:
+        if is_session(znode.owner):
             self._ephemerals.setdefault(znode.owner, set()).add(path)
 
     # ---- replay --------------------------------------------------------------------------------
@@ -129,8 +128,8 @@ class Tree:
         if existing is not None or parent is None:
             return
         owner = {
-            tx.CREATE_CONTAINER: _CONTAINER,
-            tx.CREATE_TTL: (_TTL | row.number) - (1 << 64),
+            tx.CREATE_CONTAINER: CONTAINER_OWNER,
+            tx.CREATE_TTL: (TTL_OWNER | row.number) - (1 << 64),
         }.get(row.kind, row.session if row.number else 0)
         zxid, time = row.zxid, row.time_ms
         acl = self._acl(row.acl)
@@ -141,7 +140,7 @@ class Tree:
         znode = self.znodes.pop(path, None)
         if parent is not None and zxid > parent.pzxid:
             parent.pzxid = zxid
-        if znode is not None and znode.owner > 0:
+        if znode is not None and is_session(znode.owner):
             self._ephemerals.get(znode.owner, set()).discard(path)
 
     def _acl(self, encoded: bytes | None) -> int:

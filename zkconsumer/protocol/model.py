@@ -63,6 +63,18 @@ def session_text(session: int) -> str:
     return f"0x{session & 0xFFFF_FFFF_FFFF_FFFF:x}"
 
 
+CONTAINER_OWNER: Final = -(1 << 63)
+"""The owner of a container znode (`EphemeralType`)."""
+
+TTL_OWNER: Final = 0xFF << 56
+"""The highest byte of the owner of a znode with a TTL; no server has the number 255."""
+
+
+def is_session(owner: int) -> bool:
+    """Return whether the owner of a znode is a session, so that the znode is ephemeral."""
+    return owner not in (0, CONTAINER_OWNER) and owner & TTL_OWNER != TTL_OWNER
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """An owner znode of this member: its thread id, and its czxid as the fencing token."""
