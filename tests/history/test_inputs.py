@@ -419,6 +419,21 @@ def test_a_continued_reading_leaves_out_transactions_of_a_deposed_leader(tmp_pat
     assert (problem.kind, problem.zxid) == ("disagreement", 3)
 
 
+@pytest.mark.parametrize("whole", [0, 1])
+def test_damage_is_reported_once(tmp_path: Path, whole: int) -> None:
+    """A damaged log that is read again is the same problem, even if another server continues."""
+    damaged = bytearray(entry(whole + 1))
+    damaged[40] ^= 1
+    broken = [*map(entry, range(1, whole + 1)), bytes(damaged), entry(whole + 2)]
+    a, b = ensemble(tmp_path, [entry(1)], broken)
+    _, history = read(a, b)
+    for zxid in (2, 3):
+        with (a / "version-2" / "log.1").open("ab") as log:
+            log.write(entry(zxid))
+        assert [row.zxid for batch in history.batches() for row in batch.rows] == [zxid]
+    assert {(one.kind, one.zxid) for one in history.problems} == {("damaged", whole)}
+
+
 def test_different_contents(tmp_path: Path) -> None:
     """If servers have different transactions with one zxid, the majority's is returned."""
     all_ = [entry(1), entry(2), entry(3)]

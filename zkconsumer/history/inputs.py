@@ -454,7 +454,7 @@ class History:
             kind = "damaged" if isinstance(error, DamagedFileError) else "unreadable"
             if kind == "unreadable":
                 self._unreadable = error
-            at = max(after, self._ends.get(log.name, 0))
+            at = self._ends.get(log.name, self._first(log) - 1)
             self.problems.append(Problem(kind, error.where, at, error.what))
 
     def _check_descent(self, log: LogSource, zxid: int) -> None:
