@@ -419,6 +419,20 @@ def test_a_continued_reading_leaves_out_transactions_of_a_deposed_leader(tmp_pat
     assert (problem.kind, problem.zxid) == ("disagreement", 3)
 
 
+def test_rows_name_the_file_that_contains_them(tmp_path: Path) -> None:
+    """Rows that a server lacks name the file of a server that has them."""
+    all_ = [entry(n) for n in range(1, 10)]
+    a = server(tmp_path / "a", {1: all_[:2], 9: all_[8:]})
+    b = server(tmp_path / "b", {1: [all_[0], all_[2]], 4: all_[3:]})
+    found = [
+        (zxid, str(Path(batch.file).relative_to(tmp_path)).replace("/version-2", ""))
+        for batch in History(find_servers([a, b])).batches()
+        for zxid in batch.zxids
+    ]
+    later = [(n, "b/log.4") for n in range(4, 9)]
+    assert found == [(1, "a/log.1"), (2, "a/log.1"), (3, "b/log.1"), *later, (9, "a/log.9")]
+
+
 @pytest.mark.parametrize("whole", [0, 1])
 def test_damage_is_reported_once(tmp_path: Path, whole: int) -> None:
     """A damaged log that is read again is the same problem, even if another server continues."""

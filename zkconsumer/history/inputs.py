@@ -545,14 +545,17 @@ class History:
             for number, rows in ahead.items():
                 at = bisect_right(rows, limit, key=lambda row: row.zxid)
                 cut[number], ahead[number] = rows[:at], rows[at:]
-            first = next(iter(cut.values()))
-            if any(rows != first for rows in cut.values()):
-                first = self._agreed(cut, begins)
-            if first:
-                yield RowBatch(files[next(iter(cut))], first)
+            parts = [next(iter(cut.items()))]
+            if any(rows != parts[0][1] for rows in cut.values()):
+                parts = self._agreed(cut, begins)
+            for number, rows in parts:
+                yield RowBatch(files[number], rows)
 
-    def _agreed(self, cut: dict[int, list[Row]], begins: dict[int, int]) -> list[Row]:
-        """Return the rows of the majority, and record where servers disagree.
+    def _agreed(
+        self, cut: dict[int, list[Row]], begins: dict[int, int]
+    ) -> list[tuple[int, list[Row]]]:
+        """Return the rows of the majority in parts, each with a server that has its rows, and
+        record where servers disagree.
 
         A server covers the zxids between its first and its last transaction, apart from the gaps in
         its files. A transaction that fewer than half of the covering servers have was never
@@ -562,7 +565,7 @@ class History:
         for number, rows in cut.items():
             for zxid, same in groupby(rows, key=lambda row: row.zxid):
                 by_zxid.setdefault(zxid, {})[number] = tuple(same)
-        agreed: list[Row] = []
+        agreed: list[tuple[int, list[Row]]] = []
         for zxid in sorted(by_zxid):
             versions = by_zxid[zxid]
             counts = Counter(versions.values())
@@ -578,7 +581,10 @@ class History:
             elif lacking:
                 self._disagree(zxid, lacking, "lack the transaction", taken=taken)
             if taken:
-                agreed += rows_of
+                number = next(n for n, rows in versions.items() if rows == rows_of)
+                if not agreed or agreed[-1][0] != number:
+                    agreed.append((number, []))
+                agreed[-1][1].extend(rows_of)
         return agreed
 
     def _is_in_gap(self, number: int, zxid: int) -> bool:
