@@ -137,6 +137,25 @@ def test_the_timeline(run: Callable[..., str]) -> None:
     assert "billing_a joined (session" not in late
 
 
+def test_an_unknown_time(run: Callable[..., str], tmp_path: Path) -> None:
+    """A problem before the first event of a group has no time: not in 1970, but "-"."""
+    (tmp_path / "log.1").unlink()
+    log = Billing(zxid=0x500)
+    log.member(1, "billing_a")
+    log.write(tmp_path, "log.501")
+    assert json.loads(run("timeline", "-o", "jsonl", code=1).splitlines()[0])["time"] == "-"
+    assert "1970" not in run("report", "-o", "html")
+    command = ["history", "timeline", "--follow", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "zkconsumer", *command], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("-  -  incident   missing: ")
+        finally:
+            process.kill()
+
+
 def test_names_of_machines(run: Callable[..., str], tmp_path: Path) -> None:
     """Logs of a server give events a host, a port and a user, in each format."""
     established = "Established session 0x{} with negotiated timeout 6000 for client /10.0.0.{}:47"

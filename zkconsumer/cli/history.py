@@ -718,7 +718,7 @@ def _line_row(line: Line) -> dict[str, object]:
     from zkconsumer.times import time_text
 
     return {
-        "time": time_text(line.time_ms),
+        "time": time_text(line.time_ms or None),
         "group": line.group,
         "kind": line.kind,
         "what": line.what,
@@ -752,7 +752,7 @@ def _follow(display: Display, lines: Iterator[Line], files: Files) -> None:
     is_first = True
     for line in lines:
         if display.is_for_people:
-            at = time_text(line.time_ms)
+            at = time_text(line.time_ms or None)
             client = f" (from {line.client})" if str(line.client) else ""
             store = f"  {line.store}" if files.have_kafka else ""
             text = f"{at}  {line.group or '-'}  {line.kind:<9}  {line.what}{client}{store}"

@@ -115,7 +115,7 @@ def _lanes(found: Described, begin: int, end: int) -> str:
 
 
 def _mark(one: Incident, at: float, height: int) -> str:
-    title = _escape(f"{time_text(one.time_ms)} {one.kind}: {one.what}")
+    title = _escape(f"{time_text(one.time_ms or None)} {one.kind}: {one.what}")
     return (
         f'<line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{height}" stroke="red" stroke-width="2">'
         f"<title>{title}</title></line>"
