@@ -116,6 +116,26 @@ def test_archives_without_directories(tmp_path: Path) -> None:
     assert [one.name for one in find_servers(packed)] == packed
 
 
+def test_an_archive_is_unpacked_again_only_if_it_has_changed(tmp_path: Path) -> None:
+    """A reading that follows an archive keeps one copy of each file, and reads what is new."""
+    folder = server(tmp_path / "a", {1: [entry(1)]}) / "version-2"
+    packed, history, found = tmp_path / "all.tar", History([]), list[Path]()
+    for zxid in (2, 3):
+        with (folder / "log.1").open("ab") as log:
+            log.write(entry(zxid))
+        with tarfile.open(packed, "w") as archive:
+            archive.add(folder, arcname="a")
+        for _ in range(2):
+            servers = find_servers([packed])
+            history.look_again(servers)
+            list(history.batches())
+            assert history.last_zxid == zxid
+            with servers[0].logs[0].open() as copy:
+                found.append(Path(copy.name))
+    assert found == [found[0], found[0], found[2], found[2]]
+    assert [one.exists() for one in found] == [False, False, True, True]
+
+
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
     """If a file named .tar is not an archive, the error names the file."""
     for name in ("a.tar", "a.txz", "a.zip"):

@@ -441,6 +441,7 @@ class History:
     def _of_log(self, log: LogSource, after: int) -> Iterator[RowBatch]:
         """Yield a log's rows after a zxid. Within each batch the zxids ascend."""
         reader = self._readers.setdefault(log.name, LogReader(log, self._fast))
+        reader.source = log  # an archive that has changed is copied again
         try:
             for batch in reader.batches():
                 for part in _ascending(batch):
