@@ -256,19 +256,42 @@ def test_a_late_file_that_contradicts(log: LogWriter, tmp_path: Path) -> None:
     assert "/other" in {row["path"] for row in rows}
 
 
-def test_a_late_file_after_its_logs_were_deleted(log: LogWriter, tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_late_file_after_its_logs_were_deleted(
+    log: LogWriter, tmp_path: Path, missing: int
+) -> None:
     """If logs that must be read again were deleted, the run says so, and changes nothing."""
     out, logs = tmp_path / "out", tmp_path / "logs"
-    first, late, last = pieces(log, random.Random(1), 3)
-    for file in (first, last):
+    *some, last = pieces(log, random.Random(1), 4)
+    late = some.pop(0 if missing else 1)
+    for file in (*some, last):
         put(logs, *file)
     update(out, logs)
     before = {table: written(out, table) for table in TABLES}
-    (logs / first[0]).unlink()
+    (logs / (*some, last)[missing][0]).unlink()
     put(logs, *late)
     with pytest.raises(HistoryError, match="restore the older logs, or remove the late file"):
         update(out, logs)
     assert {table: written(out, table) for table in TABLES} == before
+
+
+def test_a_late_file_that_shows_a_deposed_leader(tmp_path: Path) -> None:
+    """Late files of other servers may show that a transaction was never committed."""
+    out, logs = tmp_path / "out", tmp_path / "logs"
+    log = LogWriter()
+    for _ in range(3):
+        log.add(tx.CREATE, created("/one"))
+    lost = log.entries.pop()
+    log.zxid = 1 << 32
+    log.add(tx.CREATE, created("/two"))
+    common = log.content()
+    log.entries.insert(2, lost)
+    put(logs / "a", "log.1", log.content())
+    update(out, logs)
+    for name in ("b", "c"):
+        put(logs / name, "log.1", common)
+    assert update(out, logs).replaced_runs == 1
+    check(out, logs)
 
 
 @pytest.mark.parametrize("at", [0.3, 0.9])

@@ -21,7 +21,7 @@ import os
 import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -37,7 +37,7 @@ from zkconsumer.errors import ConfigError, DamagedFileError, HistoryError
 from zkconsumer.file_lock import try_lock
 from zkconsumer.history.columns import ColumnDecoder, can_compile
 from zkconsumer.history.describe import STATE_FORMAT, Description
-from zkconsumer.history.inputs import find_servers, zxid_of
+from zkconsumer.history.inputs import find_servers
 from zkconsumer.history.logs import LogReader, RowBatch
 from zkconsumer.history.saved_tables import MANIFEST
 from zkconsumer.history.tables import TABLES
@@ -287,9 +287,9 @@ class Task:
         kept = [one for one in known.runs if one.zxid < first_new]
         while kept and kept[-1].state is None:
             kept.pop()
-        self._check_logs(known.runs[len(kept) :], first_new)
         description = self._description(kept)
         one, count = self._read(description)
+        self._check_logs(known.runs[len(kept) :], one, first_new)
         return self._ended(description, [*kept, one], count, scanned)
 
     def _first_run(self) -> tuple[Manifest, RunResult]:
@@ -314,17 +314,31 @@ class Task:
         manifest = Manifest(known.groups, known.state_format, number, runs, tables, scanned)
         return manifest, ended
 
-    def _check_logs(self, replaced: Sequence[PipelineRun], first_new: int) -> None:
-        """Raise HistoryError if logs that must be read again have been deleted."""
-        needed = min((span[0] for one in replaced for span in one.covered), default=None)
-        first = min((zxid_of(log) for one in self._servers for log in one.logs), default=0)
-        if needed is not None and min(needed, first_new) < first_new and first > needed:
+    def _check_logs(
+        self, replaced: Sequence[PipelineRun], one: PipelineRun, first_new: int
+    ) -> None:
+        """Raise HistoryError if logs that the run `one` had to read again have been deleted.
+
+        The run may leave out transactions that are in the logs, such as those of a deposed leader.
+        """
+        covered = _joined(span for old in replaced for span in old.covered)
+        if _first_lacking(covered, one.covered) is None:
+            return
+        lost = _first_lacking(covered, _joined(self._spans_of_logs()))
+        if lost is not None:
             raise HistoryError(
                 f"a late file contains the transaction 0x{first_new:x}, so the logs must be read "
-                f"again from 0x{needed:x} on, but they begin with 0x{first:x}",
+                f"again, but none of them contains the transaction 0x{lost:x} any more",
                 where=self._folder.name,
                 remedy="restore the older logs, or remove the late file",
             )
+
+    def _spans_of_logs(self) -> Iterator[tuple[int, int]]:
+        decoder = ColumnDecoder() if can_compile() else None
+        for log in (log for server in self._servers for log in server.logs):
+            with suppress(DamagedFileError):
+                for batch in LogReader(log, decoder).batches():
+                    yield from _spans(batch)
 
     def _scan(self, but: Collection[str] = ()) -> tuple[int | None, dict[str, int]]:
         """Return the first zxid at which the logs differ from the committed runs, and the number of
@@ -499,6 +513,16 @@ def _joined(spans: Iterator[tuple[int, int]] | Spans) -> Spans:
         else:
             found.append((first, last))
     return found
+
+
+def _first_lacking(covered: Spans, spans: Spans) -> int | None:
+    """Return the first zxid of `covered` that is in none of the joined spans."""
+    for first, last in covered:
+        at = bisect_right(spans, (first, 1 << 64)) - 1
+        end = spans[at][1] if at >= 0 else 0
+        if end < last:
+            return max(first, end + 1)
+    return None
 
 
 def _differing_zxids(spans: Spans, covered: Spans) -> Iterator[int]:
