@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import shutil
@@ -235,6 +236,43 @@ def test_a_late_file(log: LogWriter, tmp_path: Path) -> None:
         update(out, logs)
     put(logs, *late)
     assert update(out, logs).replaced_runs == len(rest)
+    check(out, logs)
+
+
+def test_a_compressed_log_is_not_late(log: LogWriter, tmp_path: Path) -> None:
+    """A log that is compressed is the same log, and each run reads only what is new."""
+    out, logs = tmp_path / "out", tmp_path / "logs"
+    first, second, (newest, content) = pieces(log, random.Random(1), 3)
+    put(logs, *first)
+    put(logs, *second)
+    newer = LogWriter(entries=log.entries[-3:])
+    rest = content[: -sum(map(len, newer.entries))]
+    put(logs, newest, rest)
+    update(out, logs)
+    (logs / first[0]).unlink()
+    put(logs, f"{first[0]}.gz", gzip.compress(first[1]))
+    for entry in newer.entries:
+        rest += entry
+        put(logs, newest, rest)
+        ended = update(out, logs)
+        assert (ended.transactions, ended.replaced_runs) == (1, 0)
+    check(out, logs)
+
+
+def test_an_older_log_of_another_server_is_not_late(log: LogWriter, tmp_path: Path) -> None:
+    """Between an older log and what a newer one has got, the server has logs that are known."""
+    out, logs = tmp_path / "out", tmp_path / "logs"
+    first, second, (newest, content) = pieces(log, random.Random(1), 3)
+    for server in ("a", "b"):
+        put(logs / server, *second)
+        put(logs / server, newest, content[: -len(log.entries[-1])])
+    put(logs / "a", *first)
+    update(out, logs)
+    put(logs / "b", *first)
+    for server in ("a", "b"):
+        put(logs / server, newest, content)
+    ended = update(out, logs)
+    assert (ended.transactions, ended.replaced_runs) == (1, 0)
     check(out, logs)
 
 

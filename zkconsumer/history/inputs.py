@@ -257,12 +257,12 @@ def _below(files: Remote, info: Remote, levels: int, wanted: Wanted) -> Iterator
             yield from _below(files, one, levels - 1, wanted)
 
 
-def _uncompressed(log: LogSource) -> str:
+def uncompressed(name: str) -> str:
     """Return the name of a log without the ending of its compression."""
     for ending in COMPRESSIONS:
-        if log.name.endswith(ending):
-            return log.name.removesuffix(ending)
-    return log.name
+        if name.endswith(ending):
+            return name.removesuffix(ending)
+    return name
 
 
 # ---- one sequence -------------------------------------------------------------------------------
@@ -340,12 +340,12 @@ class History:
         iteration leaves these transactions out, so read all files again with a new History. A log
         that was only compressed is not new.
         """
-        sizes = {_uncompressed(log): log.size for one in self.servers for log in one.logs}
+        sizes = {uncompressed(log.name): log.size for one in self.servers for log in one.logs}
         late = []
         for server in servers:
             logs = sorted(server.logs, key=self._first)
             for log in logs:
-                size = sizes.get(_uncompressed(log))
+                size = sizes.get(uncompressed(log.name))
                 if (size is None and self._first(log) <= self.last_zxid) or (
                     size is not None
                     and log is not logs[-1]

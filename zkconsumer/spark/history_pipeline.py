@@ -37,7 +37,7 @@ from zkconsumer.errors import ConfigError, DamagedFileError, HistoryError
 from zkconsumer.file_lock import try_lock
 from zkconsumer.history.columns import ColumnDecoder, can_compile
 from zkconsumer.history.describe import STATE_FORMAT, Description
-from zkconsumer.history.inputs import find_servers
+from zkconsumer.history.inputs import find_servers, uncompressed
 from zkconsumer.history.logs import LogReader, RowBatch
 from zkconsumer.history.saved_tables import MANIFEST
 from zkconsumer.history.tables import TABLES
@@ -345,13 +345,19 @@ class Task:
         bytes of each log that have now been read. The logs `but` are left out.
         """
         covered = _joined(span for one in self._known.runs for span in one.covered)
+        known = {uncompressed(name): end for name, end in self._known.scanned.items()}
         scanned, found = dict[str, int](), list[int]()
         decoder = ColumnDecoder() if can_compile() else None
         for server in self._servers:
             spans: Spans = []
             for log in (one for one in server.logs if one.name not in but):
-                begin = self._known.scanned.get(log.name, 0)
-                reader = LogReader(log, decoder, begin if begin <= log.size else 0)
+                begin = known.get(uncompressed(log.name), 0)
+                if begin > log.size and uncompressed(log.name) == log.name:
+                    begin = 0
+                if begin:  # the transactions between the last span and the new ones are not read
+                    found += _differing_zxids(_joined(spans), covered)
+                    spans = []
+                reader = LogReader(log, decoder, begin)
                 try:
                     for batch in reader.batches():
                         spans += _spans(batch)
