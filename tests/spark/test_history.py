@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.spark.history import (
     MOMENTS,
+    LogPart,
     TransactionsStream,
     column_name,
     deduplicated,
@@ -121,6 +123,21 @@ def test_a_stream_warns_of_damage_that_stays(
     assert stream.latestOffset(ends, None) == ends
     (text,) = caplog.messages
     assert f"{tmp_path / 'log.1'}, byte" in text
+
+
+def test_a_stream_of_a_compressed_log(tmp_path: Path) -> None:
+    """A log that is compressed is not delivered again; only what it has got since is."""
+    log = group(tmp_path)
+    stream = TransactionsStream([str(tmp_path)])
+    start = stream.latestOffset({}, None)
+    log.add(tx.CREATE_SESSION, number(6000), session=7)
+    (tmp_path / "log.1").unlink()
+    (tmp_path / "log.1.gz").write_bytes(gzip.compress(log.content()))
+    end = stream.latestOffset(start, None)
+    (part,) = stream.partitions(start, end)
+    assert isinstance(part, LogPart)
+    assert [row for batch in stream.read(part) for row in batch["zxid"].to_pylist()] == [9]
+    assert not stream.partitions(end, stream.latestOffset(end, None))
 
 
 def test_a_stream_of_a_growing_log(spark: SparkSession, tmp_path: Path) -> None:
