@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,14 +19,14 @@ from support.zk.proxies import Proxy, Wire
 
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import MissingShareError, SparkSourceError
-from zkconsumer.kafka.logs import LogClient
+from zkconsumer.kafka.logs import LogClient, LogRange
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.spark import group_stream
 from zkconsumer.spark.batch_member import Membership
-from zkconsumer.spark.cluster_logs import ENDS_S, MAX_IDLE_DELAY_S, IdleDelay
+from zkconsumer.spark.cluster_logs import ENDS_S, MAX_IDLE_DELAY_S, ClusterLogs, IdleDelay
 from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.offset_ranges import OffsetRange, StreamOffset, from_offset
 from zkconsumer.spark.options import SourceOptions
@@ -466,6 +466,48 @@ def test_available_now_ends_at_the_ends_of_the_logs(group: Groups) -> None:
         assert len(query.run(end, following)) <= 12
         end, following = following, query.reader.latestOffset(following, ReadMaxRows(12))
     assert sorted(query.read) == all_of(10)
+
+
+def test_available_now_waits_for_a_leader(group: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition without a leader when the run fixes its end is read, too."""
+    fill(group, 5)
+    query = Driven(group)
+    query.reader.prepareForTriggerAvailableNow()
+    end = query.reader.latestOffset({}, NO_LIMIT)
+    original, leaderless = ClusterLogs.ends, [TopicPartition(group.topic, 1)]
+
+    def ends(
+        cluster: ClusterLogs, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, LogRange | str]:
+        found = dict(original(cluster, partitions))
+        if found:
+            found |= {leaderless.pop(): "no leader" for _ in leaderless[:]}
+        return found
+
+    monkeypatch.setattr(ClusterLogs, "ends", ends)
+    following = query.reader.latestOffset(end, NO_LIMIT)
+    assert query.run(end, following) == all_of(5)
+
+
+def test_available_now_fails_without_zookeeper(
+    group: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run does not end as if it had read its share while ZooKeeper does not answer."""
+    fill(group, 5)
+    line = group.stack.enter_context(Proxy(group.sandbox.zookeeper_connect))
+    query = Driven(group, zookeeper=line.address, zookeeper__patience__ms="1000")
+    query.reader.prepareForTriggerAvailableNow()
+    original, joined = Membership.join, list[Membership]()
+    monkeypatch.setattr(Membership, "join", lambda one: [joined.append(one), original(one)])
+    warm = query.reader.latestOffset({}, ReadMaxRows(8))
+    end = query.reader.latestOffset(warm, ReadMaxRows(8))
+    assert len(query.run(warm, end)) == 8
+    line.wire = Wire.SILENT
+    eventually(lambda: not joined[0].holds_lease)
+    with pytest.raises(SparkSourceError, match="ZooKeeper has been unreachable for"):
+        query.reader.latestOffset(end, ReadMaxRows(8))
+    line.wire = Wire.PASS
+    line.cut()
 
 
 def test_a_query_warms_up_before_it_joins(group: Groups) -> None:

@@ -219,6 +219,13 @@ class GroupStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
         changes = group.changes
         self._finish(group, batch)
         self._end = self._next(group, batch, most) if has_lease else start
+        while self._targets is not None and self._end is start:
+            if has_lease and group.holds_lease:
+                break
+            # An answer without messages would end the run before it has read its share.
+            self._raise_failures(group)
+            has_lease = self._has_lease(group)
+            self._end = self._next(group, batch, most) if has_lease else start
         if self._end is start and not self._is_unread_reported:
             # Spark reports progress only with a batch. If there were no batch, the unread
             # partitions would stay invisible.
@@ -382,13 +389,16 @@ class GroupStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
         group.cancel()
 
     def _raise_failures(self, group: Membership) -> None:
-        """Raise the member's errors, except those that resolve by themselves."""
+        """Raise the member's errors, except those that resolve by themselves.
+
+        A run of Trigger.AvailableNow waits here until the member is at rest.
+        """
         while (error := group.failure()) is not None:
             if not isinstance(error, _TEMPORARY_ERRORS):
                 raise error
             self._waits_for = str(error)
         if self._targets is not None:
-            _wait(lambda: group.is_at_rest, self._options.patience_s)
+            _wait(lambda: self._has_lease(group) and group.is_at_rest, self._options.patience_s)
 
     def _report_missing_share(
         self, served: Collection[TopicPartition], what: str, why: str
@@ -498,8 +508,11 @@ class GroupStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
         return batch.followed_by(begun)
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
-        """Return the first and the end offset of each log; leave out unknown ones."""
-        if self._targets is not None:
+        """Return the first and the end offset of each log; leave out unknown ones.
+
+        With Trigger.AvailableNow, none is left out. Raises SparkSourceError if one stays unknown.
+        """
+        if self._is_available_now:  # a partition without an end would not be read
             limit_s = self._options.config.socket_timeout_s
             return offset_resolution.await_ends(self._cluster, partitions, limit_s=limit_s)
         return known_logs(self._cluster.ends(partitions))
