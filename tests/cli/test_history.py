@@ -238,6 +238,7 @@ def test_damage(run: Callable[..., str], billing: Billing, tmp_path: Path) -> No
     ("words", "text"),
     [
         (["show", "owners", "-d", "."], "there is no table 'owners'"),
+        (["show", "transactions", "-d", ".", "-g", "g"], "contains the operations of all programs"),
         (["report", "-d", "/nonexistent"], "the path does not exist (/nonexistent)"),
         (["report", "-d", __file__], "the name of the file is neither"),
         (["report", "-d", str(Path(__file__).parent)], "there is no transaction log"),

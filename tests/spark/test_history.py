@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark.history_source import RestartedStream, loaded
 from support.zk.history_logs import LogWriter, changed, created, every_kind, number
 
+from zkconsumer.errors import ConfigError, ZkConsumerError
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import History, find_servers
@@ -22,10 +23,12 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.spark.history import (
     MOMENTS,
+    HistorySource,
     LogPart,
     TransactionsStream,
     column_name,
     deduplicated,
+    schema_of,
     transactions_of,
 )
 
@@ -160,3 +163,25 @@ def test_wrong_options(spark: SparkSession, tmp_path: Path) -> None:
     """For an unknown table, the error lists the existing tables."""
     with pytest.raises(AnalysisException, match="there is no table 'owners'"):
         loaded(spark, tmp_path, "owners")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"table": "members", "path": "/logs"}, "the table members cannot be read as a stream"),
+        ({}, "the path is missing (path)"),
+        ({"groups": "g", "path": "/logs"}, "contains the operations of all programs (groups)"),
+    ],
+)
+def test_wrong_options_of_a_stream(options: dict[str, str], text: str) -> None:
+    """The first call of a stream's reader says what is wrong; Spark hides earlier errors."""
+    reader = HistorySource(options).streamReader(schema_of("transactions"))
+    with pytest.raises(ZkConsumerError) as raised:
+        reader.initialOffset()
+    assert text in str(raised.value)
+
+
+def test_transactions_of_groups(tmp_path: Path) -> None:
+    """The table of all operations refuses the option `groups` instead of ignoring it."""
+    with pytest.raises(ConfigError, match="contains the operations of all programs"):
+        HistorySource({"groups": "g", "path": str(tmp_path)}).schema()

@@ -26,7 +26,7 @@ from support.zk.client import peer_of
 
 from zkconsumer.admin.groups import members, read_groups
 from zkconsumer.admin.lag import GroupLag, group_lags
-from zkconsumer.errors import ConfigError, InvalidNameError, SparkSourceError
+from zkconsumer.errors import ConfigError, InvalidNameError, SparkSourceError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Create
@@ -36,7 +36,7 @@ from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import ZnodeReading
 from zkconsumer.spark.tables.options import OPTIONS, Table, parse
 from zkconsumer.spark.tables.rows import COLUMNS, schema_of
-from zkconsumer.spark.tables.source import ChangesReader, GroupSlice, chunks, plan
+from zkconsumer.spark.tables.source import ChangesReader, GroupSlice, GroupsSource, chunks, plan
 from zkconsumer.zk.client import ZooKeeperClient
 
 ROOT = Path(__file__).parents[2]
@@ -449,6 +449,19 @@ def test_options() -> None:
     assert found.config.zookeeper_session_timeout_s == 9
     assert found.config.zookeeper_connect == "h:1/chroot"
     assert parse(GOOD | {"groups": "b, a"}).selected(["a", "ab", "b"]) == ["a", "b"]
+
+
+def test_wrong_options_of_a_stream() -> None:
+    """The first call of a stream's reader says what is wrong; Spark hides earlier errors."""
+    for options, says in (
+        ({"table": "lag"}, "lag is not a stream"),
+        ({"table": "owner_changes", "grups": "a"}, "unknown option (grups)"),
+    ):
+        source = GroupsSource({"zookeeper": "h:1", **options})
+        reader = source.streamReader(schema_of(Table.OWNER_CHANGES))
+        with pytest.raises(ZkConsumerError) as raised:
+            reader.initialOffset()
+        assert says in str(raised.value)
 
 
 def test_errors_are_sentences(spark: SparkSession, scene: Scene) -> None:

@@ -300,6 +300,12 @@ def show(
     columns = table_columns(table)
     window = _window(from_, to)
     if table == "transactions":
+        if group:
+            raise ConfigError(
+                "the table transactions contains the operations of all programs",
+                where="--group",
+                remedy="leave it out",
+            )
         if not files.data_dir or files.have_kafka:
             raise ConfigError(
                 "the table transactions contains the operations of ZooKeeper only",

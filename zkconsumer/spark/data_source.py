@@ -8,15 +8,10 @@ names are Spark's, because Spark calls these methods by keyword
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import MutableMapping
 from uuid import uuid4
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from zkconsumer.errors import ZkConsumerError
@@ -25,7 +20,7 @@ from zkconsumer.spark.direct_stream import DirectStreamReader
 from zkconsumer.spark.group_stream import GroupStreamReader
 from zkconsumer.spark.options import Mode, SourceOptions
 from zkconsumer.spark.process_lifecycle import errors_as_text
-from zkconsumer.spark.read_only import ReadOnlySource
+from zkconsumer.spark.read_only import ReadOnlySource, RefusingStreamReader
 from zkconsumer.spark.schema import MEMBER_TYPES, TYPES, columns_of, schema_with
 
 
@@ -71,37 +66,3 @@ class ZkConsumerSource(ReadOnlySource):
         if options.mode is Mode.GROUP:
             return GroupStreamReader(options, columns, frame=self._frame)
         return DirectStreamReader(options, columns)
-
-
-class RefusingStreamReader(DataSourceStreamReader):
-    """A reader that raises `error` at Spark's first call.
-
-    Spark 4.3 hides an exception raised by `streamReader` behind an error of its own: `reader` is
-    unbound when `python_streaming_source_runner` cleans up.
-    """
-
-    def __init__(self, error: ZkConsumerError) -> None:
-        self._error = error
-
-    @errors_as_text()
-    def getDefaultReadLimit(self) -> ReadLimit:
-        raise self._error
-
-    @errors_as_text()
-    def initialOffset(self) -> dict[str, object]:
-        raise self._error
-
-    @errors_as_text()
-    def latestOffset(
-        self, start: dict[str, object] | None = None, limit: ReadLimit | None = None
-    ) -> dict[str, object]:
-        raise self._error
-
-    @errors_as_text()
-    def partitions(
-        self, start: dict[str, object], end: dict[str, object]
-    ) -> Sequence[InputPartition]:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[object]:
-        raise self._error

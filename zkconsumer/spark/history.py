@@ -48,7 +48,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zkconsumer.errors import BadFileError, ConfigError, DamagedFileError
+from zkconsumer.errors import BadFileError, ConfigError, DamagedFileError, ZkConsumerError
 from zkconsumer.history.describe import Description
 from zkconsumer.history.inputs import find_servers, uncompressed
 from zkconsumer.history.logs import LogReader, LogSource, RowBatch
@@ -71,7 +71,7 @@ from zkconsumer.spark.process_lifecycle import (
     log_to_stderr,
     skip_imports_in_collections,
 )
-from zkconsumer.spark.read_only import ReadOnlySource
+from zkconsumer.spark.read_only import ReadOnlySource, RefusingStreamReader
 
 if TYPE_CHECKING:
     from zkconsumer.history.columns import ColumnDecoder
@@ -147,19 +147,28 @@ class HistorySource(ReadOnlySource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return HistoryReader(self._paths, self._table, self._groups)
 
-    @errors_as_text()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        if self._table != "transactions":
-            raise ConfigError(
-                f"the table {self._table} cannot be read as a stream",
-                where="table",
-                remedy="stream the table transactions, or read this one with spark.read",
-            )
-        return TransactionsStream(self._paths)
+        try:
+            if self._table != "transactions":
+                raise ConfigError(
+                    f"the table {self._table} cannot be read as a stream",
+                    where="table",
+                    remedy="stream the table transactions, or read this one with spark.read",
+                )
+            return TransactionsStream(self._paths)
+        except ZkConsumerError as error:
+            return RefusingStreamReader(error)
 
     @property
     def _table(self) -> str:
-        return str(self.options.get("table", "transactions"))
+        table = str(self.options.get("table", "transactions"))
+        if table == "transactions" and self._groups:
+            raise ConfigError(
+                "the table transactions contains the operations of all programs",
+                where="groups",
+                remedy="remove the option, and filter the rows by their path",
+            )
+        return table
 
     @property
     def _paths(self) -> list[str]:

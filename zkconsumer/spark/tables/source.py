@@ -35,13 +35,13 @@ from zkconsumer.admin.groups import (
     read_groups,
     read_topic_payloads,
 )
-from zkconsumer.errors import SparkSourceError
+from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import end_on_sigterm, errors_as_text, log_to_stderr
-from zkconsumer.spark.read_only import ReadOnlySource
+from zkconsumer.spark.read_only import ReadOnlySource, RefusingStreamReader
 from zkconsumer.spark.schema import columns_of
 from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import Key, ZnodeReading
@@ -216,17 +216,19 @@ class GroupsSource(ReadOnlySource):
         columns_of(schema, COLUMNS[options.table])
         return TableReader(options, schema)
 
-    @errors_as_text()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = self._parsed()
-        if not options.table.is_stream:
-            raise SparkSourceError(
-                f"{options.table.value} is not a stream",
-                where="table",
-                remedy=f"use {Table.OWNER_CHANGES.value}, {Table.OFFSET_CHANGES.value},"
-                " or spark.read",
-            )
-        columns_of(schema, COLUMNS[options.table])
+        try:
+            options = self._parsed()
+            if not options.table.is_stream:
+                raise SparkSourceError(
+                    f"{options.table.value} is not a stream",
+                    where="table",
+                    remedy=f"use {Table.OWNER_CHANGES.value}, {Table.OFFSET_CHANGES.value},"
+                    " or spark.read",
+                )
+            columns_of(schema, COLUMNS[options.table])
+        except ZkConsumerError as error:
+            return RefusingStreamReader(error)
         return ChangesReader(options, schema)
 
     def _parsed(self) -> GroupsOptions:
