@@ -11,11 +11,11 @@ import socket
 from typing import Any
 
 import pytest
-from lab.conftest import LabProcess
+from lab.conftest import LabProcess, running_lab
 from support.wait import LIMIT_S
 
 from zkconsumer.cli.lab import listen
-from zkconsumer.lab.server import WEB, web_files
+from zkconsumer.lab.server import WEB, Hosts, web_files
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -55,6 +55,35 @@ def test_another_host_is_refused(lab: LabProcess, host: str) -> None:
     """If the Host header has another name or port, a request is refused (DNS rebinding)."""
     for path in ("/", "/about.json", "/app.js"):
         assert ask(lab, path, host=host)[0] == 403
+
+
+def test_a_lab_on_all_addresses_answers_under_each() -> None:
+    """A lab on 0.0.0.0 answers under each address and this machine's name, not under others."""
+    with running_lab("--host", "0.0.0.0") as lab:
+        end = f":{lab.port}"
+        for host in ("127.0.0.1", "192.0.2.7", "[2001:db8::7]", "localhost", socket.gethostname()):
+            own = f"http://{host.lower()}{end}"
+            assert ask(lab, "/about.json", host=host.lower() + end, origin=own)[0] == 200, host
+        for host in (f"evil.example{end}", "192.0.2.7:1", "192.0.2.7", f"192.0.2.7.evil{end}"):
+            assert ask(lab, "/about.json", host=host)[0] == 403, host
+        assert ask(lab, "/about.json", origin=f"http://192.0.2.7{end}")[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "given", "host"),
+    [
+        ("192.0.2.7", 8642, "Lab.example", "lab.example:8642"),
+        ("127.0.0.1", 80, "127.0.0.1", "localhost"),
+        ("0.0.0.0", 80, "0.0.0.0", "192.0.2.7"),
+        ("::", 8642, "::", "[::1]:8642"),
+        ("::", 80, "::", "[::1]"),
+        ("::1", 8642, "0::1", "[::1]:8642"),
+    ],
+)
+def test_hosts_of_the_lab(address: str, port: int, given: str, host: str) -> None:
+    """The lab accepts the Host header that a browser sends for the given address and port."""
+    assert host in Hosts(address, port, given)
+    assert f"evil.example:{port}" not in Hosts(address, port, given)
 
 
 def test_another_origin_is_refused(lab: LabProcess) -> None:

@@ -123,7 +123,7 @@ def lab(
             webbrowser.open(address_of(sock))
         from zkconsumer.lab.server import serve
 
-        serve(sock, live=live)
+        serve(sock, host, live=live)
 
 
 def _sandbox(stack: ExitStack) -> LiveSource:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import secrets
 import socket
@@ -116,10 +117,47 @@ def encode(events: list[JsonObject]) -> str:
     return json.dumps(events, separators=(",", ":"), ensure_ascii=False)
 
 
+class Hosts:
+    """The Host headers under which the lab can be reached.
+
+    A lab that listens on all addresses accepts every address, and of the names only this machine's:
+    DNS rebinding needs a foreign name.
+    """
+
+    def __init__(self, address: str, port: int, given: str = "") -> None:
+        """`address` is the socket's address, and `given` the user's text for it."""
+        # Browsers leave out port 80.
+        self._ends = (f":{port}", "") if port == 80 else (f":{port}",)
+        self._is_for_all = ipaddress.ip_address(address).is_unspecified
+        names = {address, given or address}
+        if self._is_for_all:
+            names |= {"localhost", socket.gethostname()}
+        elif address == "127.0.0.1":
+            names |= {"localhost"}
+        shown = [f"[{name}]" if ":" in name else name.lower() for name in names]
+        self._named = frozenset(name + end for name in shown for end in self._ends)
+        self.origins = frozenset(f"http://{host}" for host in self._named)
+
+    def __contains__(self, host: str) -> bool:
+        return host.lower() in self._named or (self._is_for_all and self._is_address(host))
+
+    def _is_address(self, host: str) -> bool:
+        for end in self._ends:
+            text = host.removesuffix(end)
+            if end and text == host:
+                continue
+            version = 6 if text.startswith("[") and text.endswith("]") else 4
+            try:
+                return ipaddress.ip_address(text.strip("[]")).version == version
+            except ValueError:
+                continue
+        return False
+
+
 class Guard:
     """Refuses requests for other hosts or from other origins, and adds the security headers."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
         self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,10 +180,11 @@ class Guard:
         await self._app(scope, receive, send_guarded)
 
     def _refusal(self, headers: Mapping[str, str]) -> str:
-        if headers.get("host", "") not in self._hosts:
+        host = headers.get("host", "")
+        if host not in self._hosts:
             return "This host name is not the lab's."
         origin = headers.get("origin")
-        if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
+        if origin is not None and origin not in {*self._hosts.origins, f"http://{host}"}:
             return "This origin is not the lab's."
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             # A link on another page may open the lab; any other request from another page is
@@ -155,7 +194,7 @@ class Guard:
         return ""
 
 
-def application(hosts: frozenset[str], *, live: LiveSource | None = None) -> Guard:
+def application(hosts: Hosts, *, live: LiveSource | None = None) -> Guard:
     """Return the ASGI application; `hosts` are the values of the Host header that it accepts."""
     token = secrets.token_urlsafe(24)
     tabs = Tabs()
@@ -238,12 +277,6 @@ async def _stream(live: LiveSource, last: int, request: Request) -> AsyncIterato
             yield ": still here\n\n"
 
 
-def allowed_hosts(host: str, port: int) -> frozenset[str]:
-    """Return the Host headers under which the lab can be reached."""
-    names = {host, "localhost", "127.0.0.1"} if host in ("127.0.0.1", "localhost") else {host}
-    return frozenset(f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in names)
-
-
 # ---- running -------------------------------------------------------------------------------------
 
 
@@ -255,11 +288,14 @@ class _Server(uvicorn.Server):
         threading.Thread(target=new_engine, name="lab engine", daemon=True).start()
 
 
-def serve(sock: socket.socket, *, live: LiveSource | None = None) -> None:
-    """Serve the lab on a listening socket until SIGINT or SIGTERM."""
-    host, port = sock.getsockname()[:2]
+def serve(sock: socket.socket, host: str, *, live: LiveSource | None = None) -> None:
+    """Serve the lab on a listening socket until SIGINT or SIGTERM.
+
+    `host` is the address or name that the user has given for the socket.
+    """
+    address, port = sock.getsockname()[:2]
     config = uvicorn.Config(
-        application(allowed_hosts(host, port), live=live),
+        application(Hosts(address, port, host), live=live),
         log_level="warning",
         access_log=False,
         lifespan="off",
