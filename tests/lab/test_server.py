@@ -7,12 +7,15 @@ import hashlib
 import http.client
 import json
 import re
+import shlex
 import socket
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.conftest import LabProcess, running_lab
-from support.wait import LIMIT_S
+from support.wait import LIMIT_S, eventually
 
 from zkconsumer.cli.lab import listen
 from zkconsumer.lab.server import WEB, Hosts, web_files
@@ -84,6 +87,15 @@ def test_hosts_of_the_lab(address: str, port: int, given: str, host: str) -> Non
     """The lab accepts the Host header that a browser sends for the given address and port."""
     assert host in Hosts(address, port, given)
     assert f"evil.example:{port}" not in Hosts(address, port, given)
+
+
+def test_a_browser_in_the_foreground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lab serves the page to a browser that ends only after it has loaded the page."""
+    code = "import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])"
+    loaded = tmp_path / "loaded"
+    monkeypatch.setenv("BROWSER", shlex.join([sys.executable, "-c", code, "%s", str(loaded)]))
+    with running_lab("--browser"):
+        eventually(loaded.exists)
 
 
 def test_another_origin_is_refused(lab: LabProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -120,7 +121,9 @@ def lab(
             live = stack.enter_context(_live(zookeeper, group, config))
         typer.echo(f"The lab is at {address_of(sock)} until you press Ctrl-C.")
         if browser:
-            webbrowser.open(address_of(sock))
+            # A text browser runs in the foreground, and the call returns at its end.
+            page = (address_of(sock),)
+            threading.Thread(target=webbrowser.open, args=page, name="browser", daemon=True).start()
         from zkconsumer.lab.server import serve
 
         serve(sock, host, live=live)
