@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable
 
 import pytest
+from jsonschema import Draft202012Validator
 from judge.examples import EXAMPLES, example
 
 from zkconsumer.judge.challenges import CHALLENGES
 from zkconsumer.judge.ladders import AnyCourt, court
-from zkconsumer.judge.program import LocalProgram
+from zkconsumer.judge.messages import VOCABULARY, reply_of
+from zkconsumer.judge.program import Answers, LocalProgram
+from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.paths import consumer_of
+from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sim.kernel.search import Decisions
 from zkconsumer.sim.kernel.world import InvariantViolation
 
@@ -54,6 +59,31 @@ def test_the_solution_passes_many_schedules(name: str) -> None:
     kind = example("solution").Solution
     with court(CHALLENGES[name], lambda one: LocalProgram(one, kind)) as bench:
         assert [found for seed in range(100, 200) if (found := broken(bench, seed))] == []
+
+
+@pytest.mark.parametrize("name", CHALLENGES)
+def test_the_judge_s_messages_fit_their_schema(name: str) -> None:
+    """Each message of the judge in a schedule of each challenge fits the published schema."""
+    schema = Draft202012Validator(VOCABULARY.schemas()["judge"])
+
+    class Strict(LocalProgram):
+        def _exchange(self, line: bytes) -> Answers:
+            schema.validate(json.loads(line))
+            return super()._exchange(line)
+
+    kind = example("solution").Solution
+    with court(CHALLENGES[name], lambda one: Strict(one, kind)) as bench:
+        assert broken(bench, 1) is None
+
+
+def test_a_reply_has_children_only_if_they_were_asked_for() -> None:
+    """The results of a transaction are not told as the names of children."""
+    write = rq.Delete("/a")
+    for value in ([True], [(1, 2)], (None,)):
+        assert reply_of(rq.Multi((write,)), Reply(Code.OK, value)) == {"code": "ok"}
+        assert reply_of(write, Reply(Code.OK, value)) == {"code": "ok"}
+    told = reply_of(rq.Children("/a"), Reply(Code.OK, ("b",)))
+    assert told == {"code": "ok", "children": ["b"]}
 
 
 @pytest.mark.parametrize(("name", "promise"), FAILS.items())

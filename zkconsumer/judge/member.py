@@ -65,7 +65,7 @@ class ProgramMember:
         self.unfinished: tuple[int, int] | None = None
         self.at: Exchange | None = None
         self._program, self._topic = program, topic
-        self._waiting: dict[int, None] = {}  # the ids of requests without a reply, in order
+        self._waiting: dict[int, Request] = {}  # by id, the requests without a reply, in order
         self._refused_poll: tuple[Exchange | None, tuple[int, ...]] = (None, ())
 
     def copy(self, on_phase: OnPhase) -> ProgramMember:
@@ -123,8 +123,8 @@ class ProgramMember:
         number = answer["id"]
         if number in self._waiting:
             raise self._wrong(f"request {number} is sent again, before its reply")
-        self._waiting[number] = None
-        self.wire.append((number, request_of(answer)))
+        self._waiting[number] = request_of(answer)
+        self.wire.append((number, self._waiting[number]))
 
     def _done(self, now: float, answer: JsonObject) -> None:
         self.due = due_after(answer, now, self.due)
@@ -178,8 +178,8 @@ class ProgramMember:
             self._tell(now, {"type": "watch", "kind": item.kind.lower(), "path": item.path})
             return
         number, reply = item
-        del self._waiting[number]
-        self._tell(now, {"type": "reply", "id": number, **reply_of(reply)})
+        request = self._waiting.pop(number)
+        self._tell(now, {"type": "reply", "id": number, **reply_of(request, reply)})
 
     def wake(self, now: float) -> None:
         self.due = NEVER

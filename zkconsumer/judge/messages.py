@@ -212,8 +212,8 @@ VOCABULARY: Final = Vocabulary(_TYPES, _check)
 # ---- ZooKeeper's reply ---------------------------------------------------------------------------
 
 
-def reply_of(reply: Reply) -> JsonObject:
-    """Return the fields of a `reply` message besides `now` and `id`."""
+def reply_of(request: Request, reply: Reply) -> JsonObject:
+    """Return the fields of the `reply` message to a request, besides `now` and `id`."""
     if reply.code is Code.BROKEN:
         return {"code": LOST}
     if reply.code is Code.OK and reply.value is None:  # the answer to `exists`
@@ -227,9 +227,10 @@ def reply_of(reply: Reply) -> JsonObject:
         return found | {"data": data, **_stat(value.stat)}
     if isinstance(value, Stat):
         return found | _stat(value)
-    if isinstance(value, tuple | list):  # a real session returns a list
+    if isinstance(request, rq.Children):
+        assert isinstance(value, tuple | list)  # a real session returns a list
         return found | {"children": list(value)}
-    return found
+    return found  # the results of a multi's writes are not told
 
 
 def _stat(stat: Stat) -> JsonObject:
