@@ -6,11 +6,16 @@ test_compose runs a ZooKeeper and a broker of the image.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import docker
+import pytest
 from support.zk.client import peer_of
 
+from zkconsumer.cli.backups import backups_directory
+from zkconsumer.cli.sources import contexts_file
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.sandbox import Sandbox
@@ -46,6 +51,15 @@ def test_the_command_line_reads_a_group_of_the_sandbox(
     arguments = ("lag", "-z", sandbox.zookeeper_connect, "-g", group, "-o", "json")
     rows = json.loads(command_line(image, *arguments, network="host"))
     assert [(row["offset"], row["log_end"], row["lag"]) for row in rows] == [(2, 5, 3), (0, 0, 0)]
+
+
+def test_backups_and_contexts_are_in_the_mounted_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the image, backups and contexts are below /data, where users mount a directory."""
+    text = (Path(__file__).parents[2] / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    for name, value in re.findall(r"^(?:ENV| ) +(HOME|XDG_\w+)=(\S+)", text, re.MULTILINE):
+        monkeypatch.setenv(name, value)
+    assert backups_directory().is_relative_to("/data")
+    assert contexts_file().is_relative_to("/data")
 
 
 def test_no_process_runs_as_root(image: str) -> None:
