@@ -6,12 +6,14 @@ import json
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from judge.examples import EXAMPLES, example
 
 from zkconsumer.judge.challenges import CHALLENGES
+from zkconsumer.judge.kit import Request
 from zkconsumer.judge.ladders import AnyCourt, court
 from zkconsumer.judge.messages import VOCABULARY, reply_of
 from zkconsumer.judge.program import Answers, LocalProgram
@@ -109,6 +111,49 @@ def test_the_naive_member_registers() -> None:
     kind = example("naive").Naive
     with court(CHALLENGES["register"], lambda one: LocalProgram(one, kind)) as bench:
         assert [found for seed in range(1, 11) if (found := broken(bench, seed))] == []
+
+
+def test_a_member_that_never_commits_fails() -> None:
+    """A member that delivers everything and stores nothing fails the challenge `claim`."""
+    kind = example("solution").Solution
+
+    class Silent(kind):  # type: ignore[misc, valid-type] # the example's class is loaded at run time
+        async def commit(self, one: int, position: int) -> None:
+            """Store nothing."""
+
+    with court(CHALLENGES["claim"], lambda one: LocalProgram(one, Silent)) as bench:
+        found = broken(bench, 1)
+    assert found is not None and found.promise == "stores_what_it_has_delivered"
+
+
+def test_offsets_that_nobody_can_read() -> None:
+    """An offset that is no decimal number breaks a promise when it is written."""
+    kind = example("solution").Solution
+
+    class Writer(kind):  # type: ignore[misc, valid-type] # as above
+        def create(self, path: str, **options: Any) -> Request:
+            if "/offsets/t/" in path:
+                options["data"] = '{"offset": 3}'
+            return super().create(path, **options)  # type: ignore[no-any-return] # as above
+
+    with court(CHALLENGES["claim"], lambda one: LocalProgram(one, Writer)) as bench:
+        found = broken(bench, 1)
+    assert found is not None and found.promise == "writes_readable_offsets"
+
+
+def test_a_registration_with_another_pattern_fails() -> None:
+    """A member that registers its topic as a black list fails the challenge `register`."""
+    kind = example("solution").Solution
+
+    class Excluding(kind):  # type: ignore[misc, valid-type] # as above
+        def create(self, path: str, **options: Any) -> Request:
+            if "/ids/" in path:
+                options["data"] = options["data"].replace("static", "black_list")
+            return super().create(path, **options)  # type: ignore[no-any-return] # as above
+
+    with court(CHALLENGES["register"], lambda one: LocalProgram(one, Excluding)) as bench:
+        found = [str(one) for seed in range(1, ENOUGH) if (one := broken(bench, seed))]
+    assert found and all("black_list" in one for one in found)
 
 
 def test_the_late_commit_moves_an_offset_back() -> None:

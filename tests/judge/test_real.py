@@ -5,12 +5,22 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
+from typing import cast
 
 import pytest
+from confluent_kafka import Consumer
 from judge.examples import EXAMPLES
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
+from zkconsumer.judge.real import GROUP, TOPIC, Run
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.sandbox import Sandbox
+from zkconsumer.sandbox.topics import session
+from zkconsumer.sim.kernel.world import InvariantViolation
+from zkconsumer.testing import FakeZooKeeper
 
 
 @pytest.mark.parametrize(
@@ -30,6 +40,18 @@ def test_on_real_servers(name: str, course: str, code: int, words: str) -> None:
     result = CliRunner().invoke(app, ["judge", str(EXAMPLES / name), "--sandbox", *challenge])
     assert words in result.output
     assert result.exit_code == code
+
+
+def test_an_offset_that_nobody_can_read() -> None:
+    """An offset that is no decimal number is the broken promise of a verdict, and no error."""
+    with FakeZooKeeper() as fake, session(fake.connect) as client, ExitStack() as stack:
+        node = paths.offset(GROUP, TopicPartition(TOPIC, 0))
+        fake.create(node, b'{"offset": 3}')
+        run = Run([], cast(Sandbox, fake), client, cast(Consumer, None), say=print, stack=stack)
+        with pytest.raises(InvariantViolation, match="is not an offset"):
+            run._check_offsets()
+        with pytest.raises(InvariantViolation, match="is not an offset"):
+            run._uncommitted()
 
 
 def test_ctrl_c_ends_the_course() -> None:

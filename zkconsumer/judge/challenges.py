@@ -13,7 +13,7 @@ from typing import Final
 
 from zkconsumer.judge import rules
 from zkconsumer.judge.judging import Challenge
-from zkconsumer.judge.promises import CONVERSATION
+from zkconsumer.judge.promises import CONVERSATION, writes_readable_offsets
 from zkconsumer.judge.world import Converged, JudgedWorld, Rule
 from zkconsumer.member.state import Settings
 from zkconsumer.sim import promises as of_members
@@ -43,6 +43,8 @@ class MemberChallenge(Challenge):
         identities: suffixes of consumer ids with their numbers of streams; a schedule draws one for
             its only member. If empty, the ids end with numbers, and members have one stream.
         oversleeps: whether in most schedules a frozen member freezes until its session has expired.
+        commits: whether the users close the members at the end, which then must have stored what
+            they have delivered.
         over: says why a schedule is not over; None if it is.
         prepare: what happens before the first member joins.
         own: makes the rules of this challenge alone.
@@ -58,6 +60,7 @@ class MemberChallenge(Challenge):
     length: int = 200
     identities: tuple[tuple[str, int], ...] = ()
     oversleeps: bool = False
+    commits: bool = False
     over: Converged = rules.serves_all
     prepare: Prepare = _nothing
     own: Callable[[], Sequence[Rule]] = tuple
@@ -159,6 +162,7 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             lesson="A claim can be refused. The other partitions must still be read, the refused "
             "one must be claimed again later, and nobody deletes another client's znode.",
             faults=((Do.STUCK, 3),),
+            commits=True,
         ),
         MemberChallenge(
             name="watches",
@@ -275,8 +279,10 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
 
 PROMISES: Final[tuple[Promise[...], ...]] = (
     *CONVERSATION,
+    writes_readable_offsets,
     *of_members.PROMISES,
     rules.reads_within_the_budget,
     rules.keeps_what_stays,
+    rules.stores_what_it_has_delivered,
 )
 """All promises that a verdict may name."""

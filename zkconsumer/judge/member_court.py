@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zkconsumer.judge import exhaustive
+from zkconsumer.judge import exhaustive, rules
 from zkconsumer.judge.challenges import Drawn, MemberChallenge, draw
 from zkconsumer.judge.judging import Court, GroupScore, silent
 from zkconsumer.judge.program import Program
 from zkconsumer.judge.world import JudgedWorld, JudgeMonitor, MemberScorer
+from zkconsumer.sim import promises
 from zkconsumer.sim.jvm_member import end_faults
 from zkconsumer.sim.kernel.aims import Aim
 from zkconsumer.sim.kernel.search import Decide, Decisions, Result, SearchResult, judged, one_of
@@ -72,6 +73,23 @@ def _is_untimely(world: JudgedWorld, action: Action) -> bool:
     return action.do is Do.THAW and world.links[action.who].session in world.zookeeper.sessions
 
 
+def _close(world: JudgedWorld, decide: Decide) -> int:
+    """Let the users close the programs, and run until all have left; return how many actions."""
+    programs = range(len(world.programs))
+    for who in programs:
+        world.act(Action(Do.LEAVE, who))
+    actions, deadline = len(programs), world.now + CONVERGENCE_S
+    while staying := [world.members[who].name for who in programs if not world.members[who].closed]:
+        available = world.enabled()
+        if not available or world.now > deadline:
+            why = "has not answered `done` with `closed`"
+            raise promises.group_settles.broken(f"{staying[0]} {why}")
+        busy = [one for one in available if one.do is not Do.TIME]
+        world.act(one_of(busy or available, decide))
+        actions += 1
+    return actions
+
+
 class MemberCourt(Court[MemberChallenge, GroupScore]):
     """Runs the schedules of one challenge in a simulated ZooKeeper."""
 
@@ -115,6 +133,9 @@ class MemberCourt(Court[MemberChallenge, GroupScore]):
                 world.announce(f"all faults end; the group has {CONVERGENCE_S:g} s to settle")
             end_faults(world, jvm, decide)
             actions += settle(world, monitor, decide)
+            if challenge.commits:
+                actions += _close(world, decide)
+                rules.stores_what_it_has_delivered.check(monitor)
 
         return judged(play, monitor, decide, lambda: actions), scorer.score()
 

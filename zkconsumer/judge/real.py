@@ -25,11 +25,13 @@ from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.judge.member import ProgramMember
 from zkconsumer.judge.program import Program
+from zkconsumer.judge.promises import writes_readable_offsets
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.assignors import Strategy, assign
 from zkconsumer.protocol.model import Session, TopicPartition
+from zkconsumer.protocol.payloads import decode_offset
 from zkconsumer.protocol.requests import Code, Reply
 from zkconsumer.sandbox import Sandbox, SandboxError
 from zkconsumer.sandbox.proxy import Proxy, Wire
@@ -404,7 +406,7 @@ class Run:
 
     def _offset(self, tp: TopicPartition) -> int:
         node = self._read(paths.offset(GROUP, tp))
-        return 0 if node is None else int(node.data or 0)
+        return 0 if node is None else _decoded(tp, node)
 
     def _read(self, path: str) -> rq.Node | None:
         return self._client.read([path]).get(path)
@@ -433,7 +435,7 @@ class Run:
             node = found.get(paths.offset(GROUP, tp))
             if node is None:
                 continue
-            offset, before = int(node.data or 0), self._stored.get(tp, 0)
+            offset, before = _decoded(tp, node), self._stored.get(tp, 0)
             if offset < before:
                 raise promises.lowers_only_what_was_moved.broken(
                     f"the offset of {tp} goes back from {before} to {offset}"
@@ -465,6 +467,12 @@ class Run:
             if self._passed(tp) < self._ends[tp.partition]:
                 return f"{tp} is not delivered to its end"
         return None
+
+
+def _decoded(tp: TopicPartition, node: rq.Node) -> int:
+    """Return the offset in an offset znode. Raises InvariantViolation if there is none."""
+    writes_readable_offsets.check(tp, node.data)
+    return decode_offset(node.data, where=paths.offset(GROUP, tp))
 
 
 def _stays(core: ProgramMember) -> str | None:

@@ -8,7 +8,12 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import ZnodeKind, consumer_of
-from zkconsumer.protocol.registrations import Registration, decode_registration, encode_registration
+from zkconsumer.protocol.registrations import (
+    Pattern,
+    Registration,
+    decode_registration,
+    encode_registration,
+)
 from zkconsumer.protocol.requests import Reply
 from zkconsumer.sim import promises
 from zkconsumer.sim.kernel.promises import Reason, promise
@@ -43,6 +48,8 @@ def is_registered(monitor: JudgeMonitor, world: JudgedWorld) -> Reason:
             return f"the other members cannot read the registration: {error}"
         if found.subscription != member.settings.subscription:
             return f"{member.name} registers {dict(found.subscription)} at {who}"
+        if found.pattern is not Pattern.STATIC:
+            return f"{member.name} registers its topic as a {found.pattern.value}"
     return None
 
 
@@ -119,6 +126,13 @@ def reads_within_the_budget(reads: int, members: int) -> Reason:
 def keeps_what_stays(name: str, tp: TopicPartition, *, stays: bool) -> Reason:
     """A member releases a partition only if another member gets it, or if it leaves."""
     return f"{name} releases {tp}, which stays assigned to it" if stays else None
+
+
+@promise("C3")
+def stores_what_it_has_delivered(monitor: JudgeMonitor) -> Reason:
+    """A member that its user has closed has stored the offset after each delivered message."""
+    left = [tp for tp, end in monitor.delivered_below.items() if monitor.stored.get(tp, 0) < end]
+    return f"not stored: {', '.join(map(str, left))}" if left else None
 
 
 class ReadBudget(Rule):

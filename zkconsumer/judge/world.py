@@ -16,6 +16,7 @@ from typing import cast
 from zkconsumer.judge.judging import GroupScore
 from zkconsumer.judge.member import ProgramMember
 from zkconsumer.judge.program import Program
+from zkconsumer.judge.promises import writes_readable_offsets
 from zkconsumer.lab.texts import sentence
 from zkconsumer.lab.worlds import LabMove
 from zkconsumer.protocol import requests as rq
@@ -217,6 +218,13 @@ class JudgeMonitor(MixedMonitor):
             return
         is_foreign = entry.old is not None and entry.old.stat.owner != entry.session
         promises.releases_only_its_own.check(self, who, tp, is_foreign=is_foreign)
+
+    def _offset_written(
+        self, world: ObservedWorld, who: int, tp: TopicPartition, data: bytes | None
+    ) -> None:
+        if 0 <= who < self._programs:
+            writes_readable_offsets.check(tp, data)
+        super()._offset_written(world, who, tp, data)
 
     def acted(self, world: World, action: Action) -> None:
         super().acted(world, action)
