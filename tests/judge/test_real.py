@@ -6,17 +6,20 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from confluent_kafka import Consumer
-from judge.examples import EXAMPLES
+from judge.examples import EXAMPLES, example
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
-from zkconsumer.judge.real import GROUP, TOPIC, Run
+from zkconsumer.judge.program import LocalProgram
+from zkconsumer.judge.real import GROUP, TOPIC, RealMember, Run
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol import requests as rq
+from zkconsumer.protocol.model import Session, TopicPartition
 from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import session
 from zkconsumer.sim.kernel.world import InvariantViolation
@@ -52,6 +55,28 @@ def test_an_offset_that_nobody_can_read() -> None:
             run._check_offsets()
         with pytest.raises(InvariantViolation, match="is not an offset"):
             run._uncommitted()
+
+
+def test_a_delivery_while_the_session_lives() -> None:
+    """Without a connection, a member may deliver what its session still owns."""
+    tp, program = TopicPartition(TOPIC, 0), LocalProgram("g_0", example("solution").Solution)
+    with FakeZooKeeper() as fake, session(fake.connect) as client, ExitStack() as stack:
+        servers = cast(Sandbox, SimpleNamespace(zookeeper_connect=fake.connect))
+        member = RealMember(0, program, servers, post=lambda _: None)
+        stack.callback(member.proxy.__exit__)
+        run = Run([], servers, client, cast(Consumer, None), say=print, stack=stack)
+        own, other = fake.session(), fake.session()
+        path = paths.owner(GROUP, tp)
+        fake.create(paths.owners_of(GROUP, TOPIC))
+        own.request(rq.Create(path, b"g_0-0", ephemeral=True))
+        member._state(Session(own.id, 6.0))
+        member._state(None)
+        member.send()
+        run._delivered(member, tp, 0)
+        own.close()
+        other.request(rq.Create(path, b"g_1-0", ephemeral=True))
+        with pytest.raises(InvariantViolation, match="g_0 delivers t-0, which g_1-0 owns"):
+            run._delivered(member, tp, 1)
 
 
 def test_ctrl_c_ends_the_course() -> None:

@@ -80,13 +80,15 @@ class RealMember:
 
     Attributes:
         core: speaks with the program, and has its requests and its deliveries.
-        session_id: the id of the present session; 0 without a connection.
+        session_id: the id of the last session, which may live on without a connection; 0 before
+            the first one.
+        is_connected: whether there is a connection.
         is_frozen: whether nothing happens in the process; what arrives waits.
     """
 
     def __init__(self, who: int, program: Program, sandbox: Sandbox, post: Post) -> None:
         name = f"{GROUP}_{who}"
-        self.is_frozen = False
+        self.is_frozen = self.is_connected = False
         self._program, self._waiting = program, list[Callable[[], None]]()
         settings = Settings(group=GROUP, consumer=name, subscription={TOPIC: 1})
         self.core = ProgramMember(settings, program, TOPIC, lambda *_: None)
@@ -152,8 +154,8 @@ class RealMember:
 
     def _state(self, session: Session | None) -> None:
         self._connection += 1
+        self.is_connected = session is not None
         if session is None:
-            self.session_id = 0
             self.core.disconnect(time.monotonic())
         else:
             self.session_id = session.id
@@ -171,7 +173,7 @@ class RealMember:
 
     def send(self) -> None:
         """Send what the program has asked for, if there is a connection."""
-        while self.session_id and self.core.wire:
+        while self.is_connected and self.core.wire:
             number, request = self.core.wire.popleft()
             if isinstance(request, rq.SetData | rq.Delete | rq.Check):
                 request = rq.Multi((request,))  # a session sends these only in transactions
