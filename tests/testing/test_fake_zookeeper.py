@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import struct
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NodeExistsError, UnimplementedError
+from kazoo.protocol.serialization import Connect as KazooConnect
 from kazoo.protocol.states import KazooState, WatchedEvent
 from support.wait import LIMIT_S, eventually
 from zk.contract.test_wire import CREATE_CONTAINER, OPEN_CONTAINER, Raw, text
@@ -328,6 +330,31 @@ def test_an_isolated_client_loses_its_session(fake: FakeZooKeeper, connect: Conn
     assert KazooState.LOST not in states
     fake.heal()
     eventually(lambda: client.connected and number(client) not in (0, before))
+
+
+def connection_of(fake: FakeZooKeeper, stack: ExitStack, session: int = 0) -> socket.socket:
+    """Return a connection that opens a session or continues it; the reply is not read."""
+    connection = stack.enter_context(socket.create_connection(("127.0.0.1", fake.port), LIMIT_S))
+    hello = bytes(KazooConnect(0, 0, 10_000, session, bytes(16), False).serialize())
+    connection.sendall(struct.pack(">i", len(hello)) + hello)
+    return connection
+
+
+def test_an_isolated_client_hears_nothing(fake: FakeZooKeeper) -> None:
+    """The end of the session does not end its client's connections; `heal` ends each of them."""
+    with ExitStack() as stack:
+        first = connection_of(fake, stack)
+        (session,) = struct.unpack_from(">q", first.recv(1000), 12)
+        fake.isolate(session)
+        second = connection_of(fake, stack, session)
+        assert connection_of(fake, stack).recv(1000)  # so the server has read the one before
+        fake.expire(session)
+        assert connection_of(fake, stack).recv(1000)
+        assert select.select([first, second], [], [], 0)[0] == []
+        fake.heal()
+        for one in (first, second):
+            with suppress(ConnectionResetError):
+                assert one.recv(1) == b""
 
 
 def test_a_paused_server_answers_after_its_pause(fake: FakeZooKeeper, connect: Connect) -> None:

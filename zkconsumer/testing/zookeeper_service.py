@@ -153,6 +153,7 @@ class ZooKeeperService:
         self.connections: dict[int, ClientConnection] = {}
         self.injections: Injections[tuple[int, ZooKeeperCall]] = Injections()
         self.isolated: set[int] = set()
+        self._deaf: list[ClientConnection] = []  # the connections that `isolate` has hit
         self.listeners: list[Callable[[ZnodeChange], object]] = []
         self._locals: set[int] = set()  # living sessions of the test's process
         self._metadata = self._backup = _Metadata()
@@ -211,7 +212,7 @@ class ZooKeeperService:
         """Open or continue a session (`ZooKeeperServer.processConnectRequest`)."""
         request = wire.read_connect(frame)
         if request.session in self.isolated:
-            connection.is_silent = connection.is_deaf = True
+            self._separate(connection)
             return
         if request.last_zxid > self.sim.last_zxid:
             logger.warning(
@@ -393,7 +394,8 @@ class ZooKeeperService:
             late_s = delay_s if connection is delayed else 0.0
             for kind, path in self.sim.take_events(session):
                 connection.send(wire.event(kind, path), delay_s=late_s)
-            if connection is not delayed and not self.sim.is_connected(session):
+            is_unheard = connection is delayed or connection.is_deaf
+            if not is_unheard and not self.sim.is_connected(session):
                 connection.close()
 
     def _note_changes(self) -> None:
@@ -476,14 +478,17 @@ class ZooKeeperService:
         self.isolated.add(session)
         connection = self.connections.get(session)
         if connection is not None:
-            connection.is_silent = connection.is_deaf = True
+            self._separate(connection)
+
+    def _separate(self, connection: ClientConnection) -> None:
+        connection.is_silent = connection.is_deaf = True
+        self._deaf.append(connection)
 
     def heal(self) -> None:
         """End `isolate`; the connections that it has hit end, so that the clients connect again."""
-        for session in self.isolated:
-            connection = self.connections.get(session)
-            if connection is not None:
-                connection.cut()
+        for connection in self._deaf:
+            connection.cut()
+        self._deaf.clear()
         self.isolated.clear()
 
     def restart(self) -> None:
