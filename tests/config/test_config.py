@@ -18,7 +18,7 @@ from support.logged import logged
 
 import zkconsumer
 from zkconsumer.config.kafka_properties import ALWAYS_REFUSED
-from zkconsumer.config.properties_file import parse_properties
+from zkconsumer.config.properties_file import parse_properties, properties_text
 from zkconsumer.config.settings import (
     NO_EFFECT,
     SETTINGS,
@@ -151,6 +151,18 @@ def test_keyword_arguments_equal_properties() -> None:
     ) == config_of(
         zookeeper_session_timeout_ms="4000", auto_offset_reset="smallest", consumer_timeout_ms="250"
     )
+
+
+def test_written_properties() -> None:
+    """Java reads the written values again, although it knows only ISO-8859-1 and escapes."""
+    settings = {"dataDir": "/tmp/Größe/日本/\U0001f600\x7f\\new", "port": 2181, "empty": ""}
+    text = properties_text(settings)
+    assert text.isascii() and "\\ud83d\\ude00" in text
+    read = {key: value for key, value, _ in parse_properties(text, where="f")}
+    units = {
+        key: value.encode("utf-16", "surrogatepass").decode("utf-16") for key, value in read.items()
+    }
+    assert units == {key: str(value) for key, value in settings.items()}
 
 
 def test_a_properties_file(tmp_path: Path) -> None:

@@ -207,6 +207,20 @@ def test_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
         client.close()
 
 
+def test_a_directory_with_other_letters(tmp_path: Path) -> None:
+    """A server keeps its data in its directory, whose name is not ASCII."""
+    directory = tmp_path / "Größe"
+    with ZooKeeperServer(directory, tick_time_s=0.1) as server:
+        assert server.mode == "standalone"
+    assert list((directory / "data" / "version-2").glob("snapshot.*"))
+
+
+def test_a_broker_s_directory_with_a_comma(tmp_path: Path) -> None:
+    """A broker refuses a directory whose name its list of directories would split."""
+    with pytest.raises(SandboxError, match=r"must not contain a comma.*use another directory"):
+        BrokerServer(tmp_path / "a,b", zookeeper_connect="127.0.0.1:1")
+
+
 def test_unknown_release(tmp_path: Path) -> None:
     """The error for an unknown broker release lists the known releases."""
     with pytest.raises(SandboxError, match=r"0\.7\.2: choose one of 0\.8\.2\.2, .*3\.9\.1"):

@@ -1,4 +1,6 @@
-r"""Read Java's .properties syntax as `java.util.Properties.load` does, with line numbers.
+r"""Read and write Java's .properties syntax.
+
+The reader follows `java.util.Properties.load`, and returns line numbers:
 
 Blank lines and lines that begin with `#` or `!` are skipped. A key ends at the first unescaped `=`,
 `:` or blank; blanks around the separator are ignored. A line that ends in an odd number of
@@ -10,7 +12,7 @@ last value wins.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zkconsumer.errors import ConfigError
@@ -21,6 +23,7 @@ _LINE = re.compile(r"\r\n|\r|\n")
 _KEY = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
 _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|u|.|$)", re.DOTALL)
+_NOT_PLAIN = re.compile(r"[^\x00-\x7e]|\\")
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -55,6 +58,23 @@ def parse_properties(text: str, *, where: str) -> Iterator[tuple[str, str, int]]
         assert separator is not None, "the pattern matches the empty string"
         place = f"{where}:{number}"
         yield _unescape(key[0], place), _unescape(line[separator.end() :], place), number
+
+
+def properties_text(settings: Mapping[str, object]) -> str:
+    r"""Return the content of a file that Java reads as these settings.
+
+    Java reads a file as ISO-8859-1. So every other character is written as the `\uXXXX` of its
+    UTF-16 units.
+    """
+    return "".join(f"{name}={_escape(str(value))}\n" for name, value in settings.items())
+
+
+def _escape(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        units = match[0].encode("utf-16-be", "surrogatepass").hex()
+        return "\\\\" if match[0] == "\\" else re.sub("(....)", r"\\u\1", units)
+
+    return _NOT_PLAIN.sub(one, text)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

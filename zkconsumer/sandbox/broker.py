@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from zkconsumer.config.properties_file import properties_text
 from zkconsumer.errors import SandboxError
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import jars, topics
@@ -90,6 +91,12 @@ class BrokerServer(JavaServer):
             port=port,
             progress=progress,
         )
+        if "," in str(self.directory):
+            raise SandboxError(
+                "a broker's directory must not contain a comma: `log.dirs` is a list",
+                where=str(self.directory),
+                remedy="use another directory",
+            )
         self.zookeeper_connect = zookeeper_connect
         self.broker_id = broker_id
         self.release = release
@@ -130,8 +137,7 @@ class BrokerServer(JavaServer):
         if (self.directory / "server.json").exists():
             self._await_expiry()
         file = self.directory / "server.properties"
-        lines = (f"{name}={value}\n" for name, value in self._settings().items())
-        file.write_text("".join(lines))
+        file.write_text(properties_text(self._settings()))
         return file
 
     def _is_ready(self) -> bool:

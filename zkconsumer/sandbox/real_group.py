@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+from zkconsumer.config.properties_file import properties_text
 from zkconsumer.errors import RefusedError
 from zkconsumer.protocol.payloads import encode_offset
 from zkconsumer.protocol.requests import Code, Delete, SetData
@@ -114,7 +115,7 @@ class MemberProcess:
         self._release()
         self._frozen = self._leaving = False
         file = self._directory / f"{self.name}.properties"
-        file.write_text("".join(f"{name}={value}\n" for name, value in self._properties.items()))
+        file.write_text(properties_text(self._properties))
         is_jvm = self.kind is MemberKind.JVM
         command, environ = self._jvm(file) if is_jvm else self._zkconsumer(file)
         launch(

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from zkconsumer.config.properties_file import properties_text
 from zkconsumer.errors import SandboxError
 from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.ports import HOST, free_port
@@ -171,7 +172,7 @@ class ZooKeeperServer(JavaServer):
             settings[f"server.{number}"] = f"{HOST}:{peer.quorum_port}:{peer.election_port}"
         settings |= self._settings
         file = self.directory / "zoo.cfg"
-        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        file.write_text(properties_text(settings))
         return file
 
     def _is_ready(self) -> bool:
