@@ -27,7 +27,16 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.lab.engine import Engine, opened
 from zkconsumer.lab.recorded import play
 from zkconsumer.lab.runs import open_scenario
-from zkconsumer.lab.site import WEB, build, modules, player, recorded, unpack_runtime, write_modules
+from zkconsumer.lab.site import (
+    PACKAGE,
+    WEB,
+    build,
+    modules,
+    player,
+    recorded,
+    unpack_runtime,
+    write_modules,
+)
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.sim.scenarios import SCENARIOS
 from zkconsumer.sim.weakened import SWITCHES, Weakness
@@ -218,6 +227,17 @@ def test_equal_sources_give_equal_archives(tmp_path: Path) -> None:
     assert {"zkconsumer/lab/engine.py", "zkconsumer/member/machine.py"} <= names
     assert {"zkconsumer/lab/bridged.py", "zkconsumer/bridge/machine.py"} <= names
     assert not [name for name in names if name.startswith(("zkconsumer/zk/", "zkconsumer/kafka/"))]
+
+
+def test_an_installation_behind_a_symbolic_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installation behind a symbolic link gives the same archive."""
+    write_modules(tmp_path / "a.zip")
+    (tmp_path / "link").symlink_to(PACKAGE.parent)
+    monkeypatch.setattr("zkconsumer.lab.site.PACKAGE", tmp_path / "link" / PACKAGE.name)
+    write_modules(tmp_path / "b.zip")
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
 
 
 def test_another_archive_is_refused(tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ def write_modules(target: Path) -> None:
     program = (
         "import sys, zkconsumer.lab.engine\n"
         "import zkconsumer.lab.comparisons, zkconsumer.lab.coordinated, zkconsumer.lab.bridged\n"
+        "print(zkconsumer.__file__)\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'zkconsumer'),"
         " sep='\\n')"
     )
@@ -173,9 +174,11 @@ def write_modules(target: Path) -> None:
         text=True,
         check=True,
     ).stdout.split("\n")
+    # Behind a symbolic link, the new process sees other paths than this one.
+    above = Path(found[0]).parents[1]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted({Path(name) for name in found if name}):
-            entry = zipfile.ZipInfo(str(file.relative_to(PACKAGE.parent)), _MOMENT)
+            entry = zipfile.ZipInfo(str(file.relative_to(above)), _MOMENT)
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, file.read_bytes())
 
