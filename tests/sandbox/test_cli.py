@@ -143,6 +143,26 @@ def test_half_a_sandbox(command: Command, home: Path) -> None:
     _ok(command("down"))
 
 
+@pytest.mark.parametrize("words", [("up", "--brokers", "1"), ("down",)])
+def test_brokers_beyond_the_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """`up` with fewer brokers stops the others that run, and `down` stops every broker."""
+    for method in ("start", "detach"):  # no server needs to run
+        monkeypatch.setattr(Sandbox, method, lambda _: None)
+    folder = tmp_path / "broker-2"
+    folder.mkdir()
+    with subprocess.Popen(["sleep", "600"]) as broker:
+        record = {"pid": broker.pid, "born": start_time(broker.pid), "port": 1}
+        (folder / "server.json").write_text(json.dumps(record))
+        try:
+            done = CliRunner().invoke(app, ["sandbox", *words, "--directory", str(tmp_path)])
+            assert start_time(broker.pid) is None
+        finally:
+            broker.kill()
+    assert "broker 2" in done.output
+
+
 def test_the_zookeeper_release_is_kept(tmp_path: Path) -> None:
     """`up --zookeeper-release` starts this release, and so does a later `up` without it."""
     where = ("--directory", str(tmp_path))

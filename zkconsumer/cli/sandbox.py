@@ -121,6 +121,9 @@ def up(
         if sandbox.attach():
             typer.echo("zkconsumer: the sandbox is already running", err=True)
         else:
+            for broker in sandbox.attach_surplus():
+                typer.echo(f"zkconsumer: {broker.name} is stopped", err=True)
+                broker.stop()
             sandbox.start()
             (home / "sandbox.json").write_text(json.dumps(choices))
         _show_servers(sandbox, display)
@@ -153,7 +156,11 @@ def down(format_: Format, *, directory: DirectoryOption = None) -> None:
     with _alone(home):
         sandbox = _sandbox(home, _choices(home))
         sandbox.attach()
-        running = [s.name for s in (*sandbox.brokers, sandbox.zookeeper) if s.alive]
+        surplus = sandbox.attach_surplus()
+        servers = (*surplus, *sandbox.brokers, sandbox.zookeeper)
+        running = [server.name for server in servers if server.alive]
+        for broker in surplus:
+            broker.stop()
         sandbox.stop()
     if not format_.is_for_people:
         format_.write_document({"stopped": running, "directory": str(home)})

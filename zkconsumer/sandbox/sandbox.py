@@ -132,6 +132,25 @@ class Sandbox(Startable, ServerTopics):
         """
         return all([server.attach() for server in (self.zookeeper, *self.brokers)])
 
+    def attach_surplus(self) -> list[BrokerServer]:
+        """Take over the brokers of an earlier command that this sandbox does not have, because it
+        has fewer; return those that run, in descending order of their ids."""
+        numbers = [
+            int(number)
+            for path in self.directory.glob("broker-*")
+            if (number := path.name.removeprefix("broker-")).isdecimal()
+        ]
+        surplus = [
+            BrokerServer(
+                self.directory / f"broker-{number}",
+                zookeeper_connect=self.zookeeper_connect,
+                broker_id=number,
+            )
+            for number in sorted(numbers, reverse=True)
+            if number >= len(self.brokers)
+        ]
+        return [broker for broker in surplus if broker.attach()]
+
     def detach(self) -> None:
         """Let the servers outlive this Python process."""
         for server in (self.zookeeper, *self.brokers):
