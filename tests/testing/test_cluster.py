@@ -313,6 +313,17 @@ def test_errors_say_what_is_wrong(kafka: FakeCluster) -> None:
         FakeCluster().create_topic("t")
 
 
+def test_what_the_test_appends_obeys_the_largest_size(kafka: FakeCluster) -> None:
+    """`produce` divides batches that are too large, and refuses a message that is too large."""
+    kafka.create_topic("small", config={"max.message.bytes": 1_000})
+    placed = kafka.produce("small", [bytes(300)] * 9)
+    assert [offset for _, offset in placed] == [*range(9)]
+    assert [one.offset() for one in kafka.messages("small")] == [*range(9)]
+    with pytest.raises(FakeServerError, match=r"exceed max\.message\.bytes"):
+        kafka.produce("small", [bytes(1_000)])
+    assert len(kafka.messages("small")) == 9
+
+
 def fake_servers() -> set[threading.Thread]:
     return {one for one in threading.enumerate() if one.name == "fake servers"}
 

@@ -99,6 +99,22 @@ def test_damaged_data_are_refused() -> None:
     assert log.end == 0
 
 
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_the_largest_size_is_that_of_an_entry(magic: int) -> None:
+    """A set of small messages may be larger than `max.message.bytes`; a batch v2 may not."""
+    sent = [Sent(at, None, bytes(1_000), 1_000) for at in range(5)]
+    data = independent.batch(sent) if magic == 2 else independent.message_set(sent, magic=magic)
+    log = PartitionLog(LogSettings(magic=magic, max_bytes=2_000))
+    if magic == 2:
+        with pytest.raises(KafkaFault, match=r"exceed max\.message\.bytes"):
+            log.append(data, 0)
+    else:
+        log.append(data, 0)
+    assert log.end == (0 if magic == 2 else 5)
+    with pytest.raises(KafkaFault, match=r"exceed max\.message\.bytes"):
+        log.append_records([Record(0, None, bytes(2_000), 1_000)])
+
+
 def test_the_checksum_in_python() -> None:
     """Without google-crc32c, the checksum is computed in Python (RFC 3720, B.4)."""
     assert record_sets.crc32c_in_python(bytes(32)) == 0x8A9136AA

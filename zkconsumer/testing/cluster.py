@@ -19,8 +19,8 @@ from zkconsumer.testing.broker_versions import broker_profile
 from zkconsumer.testing.clock import Clock
 from zkconsumer.testing.cluster_metadata import LiveBroker, Partition
 from zkconsumer.testing.controller import Controller
-from zkconsumer.testing.errors import KafkaFault
-from zkconsumer.testing.logs import Logs, message_of
+from zkconsumer.testing.errors import ErrorCode, KafkaFault
+from zkconsumer.testing.logs import Logs, PartitionLog, message_of
 from zkconsumer.testing.record_sets import CODECS, Headers, Record, UnsupportedCodecError
 from zkconsumer.testing.server import HOST, ServerEngine
 from zkconsumer.testing.zookeeper import DEFAULT_RELEASE, FakeZooKeeper
@@ -54,6 +54,18 @@ def _in_batches(records: Iterable[Record]) -> Iterator[list[Record]]:
         size += added
     if batch:
         yield batch
+
+
+def _append_split(log: PartitionLog, records: list[Record], codec: int) -> None:
+    """Append records; divide a batch that is too large, as the JVM producer does."""
+    try:
+        log.append_records(records, codec=codec)
+    except KafkaFault as fault:
+        if fault.code is not ErrorCode.MESSAGE_TOO_LARGE or len(records) == 1:
+            raise
+        half = len(records) // 2
+        _append_split(log, records[:half], codec)
+        _append_split(log, records[half:], codec)
 
 
 class FakeCluster:
@@ -261,7 +273,8 @@ class FakeCluster:
             Partition and offset of each message, in the given order.
 
         Raises:
-            FakeServerError: there is no such topic or partition, or no such codec.
+            FakeServerError: there is no such topic or partition, or no such codec, or a message is
+                larger than the topic's `max.message.bytes`.
         """
         values = map(str, range(messages)) if isinstance(messages, int) else messages
         stamp = round(self.clock.now() * 1000) if timestamp_ms is None else timestamp_ms
@@ -294,7 +307,7 @@ class FakeCluster:
             for place, batch in batches.items():
                 log = self._partition(name, place).log
                 for part in _in_batches(batch):
-                    log.append_records(part, codec=CODECS[codec])
+                    _append_split(log, part, CODECS[codec])
         except UnsupportedCodecError as error:
             raise FakeServerError(str(error)) from error
         self._metadata.changed()

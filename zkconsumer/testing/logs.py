@@ -33,7 +33,7 @@ class LogSettings(NamedTuple):
         magic: the format of the messages: 0, 1 or 2 (`message.format.version`).
         append_time: whether the broker sets the timestamps (`message.timestamp.type`).
         codec: the codec of the broker, or None for the producer's (`compression.type`).
-        max_bytes: the maximum size of a batch (`max.message.bytes`).
+        max_bytes: the maximum size of an entry (`max.message.bytes`).
     """
 
     magic: int = 2
@@ -104,13 +104,13 @@ class PartitionLog:
                 raise KafkaFault(
                     ErrorCode.CORRUPT_MESSAGE, "the record set contains no whole batch"
                 )
-            if len(data) > self.settings.max_bytes:
-                text = f"{len(data)} bytes exceed max.message.bytes"
-                raise KafkaFault(ErrorCode.MESSAGE_TOO_LARGE, text)
+            self._check_sizes(sent)
             if (known := self._repeated(sent[0])) is not None:
                 return known
+            stored = list(self._in_format(sent, now_ms))
+            self._check_sizes(stored)
             first, self.written_ms = self.end, now_ms
-            for one in self._in_format(sent, now_ms):
+            for one in stored:
                 self._put(one.at(self.end))
             return first
         except MalformedError as error:
@@ -121,15 +121,25 @@ class PartitionLog:
     def append_records(self, records: Sequence[Record], *, codec: int = record_sets.NONE) -> int:
         """Append records as one batch, and return the first offset; their own offsets are ignored.
 
-        Raises UnsupportedCodecError.
+        Raises UnsupportedCodecError, or KafkaFault if the batch is too large.
         """
         first = self.end
         placed = [one._replace(offset=first + at) for at, one in enumerate(records)]
         append_time = self.settings.append_time
         magic = self.settings.magic
-        for one in record_sets.entries(placed, magic=magic, codec=codec, append_time=append_time):
+        stored = record_sets.entries(placed, magic=magic, codec=codec, append_time=append_time)
+        self._check_sizes(stored)
+        for one in stored:
             self._put(one)
         return first
+
+    def _check_sizes(self, entries: Sequence[Entry]) -> None:
+        """Raise KafkaFault if an entry is too large; in formats v0 and v1, each uncompressed
+        message is an entry."""
+        largest = max((len(one.data) for one in entries), default=0)
+        if largest > self.settings.max_bytes:
+            text = f"{largest} bytes exceed max.message.bytes"
+            raise KafkaFault(ErrorCode.MESSAGE_TOO_LARGE, text)
 
     def _in_format(self, sent: Sequence[Entry], now_ms: int) -> Iterator[Entry]:
         """Yield the entries in the log's format, with offsets that count from the first one's."""
