@@ -10,15 +10,19 @@ import re
 import shlex
 import socket
 import sys
+import threading
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from lab.conftest import LabProcess, running_lab
-from support.wait import LIMIT_S, eventually
+from starlette.requests import Request
+from support.wait import LIMIT_S, eventually, soon
 
 from zkconsumer.cli.lab import listen
-from zkconsumer.lab.server import WEB, Hosts, web_files
+from zkconsumer.lab.server import KEEP_ALIVE_S, WEB, Hosts, LiveSource, _stream, web_files
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -87,6 +91,58 @@ def test_hosts_of_the_lab(address: str, port: int, given: str, host: str) -> Non
     """The lab accepts the Host header that a browser sends for the given address and port."""
     assert host in Hosts(address, port, given)
     assert f"evil.example:{port}" not in Hosts(address, port, given)
+
+
+class Quiet:
+    """A live group in which nothing happens. `waited` counts its waits."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def after(self, number: int, timeout_s: float) -> list[Any]:
+        self.waited += 1
+        threading.Event().wait(timeout_s)
+        return []
+
+
+async def connected() -> bool:
+    return False
+
+
+OPEN = cast(Request, SimpleNamespace(is_disconnected=connected))
+"""A request whose page does not disconnect."""
+
+
+def test_the_end_of_a_stream_frees_its_thread() -> None:
+    """The lab ends soon after its streams, although a thread that waits cannot be cancelled."""
+    live = Quiet()
+
+    async def read() -> None:
+        async for _ in _stream(cast(LiveSource, live), 0, OPEN):
+            pass
+
+    async def cut() -> None:
+        reading = asyncio.create_task(read())
+        await soon(lambda: live.waited)
+        reading.cancel()
+
+    began = time.monotonic()
+    asyncio.run(cut())
+    assert time.monotonic() - began < KEEP_ALIVE_S / 2
+
+
+def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream without events sends a comment after several waits."""
+    monkeypatch.setattr("zkconsumer.lab.server.KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr("zkconsumer.lab.server.WAIT_S", 0.02)
+    live = Quiet()
+
+    async def first() -> list[str]:
+        stream = _stream(cast(LiveSource, live), 0, OPEN)
+        return [await anext(stream), await anext(stream)]
+
+    assert asyncio.run(first()) == ["retry: 500\n\n", ": still here\n\n"]
+    assert live.waited == 3
 
 
 def test_a_browser_in_the_foreground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,11 @@ address of some kilobytes.
 KEEP_ALIVE_S = 10.0
 """Seconds without an event after which a comment is sent, so that dead connections are noticed."""
 
+WAIT_S = 0.5
+"""Seconds for which a stream of events occupies a thread at a time. A thread that waits cannot be
+cancelled, so the end of the lab waits for it.
+"""
+
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -268,12 +273,15 @@ async def _body(request: Request) -> bytes:
 async def _stream(live: LiveSource, last: int, request: Request) -> AsyncIterator[str]:
     """Yield the server-sent events after `last` until the page disconnects."""
     yield "retry: 500\n\n"
+    waits = 0
     while not await request.is_disconnected():
-        messages = await asyncio.to_thread(live.after, last, KEEP_ALIVE_S)
+        messages = await asyncio.to_thread(live.after, last, WAIT_S)
         for number, found in messages:
             last = number
             yield f"id: {number}\ndata: {encode(found)}\n\n"
-        if not messages:
+        waits = 0 if messages else waits + 1
+        if waits * WAIT_S >= KEEP_ALIVE_S:
+            waits = 0
             yield ": still here\n\n"
 
 
