@@ -52,9 +52,7 @@ def test_an_offset_that_nobody_can_read() -> None:
         fake.create(node, b'{"offset": 3}')
         run = Run([], cast(Sandbox, fake), client, cast(Consumer, None), say=print, stack=stack)
         with pytest.raises(InvariantViolation, match="is not an offset"):
-            run._check_offsets()
-        with pytest.raises(InvariantViolation, match="is not an offset"):
-            run._uncommitted()
+            run.check_offsets()
 
 
 def test_a_delivery_while_the_session_lives() -> None:
@@ -69,14 +67,14 @@ def test_a_delivery_while_the_session_lives() -> None:
         path = paths.owner(GROUP, tp)
         fake.create(paths.owners_of(GROUP, TOPIC))
         own.request(rq.Create(path, b"g_0-0", ephemeral=True))
-        member._state(Session(own.id, 6.0))
-        member._state(None)
+        member.connection_changed(Session(own.id, 6.0))
+        member.connection_changed(None)
         member.send()
-        run._delivered(member, tp, 0)
+        run.delivered(member, tp, 0)
         own.close()
         other.request(rq.Create(path, b"g_1-0", ephemeral=True))
         with pytest.raises(InvariantViolation, match="g_0 delivers t-0, which g_1-0 owns"):
-            run._delivered(member, tp, 1)
+            run.delivered(member, tp, 1)
 
 
 def test_ctrl_c_ends_the_course() -> None:

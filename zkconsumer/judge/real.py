@@ -101,7 +101,7 @@ class RealMember:
                 zookeeper_session_timeout_s=SESSION_S,
                 zookeeper_connection_timeout_s=SETTLE_S,
             ),
-            on_state=lambda session: self._post(partial(self._state, session)),
+            on_state=lambda session: self._post(partial(self.connection_changed, session)),
             on_watch=lambda kind, path: self._post(partial(self._watch, WatchFired(kind, path))),
         )
 
@@ -152,7 +152,8 @@ class RealMember:
         else:
             work()
 
-    def _state(self, session: Session | None) -> None:
+    def connection_changed(self, session: Session | None) -> None:
+        """Tell the program that its session is connected, or (None) that the connection broke."""
         self._connection += 1
         self.is_connected = session is not None
         if session is None:
@@ -334,7 +335,7 @@ class Run:
         deadline = time.monotonic() + SETTLE_S
         while True:
             self._run_for(CHECK_S)
-            self._check_offsets()
+            self.check_offsets()
             why = reason()
             if why is None:
                 return
@@ -379,11 +380,12 @@ class Run:
             return
         found = core.poll(time.monotonic(), ends)
         if found is not None:
-            self._delivered(member, TopicPartition(TOPIC, found[0]), found[1])
+            self.delivered(member, TopicPartition(TOPIC, found[0]), found[1])
 
     # ---- the promises ----------------------------------------------------------------------------
 
-    def _delivered(self, member: RealMember, tp: TopicPartition, offset: int) -> None:
+    def delivered(self, member: RealMember, tp: TopicPartition, offset: int) -> None:
+        """Take a delivery. Raises InvariantViolation if it breaks a promise."""
         owner, name = self._read(paths.owner(GROUP, tp)), member.core.name
         if owner is None or owner.stat.owner != member.session_id:
             holder = "nobody" if owner is None else (owner.data or b"").decode(errors="replace")
@@ -431,7 +433,11 @@ class Run:
         if found != wanted:
             raise promises.no_message_is_skipped.broken("the broker's log has other messages")
 
-    def _check_offsets(self) -> None:
+    def check_offsets(self) -> None:
+        """Read the stored offsets, and compare them with the deliveries and with the last ones.
+
+        Raises InvariantViolation.
+        """
         found = self._client.read(paths.offset(GROUP, tp) for tp in self._partitions())
         for tp in self._partitions():
             node = found.get(paths.offset(GROUP, tp))
