@@ -269,6 +269,21 @@ def _set_share(world: BridgedWorld, share: float) -> None:
     world.run(0.1, first)
 
 
+def reconnect() -> None:
+    """A consumer's connection to ZooKeeper breaks while it waits until a new member has revoked a
+    partition for an old one. It keeps the partition until then."""
+    world = shared(BridgedPlan(old=2, new=1, settings=_unequal_heartbeats), late=(1,))
+    world.act(Action(Do.JOIN, 1))
+    until(world, lambda: any(one.asked for one in world.bridge_state(0).held.values()))
+    (consumer,) = world.bridge_state(0).running
+    world.act(Action(Do.CUT, world.plan.consumers(0)[consumer]))
+    for _ in range(10):
+        world.produce()
+        world.run(0.3, first)
+    settle(world)
+    both_sides_settle.check(world, SETTLE_S)
+
+
 def limited_consumers() -> None:
     """A server of ZooKeeper limits the connections of the bridge's machine, so only one of its
     consumers registers. The bridge lends what this consumer owns."""
@@ -373,6 +388,7 @@ COURSES: tuple[Callable[[], None], ...] = (
     two_steps,
     return_in_two_steps,
     share_changes,
+    reconnect,
     limited_consumers,
     frozen_bridge,
     replaced_bridge,

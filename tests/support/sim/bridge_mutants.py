@@ -316,7 +316,7 @@ MUTANTS = (
         "a partition is released before it is revoked",
         "B1",
         _release_before_revoke,
-        in_weather(Weather.CALM, 12),
+        in_weather(Weather.CALM, 68),
     ),
     BridgeMutant(
         "a partition is released before its offset is stored",
@@ -334,7 +334,7 @@ MUTANTS = (
         "Kafka's offset is overwritten without a comparison",
         "B2",
         _commit_without_comparing,
-        in_weather(Weather.STORM, 88),
+        in_weather(Weather.STORM, 41),
     ),
     BridgeMutant(
         "partitions are assigned before Kafka has the offset",
@@ -371,7 +371,7 @@ MUTANTS = (
         "a partition that the bridge keeps after all is not lent again",
         "B6",
         _stays_returned,
-        in_weather(Weather.CALM, 21),
+        in_weather(Weather.CALM, 42),
     ),
     BridgeMutant(
         "an assignment counts before the coordinator has stored it",
@@ -399,9 +399,9 @@ MUTANTS = (
     ),
     BridgeMutant(
         "a reconnect cuts off the wait for new members",
-        "B1",
+        "B7",
         _reconnect_cuts_off_the_wait,
-        in_weather(Weather.CUT_OFF, 225),
+        [courses.reconnect],
     ),
     BridgeMutant(
         "the lease of a frozen bridge never ends",
