@@ -50,7 +50,7 @@ class Readings:
 
 
 @contextmanager
-def _running(target: Callable[[threading.Event], None]) -> Iterator[None]:
+def running(target: Callable[[threading.Event], None]) -> Iterator[None]:
     """Run a function in a thread; the event tells it to end."""
     stop = threading.Event()
     thread = threading.Thread(target=target, args=(stop,))
@@ -156,9 +156,9 @@ def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) 
     every = set(range(PARTITIONS))
     with _scene(backend, assignor) as scene, ExitStack() as stack:
         readings = scene.readings
-        stack.enter_context(_running(scene.produce))
+        stack.enter_context(running(scene.produce))
         old = stack.enter_context(ExitStack())
-        old.enter_context(_running(scene.old))
+        old.enter_context(running(scene.old))
         wait_for(lambda: readings.read_by("old") == every, "the old member reads everything")
         connection = stack.enter_context(ZooKeeperClient(scene.config))
         process = scene.process(connection)
@@ -169,7 +169,7 @@ def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) 
         stack.callback(process.stop)
         wait_for(lambda: process.state.leads, "the bridge leads")
         new = stack.enter_context(ExitStack())
-        new.enter_context(_running(scene.new))
+        new.enter_context(running(scene.new))
         wait_for(lambda: len(readings.read_by("new")) == 2, "both sides share")
         brokers = settings_of_brokers(scene.config, connection, None)
         shown = sides(connection, GROUP, brokers, limit_s=LIMIT_S)
@@ -178,7 +178,7 @@ def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) 
         old.close()
         wait_for(lambda: readings.read_by("new") == every, "the new member reads everything")
         readings.forget_sides()
-        old.enter_context(_running(scene.old))
+        old.enter_context(running(scene.old))
         wait_for(lambda: len(readings.read_by("old")) == 2, "the old member gets its share")
         process.stop(Goal.ROLLBACK)
         wait_for(lambda: readings.read_by("old") == every, "the old member reads everything")
@@ -193,9 +193,9 @@ def test_partitions_move_to_new_consumers_and_back(backend: str, assignor: str) 
 def test_a_bridge_does_not_follow() -> None:
     """If new members came first, the bridge refuses to start, and both sides read everything."""
     with _scene("fake", "range") as scene, ExitStack() as stack:
-        stack.enter_context(_running(scene.produce))
-        stack.enter_context(_running(scene.old))
-        stack.enter_context(_running(scene.new))
+        stack.enter_context(running(scene.produce))
+        stack.enter_context(running(scene.old))
+        stack.enter_context(running(scene.new))
         every = set(range(PARTITIONS))
         wait_for(
             lambda: all(scene.readings.read_by(side) == every for side in ("old", "new")),

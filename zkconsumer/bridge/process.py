@@ -18,16 +18,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from zkconsumer.admin.groups import registered_brokers
-from zkconsumer.admin.what_if import live_group
+from zkconsumer.admin.what_if import Owners, live_group
 from zkconsumer.bridge import machine, preflight, shares, wire
 from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.brokers import BrokerConnections, GroupAdmin
 from zkconsumer.bridge.control import Control, Wish
 from zkconsumer.bridge.status import CONSUMER_PREFIX
 from zkconsumer.bridge.stream import BridgeStream
+from zkconsumer.config.property_types import AUTO_RELEASE
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.commit_requests import CommitRequested
 from zkconsumer.consumer.group_member import GroupMember
@@ -38,6 +40,7 @@ from zkconsumer.errors import (
     RefusedError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
+    escaped_and_cut,
 )
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.client_settings import Settings as BrokerSettings
@@ -49,7 +52,8 @@ from zkconsumer.protocol.group_assignment import GroupInput, partitions_in, requ
 from zkconsumer.protocol.model import Purpose, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Registration, read_registration
-from zkconsumer.protocol.releases import DEFAULT
+from zkconsumer.protocol.release_detection import detect
+from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.zk.client import ZooKeeperClient
 
 logger = logging.getLogger(__name__)
@@ -233,8 +237,7 @@ class BridgeProcess:
                 control.keep_lock()
                 self.post(_lock_kept(asked_at + self._zookeeper.session_timeout_s * LOCK_LASTS))
                 self._wish = self._store_consumers(control, control.wish())
-            group = self.state.settings.group
-            found, _ = live_group(self._zookeeper, group, strategy=self._strategy())
+            found, _ = _old_group(self._zookeeper, self._config(0))
             if found != self._seen:
                 self._seen = found
                 self._metadata_thread.hurry()
@@ -284,9 +287,6 @@ class BridgeProcess:
         ):
             self._copied = {**self._copied, **wanted}
             self._copy_at = time.monotonic() + MIRROR_S
-
-    def _strategy(self) -> Strategy:
-        return Strategy(self._config(0).partition_assignment_strategy)
 
     def _ask_for_metadata(self) -> None:
         try:
@@ -351,7 +351,7 @@ class BridgeProcess:
         )
         member.connect()
         topics = dict.fromkeys(self.state.settings.topics, 1)
-        settings = member.settings(Registration(topics))
+        settings = member.settings(Registration(topics), release=self.state.setup.profile)
         (thread,) = thread_ids(member.consumer_id, 1)
         sinks: PartitionSinks = {(None, thread): stream}
         member.start(settings, sinks)
@@ -413,6 +413,15 @@ def _lease(number: int, deadline: float) -> Callable[[float], ev.Event]:
 # ---- from the operator's settings ----------------------------------------------------------------
 
 
+_membership = partial(
+    ClientSettings,
+    assignors=bridge.ASSIGNORS,
+    heartbeat_s=HEARTBEAT_S,
+    auto_commit_s=None,
+    join_version=bridge.JOIN_VERSION,
+)
+
+
 def new_process(
     config: ConsumerConfig,
     connection: ZooKeeperClient,
@@ -447,20 +456,17 @@ def new_process(
     )
     is_static = admin.join_version() >= wire.STATIC_SINCE
     notices += [] if is_static else [preflight.LOSES_MEMBERSHIP]
-    names = _consumer_names(consumers)
+    names, release = _consumer_names(consumers), _release(connection, config)
     setup = bridge.Settings(
-        ClientSettings(
+        _membership(
             group,
             str(brokers["client.id"]),
-            topics or _old_topics(connection, group, config),
-            assignors=bridge.ASSIGNORS,
+            topics or _old_topics(connection, config, release),
             instance=instance if is_static else None,
             session_s=session_s,
-            heartbeat_s=HEARTBEAT_S,
-            auto_commit_s=None,
-            join_version=bridge.JOIN_VERSION,
         ),
         tuple(paths.consumer_id(group, name) for name in names),
+        profile=release,
         share=share,
         takes_lead=takes_lead,
         mirror_s=MIRROR_S,
@@ -503,19 +509,46 @@ def settings_of_brokers(
     return found if bootstrap is None else {**found, "bootstrap.servers": bootstrap}
 
 
-def _old_topics(connection: ZooKeeperClient, group: str, config: ConsumerConfig) -> tuple[str, ...]:
+def _old_group(connection: ZooKeeperClient, config: ConsumerConfig) -> tuple[GroupInput, Owners]:
+    """Return the input of the old group's assignment, and partition -> present owner."""
+    return live_group(
+        connection,
+        config.group_id,
+        strategy=Strategy(config.partition_assignment_strategy),
+        exclude_internal=config.exclude_internal_topics,
+    )
+
+
+def _release(connection: ZooKeeperClient, config: ConsumerConfig) -> Profile:
+    """Return the rules of `peers.release`; `auto` is detected once, for the plan and the consumers.
+
+    Otherwise the consumers could follow other rules than the plan. A partition that only the plan
+    takes away from them would return, and nobody would read it.
+    """
+    if config.peers_release != AUTO_RELEASE:
+        return profile(config.peers_release)
+    detected = detect(*_old_group(connection, config))
+    reason = escaped_and_cut(detected.reason)
+    logger.info("peers.release=auto: as %s (%s)", detected.profile.release, reason)
+    return detected.profile
+
+
+def _old_topics(
+    connection: ZooKeeperClient, config: ConsumerConfig, release: Profile
+) -> tuple[str, ...]:
     """Return the topics that the old members subscribe to. Raises RefusedError if there is none."""
-    view, _ = live_group(connection, group)
+    view, _ = _old_group(connection, config)
     members = {}
     for name, payload in view.registrations.items():
         with suppress(ZkConsumerError):
-            members[name] = read_registration(payload, where=name, profile=DEFAULT)
-    counts = requested_topics(members, view.topics).counts
-    found = {topic for of_member in counts.values() for topic in of_member}
+            members[name] = read_registration(payload, where=name, profile=release)
+    hides = config.exclude_internal_topics
+    requested = requested_topics(members, view.topics, profile=release, exclude_internal=hides)
+    found = {topic for of_member in requested.counts.values() for topic in of_member}
     if not found:
         raise RefusedError(
             "no old member is registered, so the topics are unknown",
-            where=group,
+            where=config.group_id,
             remedy="start the old members first, or name the topics with --topic",
         )
     return tuple(sorted(found))

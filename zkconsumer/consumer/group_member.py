@@ -108,8 +108,11 @@ class GroupMember:
         *,
         listener: ConsumerRebalanceListener | None = None,
         callbacks: Callbacks | None = None,
+        release: Profile | None = None,
     ) -> Settings:
         """Return the settings of the state machine; call it after `connect`.
+
+        `release` takes the place of `peers.release`.
 
         Raises:
             ConfigError: members of the release that `peers.release` names would misread
@@ -117,7 +120,7 @@ class GroupMember:
             AccessDeniedError, ZooKeeperUnreachableError: `peers.release=auto`, and the group could
                 not be read.
         """
-        release = _profile(self.config, self.session)
+        release = release or _profile(self.config, self.session)
         validate_registration(registration, profile=release)
         made = settings(self.config, self.consumer_id, registration, release)
         if listener is None and callbacks is None:
