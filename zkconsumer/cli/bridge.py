@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
@@ -18,6 +19,7 @@ from zkconsumer.cli.output import Align, Column, Unknown, say
 from zkconsumer.errors import ConfigError, RefusedError, ZkConsumerError, shell_word
 
 if TYPE_CHECKING:
+    from zkconsumer.bridge.process import BridgeProcess
     from zkconsumer.bridge.state import Goal, State
     from zkconsumer.config.settings import ConsumerConfig
     from zkconsumer.zk.client import ZooKeeperClient
@@ -162,7 +164,7 @@ def _run(
         goal = control.begin(share).goal
         if goal is not Goal.RUN:
             say(f"continues with {goal.value}; `zkconsumer bridge resume {group}` ends it")
-    was_standby = control.wait(say)
+    was_standby = control.wait(_tell)
     say("checking the group")
     process = new_process(
         config,
@@ -176,11 +178,9 @@ def _run(
     )
     for notice in process.notices:
         say(notice)
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: _stop(process, stopped))
+    _stop_at_signals(process)
     shown = _Shown(group)
-    say(f"the bridge of {group} runs; end it with `zkconsumer bridge finish` or `rollback`")
+    _tell(f"the bridge of {group} runs; end it with `zkconsumer bridge finish` or `rollback`")
     if process.run(shown.look, control) == LEFT:
         control.reached()
     _report_end(process.state, group)
@@ -193,9 +193,9 @@ def _report_end(state: State, group: str) -> None:
     from zkconsumer.bridge.state import Goal
 
     reason = state.ended
-    say(f"the bridge of {group} has ended: {reason}")
+    _tell(f"the bridge of {group} has ended: {reason}")
     if state.members and state.goal is Goal.STOP:
-        say(
+        _tell(
             f"{count(state.members, 'new member')} may still run, and will read every partition,"
             f" too, in about {BROKER_SESSION_S:g} s: stop the new members, or start the bridge"
             " again before"
@@ -217,16 +217,35 @@ def _report_end(state: State, group: str) -> None:
         )
 
 
-def _stop(process: object, stopped: threading.Event) -> None:
-    from zkconsumer.bridge.process import BridgeProcess
-    from zkconsumer.bridge.state import Goal
+def _tell(text: str) -> None:
+    """Write a message to standard error; a reader that is gone, or a full disk, ends no bridge.
 
-    assert isinstance(process, BridgeProcess)
-    if stopped.is_set():
+    Ctrl-C also ends the `tee` of `zkconsumer bridge run ... 2>&1 | tee log`.
+    """
+    with suppress(OSError):
+        say(text)
+
+
+def _stop_at_signals(process: BridgeProcess) -> None:
+    """Let the bridge give its partitions back when a signal or a lost terminal ends it."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: _stop(process, stopped, is_urgent=stopped.is_set()))
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:  # as `nohup` sets it
+        # When a terminal closes, both the system and the shell may send this signal.
+        signal.signal(hangup, lambda *_: _stop(process, stopped, is_urgent=False))
+
+
+def _stop(process: BridgeProcess, stopped: threading.Event, *, is_urgent: bool) -> None:
+    if is_urgent:
         raise KeyboardInterrupt
+    is_first = not stopped.is_set()
     stopped.set()
-    say("giving all partitions back to the old side; press Ctrl-C again to end at once")
-    process.stop(Goal.STOP)
+    process.stop()
+    if is_first:
+        with suppress(RuntimeError):  # the signal has interrupted another write to standard error
+            _tell("giving all partitions back to the old side; press Ctrl-C again to end at once")
 
 
 class _Shown:
@@ -253,7 +272,7 @@ class _Shown:
         )
         if text != self._last:
             self._last = text
-            say(f"{datetime.now():%H:%M:%S} {self._group}: {text}")
+            _tell(f"{datetime.now():%H:%M:%S} {self._group}: {text}")
 
 
 @app.command("status")
