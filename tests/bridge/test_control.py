@@ -57,6 +57,13 @@ def test_a_bridge_continues_with_the_goal_of_a_dead_one(goal: Goal, config: Cons
         assert second.begin(0.5) == Wish(Goal.RUN, 0.5)
 
 
+def test_a_goal_of_an_earlier_release(config: ConsumerConfig) -> None:
+    """A goal that was stored without the topics can be read."""
+    with ZooKeeperClient(config) as connection:
+        connection.write([rq.Create(WISH, b'{"goal": "pause", "share": null, "consumers": 2}')])
+        assert Control(connection, GROUP, "").wish() == Wish(Goal.PAUSE, None, 2, ())
+
+
 def test_the_operator_and_the_bridge_write_at_the_same_time(config: ConsumerConfig) -> None:
     """The second one to write keeps what the first one has changed."""
     with ZooKeeperClient(config) as connection:
@@ -77,6 +84,7 @@ def test_the_operator_and_the_bridge_write_at_the_same_time(config: ConsumerConf
         b'{"goal": "fly"}',
         b'{"goal": "run", "share": 7}',
         b'{"goal": "run", "consumers": -1}',
+        b'{"goal": "run", "topics": "pay"}',
     ],
 )
 def test_a_malformed_goal(data: bytes, config: ConsumerConfig) -> None:

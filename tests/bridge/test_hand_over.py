@@ -115,17 +115,24 @@ class Scene:
                 self.readings.add("new", message.partition() or 0, number)
         consumer.close()
 
-    def process(self, connection: ZooKeeperClient) -> BridgeProcess:
+    def process(
+        self,
+        connection: ZooKeeperClient,
+        *,
+        bootstrap: str | None = None,
+        stored: tuple[str, ...] = (),
+    ) -> BridgeProcess:
         """Return the group's bridge."""
         return new_process(
             self.config,
             connection,
-            bootstrap=None,
+            bootstrap=bootstrap,
             topics=(),
             share=None,
             takes_lead=False,
             session_s=30.0,
             consumers=4,
+            stored=stored,
         )
 
 

@@ -15,6 +15,7 @@ from zkconsumer.bridge import machine
 from zkconsumer.bridge.control import Control
 from zkconsumer.bridge.process import BridgeProcess
 from zkconsumer.consumer.connector import ConsumerConnector
+from zkconsumer.errors import RefusedError
 from zkconsumer.protocol.assignors import PartitionFormat
 from zkconsumer.testing import FakeCluster, wait_until_settled
 from zkconsumer.zk.client import ZooKeeperClient
@@ -31,13 +32,16 @@ class Stage(Scene):
         """Return a connection of its own, for a bridge or an operator."""
         return self.stack.enter_context(ZooKeeperClient(self.config))
 
-    def run(self, process: BridgeProcess, control: Control | None = None) -> threading.Thread:
-        """Run a bridge in a thread until the end of the test."""
+    @contextmanager
+    def bridge(self, process: BridgeProcess, control: Control | None = None) -> Iterator[None]:
+        """Run a bridge in a thread until the end of the block."""
         thread = threading.Thread(target=lambda: process.run(control=control))
         thread.start()
-        self.stack.callback(thread.join)
-        self.stack.callback(process.stop)
-        return thread
+        try:
+            yield
+        finally:
+            process.stop()
+            thread.join()
 
 
 @contextmanager
@@ -69,7 +73,7 @@ def test_the_bridge_assigns_by_the_rules_of_peers_release(of_1_1: Stage) -> None
     of_1_1.stack.enter_context(running(of_1_1.old))
     wait_until_settled(of_1_1.cluster.zookeeper_connect, GROUP, timeout_s=LIMIT_S)
     process = of_1_1.process(of_1_1.connect())
-    of_1_1.run(process)
+    of_1_1.stack.enter_context(of_1_1.bridge(process))
     wait_for(lambda: process.state.leads, "the bridge leads")
     of_1_1.stack.enter_context(running(of_1_1.new))
     wait_for(lambda: len(process.state.running) == 1, "a consumer of the bridge")
@@ -86,3 +90,19 @@ def test_the_bridge_detects_the_release_of_the_old_members(of_1_1: Stage) -> Non
     of_1_1.config = replace(of_1_1.config, peers_release="auto")
     setup = of_1_1.process(of_1_1.connect()).state.setup
     assert setup.profile.key_form is PartitionFormat.DASH
+
+
+def test_a_bridge_takes_over_when_no_old_member_is_left(stage: Stage) -> None:
+    """A process that replaces another one shares the topics which that one has stored."""
+    connection, operator = stage.connect(), Control(stage.connect(), GROUP, "")
+    with ConsumerConnector(stage.config) as member:
+        member.create_message_streams({TOPIC: 1})
+        control = Control(connection, GROUP, "first")
+        control.begin(None)
+        process = stage.process(connection)
+        with stage.bridge(process, control):
+            wait_for(lambda: operator.wish().topics == (TOPIC,), "the topics are stored")
+    with pytest.raises(RefusedError, match="no old member is registered"):
+        stage.process(connection)
+    process = stage.process(connection, stored=(*control.wish().topics, "deleted"))
+    assert process.state.settings.topics == (TOPIC,)

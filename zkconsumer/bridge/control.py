@@ -1,8 +1,8 @@
 """The bridge's znodes below a group: the lock of the active process, and what the operator wants.
 
-`/consumers/GROUP/bridge` contains the goal as JSON, and the number of the bridge's consumers. Its
-child `active` is ephemeral and names the active process; a standby waits until it is gone. Kafka's
-old consumers read neither.
+`/consumers/GROUP/bridge` contains the goal as JSON, the number of the bridge's consumers, and its
+topics. Its child `active` is ephemeral and names the active process; a standby waits until it is
+gone. Kafka's old consumers read neither.
 """
 
 from __future__ import annotations
@@ -48,11 +48,14 @@ class Wish:
         share: the new side's share; see `Settings.share`.
         consumers: how many consumers the bridge ran last; a process that starts while the bridge is
             paused runs as many. None: no bridge has stored it.
+        topics: the topics that the bridge shared last; a process that starts when no old member is
+            left shares them. Empty: no bridge has stored them.
     """
 
     goal: Goal = Goal.RUN
     share: float | None = None
     consumers: int | None = None
+    topics: tuple[str, ...] = ()
 
 
 class Control:
@@ -187,4 +190,7 @@ def _decode(data: bytes) -> Wish:
         raise ValueError(f"the share {share}")
     if not (consumers is None or (type(consumers) is int and consumers >= 0)):
         raise ValueError(f"{consumers} consumers")
-    return Wish(goal, share, consumers)
+    topics = found.get("topics", [])
+    if not (isinstance(topics, list) and all(isinstance(one, str) for one in topics)):
+        raise ValueError(f"the topics {topics}")
+    return Wish(goal, share, consumers, tuple(topics))

@@ -236,7 +236,7 @@ class BridgeProcess:
                 asked_at = boottime()
                 control.keep_lock()
                 self.post(_lock_kept(asked_at + self._zookeeper.session_timeout_s * LOCK_LASTS))
-                self._wish = self._store_consumers(control, control.wish())
+                self._wish = self._store(control, control.wish())
             found, _ = _old_group(self._zookeeper, self._config(0))
             if found != self._seen:
                 self._seen = found
@@ -246,16 +246,19 @@ class BridgeProcess:
         except (ZooKeeperUnreachableError, FetchError) as error:
             logger.warning("bridge: %s", error)
 
-    def _store_consumers(self, control: Control, wish: Wish) -> Wish:
-        """Store how many consumers run, for the process after this one; return the stored wish.
+    def _store(self, control: Control, wish: Wish) -> Wish:
+        """Store the topics, and how many consumers run, for the process after this one; return the
+        stored wish.
 
         A process that has been told to stop closes its consumers; the stored number then stays.
         """
         state = self.state
-        count = shares.consumers_to_keep(state)
-        if state.goal is not wish.goal or count == wish.consumers:
+        is_told = state.goal is not wish.goal
+        count = wish.consumers if is_told else shares.consumers_to_keep(state)
+        topics = state.settings.topics
+        if (count, topics) == (wish.consumers, wish.topics):
             return wish
-        return control.change(lambda stored: replace(stored, consumers=count))
+        return control.change(lambda stored: replace(stored, consumers=count, topics=topics))
 
     def _copy_old_offsets(self, group: GroupInput) -> None:
         """Copy the offsets of the old side to Kafka.
@@ -432,15 +435,18 @@ def new_process(
     takes_lead: bool,
     session_s: float,
     consumers: int,
+    stored: tuple[str, ...] = (),
 ) -> BridgeProcess:
     """Check the group, and return its bridge.
 
     Args:
         config: the settings of the old members, and of the connection to both sides.
         bootstrap: brokers to ask first; None: those that are registered in ZooKeeper.
-        topics: the topics to share; empty: all topics of the old members.
+        topics: the topics to share; empty: all topics of the old members, or `stored` if no old
+            member is registered.
         session_s: the session timeout in the brokers' group, in seconds.
         consumers: the maximum number of consumers in ZooKeeper.
+        stored: the topics that the process before this one has shared.
 
     Raises ConfigError or RefusedError if `preflight` finds a reason, and ZkConsumerError.
     """
@@ -461,7 +467,7 @@ def new_process(
         _membership(
             group,
             str(brokers["client.id"]),
-            topics or _old_topics(connection, config, release),
+            topics or _old_topics(connection, config, release, stored),
             instance=instance if is_static else None,
             session_s=session_s,
         ),
@@ -534,9 +540,12 @@ def _release(connection: ZooKeeperClient, config: ConsumerConfig) -> Profile:
 
 
 def _old_topics(
-    connection: ZooKeeperClient, config: ConsumerConfig, release: Profile
+    connection: ZooKeeperClient, config: ConsumerConfig, release: Profile, stored: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the topics that the old members subscribe to. Raises RefusedError if there is none."""
+    """Return the topics that the old members subscribe to; without old members, the stored ones.
+
+    Raises RefusedError if there is none.
+    """
     view, _ = _old_group(connection, config)
     members = {}
     for name, payload in view.registrations.items():
@@ -545,6 +554,7 @@ def _old_topics(
     hides = config.exclude_internal_topics
     requested = requested_topics(members, view.topics, profile=release, exclude_internal=hides)
     found = {topic for of_member in requested.counts.values() for topic in of_member}
+    found = found or view.topics.keys() & set(stored)
     if not found:
         raise RefusedError(
             "no old member is registered, so the topics are unknown",

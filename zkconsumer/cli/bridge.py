@@ -175,6 +175,7 @@ def _run(
         takes_lead=takes_lead or was_standby,
         session_s=BROKER_SESSION_S,
         consumers=CONSUMERS,
+        stored=control.wish().topics,
     )
     for notice in process.notices:
         say(notice)
