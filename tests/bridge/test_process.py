@@ -12,12 +12,16 @@ from bridge.test_hand_over import GROUP, PARTITIONS, TOPIC, Scene, running
 from support.wait import LIMIT_S, wait_for
 
 from zkconsumer.bridge import machine
+from zkconsumer.bridge.brokers import GroupAdmin
 from zkconsumer.bridge.control import Control
-from zkconsumer.bridge.process import BridgeProcess
+from zkconsumer.bridge.process import BridgeProcess, when_brokers_answer
+from zkconsumer.bridge.state import Goal
 from zkconsumer.consumer.connector import ConsumerConnector
 from zkconsumer.errors import RefusedError
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import PartitionFormat
-from zkconsumer.testing import FakeCluster, wait_until_settled
+from zkconsumer.protocol.model import Storage, TopicPartition
+from zkconsumer.testing import FakeCluster, committed, wait_until_settled
 from zkconsumer.zk.client import ZooKeeperClient
 
 
@@ -31,6 +35,11 @@ class Stage(Scene):
     def connect(self) -> ZooKeeperClient:
         """Return a connection of its own, for a bridge or an operator."""
         return self.stack.enter_context(ZooKeeperClient(self.config))
+
+    def join_old(self) -> None:
+        """Let an old member join, which reads nothing."""
+        member = self.stack.enter_context(ConsumerConnector(self.config))
+        member.create_message_streams({TOPIC: 1})
 
     @contextmanager
     def bridge(self, process: BridgeProcess, control: Control | None = None) -> Iterator[None]:
@@ -106,3 +115,61 @@ def test_a_bridge_takes_over_when_no_old_member_is_left(stage: Stage) -> None:
         stage.process(connection)
     process = stage.process(connection, stored=(*control.wish().topics, "deleted"))
     assert process.state.settings.topics == (TOPIC,)
+
+
+def _in_kafka(stage: Stage) -> int | None:
+    found = committed(stage.cluster.zookeeper_connect, GROUP, storage=Storage.KAFKA)
+    return found.get(TopicPartition(TOPIC, 0))
+
+
+def test_the_broker_to_ask_first_fails() -> None:
+    """The bridge goes on with the brokers that it has learnt of."""
+    with _stage(brokers=2) as stage:
+        stage.join_old()
+        first, _ = stage.cluster.brokers
+        process = stage.process(stage.connect(), bootstrap=first.bootstrap)
+        with stage.bridge(process):
+            wait_for(lambda: process.state.leads, "the bridge leads")
+            first.kill()
+            stage.cluster.zookeeper.create(paths.offset(GROUP, TopicPartition(TOPIC, 0)), b"7")
+            wait_for(lambda: _in_kafka(stage) == 7, "the offset is copied")
+
+
+def test_brokers_that_do_not_answer_delay_no_wish(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the old side's offsets cannot be copied, the bridge reads ZooKeeper as before."""
+    asks, may_go_on = threading.Event(), threading.Event()
+
+    def wait(*_: object, **__: object) -> bool:
+        asks.set()
+        return may_go_on.wait()
+
+    monkeypatch.setattr(GroupAdmin, "raise_offsets", wait)
+    stage.join_old()
+    stage.cluster.zookeeper.create(paths.offset(GROUP, TopicPartition(TOPIC, 0)), b"7")
+    connection, operator = stage.connect(), Control(stage.connect(), GROUP, "")
+    control = Control(connection, GROUP, "first")
+    control.begin(None)
+    process = stage.process(connection)
+    with stage.bridge(process, control):
+        stage.stack.callback(may_go_on.set)
+        assert asks.wait(LIMIT_S)
+        operator.change(lambda wish: replace(wish, goal=Goal.PAUSE))
+        wait_for(lambda: process.state.goal is Goal.PAUSE, "the wish is read")
+
+
+def test_a_standby_waits_for_the_brokers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby that has become active tries again until the brokers answer."""
+    monkeypatch.setattr("zkconsumer.bridge.process.RECONNECT_S", 0.0)
+    stage.join_old()
+    connection, said = stage.connect(), list[str]()
+
+    def make() -> BridgeProcess:
+        if len(said) == 2:
+            stage.cluster.broker.restart()
+        return stage.process(connection)
+
+    stage.cluster.broker.kill()
+    assert when_brokers_answer(make, said.append).state.settings.topics == (TOPIC,)
+    assert len(said) == 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from zkconsumer.bridge import wire
@@ -18,7 +18,7 @@ from zkconsumer.errors import FetchError, ZkConsumerError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
-from zkconsumer.kafka.columns.lookups import LOST, Lookup, name_of, why
+from zkconsumer.kafka.columns.lookups import LOST, Lookup, addresses_of, name_of, why
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import REQUEST_S
 from zkconsumer.protocol.later import messages as msg
@@ -37,6 +37,13 @@ _SLOW: Final = (msg.JoinGroup, msg.SyncGroup)
 Address = tuple[str, int]
 Post = Callable[[Callable[[float], ev.Event]], None]
 """Passes an event, which gets the time, to the thread of the bridge."""
+
+
+def with_servers(settings: Settings, addresses: Iterable[Address]) -> Settings:
+    """Return the settings with more brokers to ask, in case the configured ones have failed."""
+    known = dict.fromkeys([*addresses_of(settings), *addresses])
+    servers = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in known)
+    return {**settings, "bootstrap.servers": ",".join(servers)}
 
 
 class _Lane(threading.Thread):
@@ -108,7 +115,7 @@ class BrokerConnections:
 
     def metadata(self, limit_s: float = REQUEST_S) -> ev.MetadataChanged:
         """Return the cluster's brokers and topics at time 0. Raises FetchError."""
-        lookup = Lookup(self.settings)
+        lookup = Lookup(with_servers(self.settings, self.addresses()))
         try:
             found = lookup.all_topics(limit_s)
         finally:
@@ -117,6 +124,11 @@ class BrokerConnections:
             self._addresses.update(found.addresses)
         topics = {name: Topic(len(numbers)) for name, numbers in found.topics.items()}
         return ev.MetadataChanged(0.0, tuple(sorted(found.addresses)), topics)
+
+    def addresses(self) -> list[Address]:
+        """Return the addresses of the brokers that this bridge has learnt of."""
+        with self._lock:
+            return list(self._addresses.values())
 
     def learn(self, broker: int, address: Address) -> None:
         """Record the address of a broker."""
@@ -169,8 +181,11 @@ class GroupAdmin:
     Each call opens and closes its own connections, so any thread may call it.
     """
 
-    def __init__(self, settings: Settings, group: str) -> None:
-        self._settings, self._group = settings, group
+    def __init__(
+        self, settings: Settings, group: str, known: Callable[[], Iterable[Address]] = tuple
+    ) -> None:
+        """`known` returns the addresses of brokers that can be asked, besides the configured."""
+        self._settings, self._group, self._known = settings, group, known
 
     def describe(self, limit_s: float = REQUEST_S) -> wire.GroupDescription:
         """Return the group as its coordinator describes it. Raises FetchError."""
@@ -231,7 +246,8 @@ class GroupAdmin:
     def _coordinator(self, limit_s: float) -> _Closing:
         """Connect to the coordinator. The first request for one creates the topic of the offsets,
         so a new cluster needs some seconds until it has one."""
-        lookup, deadline = Lookup(self._settings), time.monotonic() + limit_s
+        lookup = Lookup(with_servers(self._settings, self._known()))
+        deadline = time.monotonic() + limit_s
         try:
             while (found := self._find(lookup, limit_s)) is None:
                 if time.monotonic() > deadline:

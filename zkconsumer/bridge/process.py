@@ -2,9 +2,10 @@
 
 The thread owns the machine's state. Members' threads and broker threads post events into its inbox.
 So do two threads of the process: one reads the old group and the operator's wish, once a second,
-because registrations change rarely; the other asks the brokers for topics. Each may wait for a
-server for long, and the bridge's thread must not: it sends heartbeats, and lets the new members
-revoke before a lease ends.
+because registrations change rarely; the other asks the brokers for topics. A third thread copies
+the old side's offsets to Kafka. Each may wait for a server for long, and the bridge's thread must
+not: it sends heartbeats, and lets the new members revoke before a lease ends. The thread that reads
+ZooKeeper waits for no broker: each of its reads proves that this process is still the active one.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import (
+    BrokerAccessError,
     FetchError,
     RefusedError,
     ZkConsumerError,
@@ -89,7 +91,8 @@ LOCK_LASTS: Final = 2 / 3
 active one."""
 
 RECONNECT_S: Final = 5.0
-"""The pause, in seconds, before a consumer that did not reach ZooKeeper tries again."""
+"""The pause, in seconds, before a consumer that did not reach ZooKeeper tries again, and before a
+standby that did not reach the brokers does."""
 
 END_S: Final = 30.0
 """How long, in seconds, the end waits for the consumers' last commits."""
@@ -127,12 +130,13 @@ class BridgeProcess:
         self._config, self._zookeeper = config, zookeeper
         self._inbox: queue.SimpleQueue[Callable[[float], ev.Event]] = queue.SimpleQueue()
         self._brokers = BrokerConnections(brokers, self.post)
-        self._admin = GroupAdmin(brokers, setup.client.group)
+        self._admin = GroupAdmin(brokers, setup.client.group, self._brokers.addresses)
         self._consumers: dict[int, _Consumer] = {}
         self._closing: list[_Consumer] = []
         self._numbers = frozenset[int]()
         self._connect_at = 0.0
         self._seen: GroupInput | None = None
+        self._old_offsets: tuple[bridge.State, Mapping[TopicPartition, int]] | None = None
         self._copied: Mapping[TopicPartition, int] = {}
         self._copy_at = 0.0
         self._wish = Wish(self.state.goal, self.state.share)
@@ -161,8 +165,9 @@ class BridgeProcess:
             ZkConsumerError: ZooKeeper or the brokers refuse the bridge.
         """
         self._metadata_thread = _Repeated("bridge-metadata", self._ask_for_metadata, METADATA_S)
+        self._offsets_thread = _Repeated("bridge-offsets", self._copy_old_offsets, MIRROR_S)
         group = _Repeated("bridge-group", lambda: self._read_zookeeper(control), READ_S)
-        threads = (self._metadata_thread, group)
+        threads = (self._metadata_thread, self._offsets_thread, group)
         if control is None:  # nobody else can be active
             self._step(_lock_kept(float("inf")))
         else:
@@ -242,8 +247,8 @@ class BridgeProcess:
                 self._seen = found
                 self._metadata_thread.hurry()
                 self.post(lambda now: bridge.GroupSeen(now, found))
-            self._copy_old_offsets(found)
-        except (ZooKeeperUnreachableError, FetchError) as error:
+            self._read_old_offsets(found)
+        except ZooKeeperUnreachableError as error:
             logger.warning("bridge: %s", error)
 
     def _store(self, control: Control, wish: Wish) -> Wish:
@@ -260,12 +265,8 @@ class BridgeProcess:
             return wish
         return control.change(lambda stored: replace(stored, consumers=count, topics=topics))
 
-    def _copy_old_offsets(self, group: GroupInput) -> None:
-        """Copy the offsets of the old side to Kafka.
-
-        If the bridge dies, a new member assigns every partition to the new side. Without this copy
-        it would read partitions from the beginning, or skip messages, by `auto.offset.reset`.
-        """
+    def _read_old_offsets(self, group: GroupInput) -> None:
+        """Read the offsets of the old side, and let another thread copy them to Kafka."""
         state = self.state
         if not state.leads or time.monotonic() < self._copy_at:
             return
@@ -284,10 +285,27 @@ class BridgeProcess:
             for tp, offset in offsets.items()
             if tp not in state.held and offset >= 0 and self._copied.get(tp) != offset
         }
+        self._old_offsets = state, wanted
+        self._offsets_thread.hurry()
+
+    def _copy_old_offsets(self) -> None:
+        """Copy the offsets of the old side to Kafka.
+
+        If the bridge dies, a new member assigns every partition to the new side. Without this copy
+        it would read partitions from the beginning, or skip messages, by `auto.offset.reset`.
+        """
+        if self._old_offsets is None:
+            return
+        (state, wanted), self._old_offsets = self._old_offsets, None
         instance = state.settings.instance
-        if not wanted or self._admin.raise_offsets(
-            wanted, member=state.member, generation=state.generation, instance=instance
-        ):
+        try:
+            is_done = not wanted or self._admin.raise_offsets(
+                wanted, member=state.member, generation=state.generation, instance=instance
+            )
+        except FetchError as error:
+            logger.warning("bridge: the old side's offsets are not copied to Kafka: %s", error)
+            return
+        if is_done:
             self._copied = {**self._copied, **wanted}
             self._copy_at = time.monotonic() + MIRROR_S
 
@@ -485,6 +503,24 @@ def new_process(
         brokers=brokers,
         notices=notices,
     )
+
+
+def when_brokers_answer(
+    make: Callable[[], BridgeProcess], say: Callable[[str], None]
+) -> BridgeProcess:
+    """Return the bridge of a standby that has become active, as soon as the brokers answer.
+
+    A broker may have failed together with the process before this one. If the standby ended, nobody
+    would lead the group. Raises ZkConsumerError, also if the brokers refuse this client.
+    """
+    while True:
+        try:
+            return make()
+        except BrokerAccessError:
+            raise
+        except (FetchError, ZooKeeperUnreachableError) as error:
+            say(f"tries again in {RECONNECT_S:g} s: {error}")
+            time.sleep(RECONNECT_S)
 
 
 def _consumer_names(count: int) -> list[str]:

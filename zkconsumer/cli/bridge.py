@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -154,7 +155,7 @@ def _run(
     from zkconsumer.admin.groups import existing_group
     from zkconsumer.bridge.control import Control, process_name
     from zkconsumer.bridge.machine import LEFT
-    from zkconsumer.bridge.process import new_process
+    from zkconsumer.bridge.process import new_process, when_brokers_answer
     from zkconsumer.bridge.state import Goal
 
     group = config.group_id
@@ -166,9 +167,9 @@ def _run(
             say(f"continues with {goal.value}; `zkconsumer bridge resume {group}` ends it")
     was_standby = control.wait(_tell)
     say("checking the group")
-    process = new_process(
-        config,
-        connection,
+    make = partial(
+        new_process,
+        *(config, connection),
         bootstrap=bootstrap,
         topics=topics,
         share=share,
@@ -177,6 +178,7 @@ def _run(
         consumers=CONSUMERS,
         stored=control.wish().topics,
     )
+    process = when_brokers_answer(make, _tell) if was_standby else make()
     for notice in process.notices:
         say(notice)
     _stop_at_signals(process)
