@@ -16,7 +16,9 @@ from zkconsumer.bridge.brokers import GroupAdmin
 from zkconsumer.bridge.control import Control
 from zkconsumer.bridge.process import BridgeProcess, when_brokers_answer
 from zkconsumer.bridge.state import Goal
+from zkconsumer.bridge.status import CONSUMER_PREFIX
 from zkconsumer.consumer.connector import ConsumerConnector
+from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.errors import RefusedError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import PartitionFormat
@@ -50,7 +52,7 @@ class Stage(Scene):
             yield
         finally:
             process.stop()
-            thread.join()
+            thread.join(LIMIT_S)
 
 
 @contextmanager
@@ -152,8 +154,8 @@ def test_brokers_that_do_not_answer_delay_no_wish(
     control = Control(connection, GROUP, "first")
     control.begin(None)
     process = stage.process(connection)
-    with stage.bridge(process, control):
-        stage.stack.callback(may_go_on.set)
+    with stage.bridge(process, control), ExitStack() as stack:
+        stack.callback(may_go_on.set)
         assert asks.wait(LIMIT_S)
         operator.change(lambda wish: replace(wish, goal=Goal.PAUSE))
         wait_for(lambda: process.state.goal is Goal.PAUSE, "the wish is read")
@@ -173,3 +175,29 @@ def test_a_standby_waits_for_the_brokers(stage: Stage, monkeypatch: pytest.Monke
     stage.cluster.broker.kill()
     assert when_brokers_answer(make, said.append).state.settings.topics == (TOPIC,)
     assert len(said) == 2
+
+
+def test_a_consumer_that_cannot_connect_delays_nothing_else(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a consumer waits for ZooKeeper, the bridge handles everything else."""
+    asks, may_go_on, connect = threading.Event(), threading.Event(), GroupMember.connect
+
+    def wait(member: GroupMember) -> None:
+        if CONSUMER_PREFIX in member.consumer_id:
+            asks.set()
+            may_go_on.wait()
+        connect(member)
+
+    monkeypatch.setattr(GroupMember, "connect", wait)
+    stage.join_old()
+    process = stage.process(stage.connect())
+    with stage.bridge(process), ExitStack() as stack:
+        stack.callback(may_go_on.set)
+        wait_for(lambda: process.state.leads, "the bridge leads")
+        with running(stage.new):
+            assert asks.wait(LIMIT_S)
+            process.stop(Goal.PAUSE)
+            wait_for(lambda: process.state.goal is Goal.PAUSE, "the goal is known")
+            may_go_on.set()
+            wait_for(lambda: len(process.state.held) == 2, "a share")

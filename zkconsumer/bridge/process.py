@@ -2,10 +2,11 @@
 
 The thread owns the machine's state. Members' threads and broker threads post events into its inbox.
 So do two threads of the process: one reads the old group and the operator's wish, once a second,
-because registrations change rarely; the other asks the brokers for topics. A third thread copies
-the old side's offsets to Kafka. Each may wait for a server for long, and the bridge's thread must
-not: it sends heartbeats, and lets the new members revoke before a lease ends. The thread that reads
-ZooKeeper waits for no broker: each of its reads proves that this process is still the active one.
+because registrations change rarely; the other asks the brokers for topics. Two more threads copy
+the old side's offsets to Kafka, and connect the consumers to ZooKeeper. Each may wait for a server
+for long, and the bridge's thread must not: it sends heartbeats, and lets the new members revoke
+before a lease ends. The thread that reads ZooKeeper waits for no broker: each of its reads proves
+that this process is still the active one.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ class BridgeProcess:
         self._consumers: dict[int, _Consumer] = {}
         self._closing: list[_Consumer] = []
         self._numbers = frozenset[int]()
-        self._connect_at = 0.0
+        self._missing = frozenset[int]()
+        self._connected: queue.SimpleQueue[tuple[int, GroupMember]] = queue.SimpleQueue()
+        self._has_ended = False
         self._seen: GroupInput | None = None
         self._old_offsets: tuple[bridge.State, Mapping[TopicPartition, int]] | None = None
         self._copied: Mapping[TopicPartition, int] = {}
@@ -167,7 +170,8 @@ class BridgeProcess:
         self._metadata_thread = _Repeated("bridge-metadata", self._ask_for_metadata, METADATA_S)
         self._offsets_thread = _Repeated("bridge-offsets", self._copy_old_offsets, MIRROR_S)
         group = _Repeated("bridge-group", lambda: self._read_zookeeper(control), READ_S)
-        threads = (self._metadata_thread, self._offsets_thread, group)
+        self._connect_thread = _Repeated("bridge-connect", self._connect_missing, RECONNECT_S)
+        threads = (self._metadata_thread, self._offsets_thread, self._connect_thread, group)
         if control is None:  # nobody else can be active
             self._step(_lock_kept(float("inf")))
         else:
@@ -208,7 +212,7 @@ class BridgeProcess:
         self._step(event)
         self._look_at_leases()
         self._pursue()
-        self._start_missing()
+        self._start_connected()
 
     def _step(self, event: Callable[[float], ev.Event]) -> None:
         self.state, commands = machine.step(self.state, event(boottime()))
@@ -350,33 +354,50 @@ class BridgeProcess:
             assert one.member.thread is not None
             one.member.thread.leave(Purpose.LEAVE)
             self._closing.append(one)
-        self._numbers, self._connect_at = numbers, 0.0
+        self._numbers, self._missing = numbers, numbers - self._consumers.keys()
+        self._connect_thread.hurry()
 
-    def _start_missing(self) -> None:
-        """Start the consumers that should run; without ZooKeeper, try again later."""
-        missing = sorted(self._numbers - self._consumers.keys())
-        if not missing or time.monotonic() < self._connect_at:
-            return
-        try:
-            for number in missing:
-                self._consumers[number] = self._new_consumer(number)
-        except ZooKeeperUnreachableError as error:
-            logger.warning("bridge: a consumer cannot join: %s", error)
-            self._connect_at = time.monotonic() + RECONNECT_S
+    def _connect_missing(self) -> None:
+        """Connect the consumers that should run; without ZooKeeper, try again later."""
+        for number in sorted(self._missing):
+            member = GroupMember(self._config(number))
+            try:
+                member.connect()
+            except ZooKeeperUnreachableError as error:
+                logger.warning("bridge: a consumer cannot join: %s", error)
+                return
+            self._connected.put((number, member))
+            if self._has_ended:
+                self._disconnect()
 
-    def _new_consumer(self, number: int) -> _Consumer:
-        config = self._config(number)
-        member, stream = (
-            GroupMember(config),
-            BridgeStream(number, post=self.post, held=lambda: self.state.held),
-        )
-        member.connect()
+    def _start_connected(self) -> None:
+        """Start the consumers that another thread has connected.
+
+        This thread starts them, so that it knows a consumer before the consumer claims a partition.
+        """
+        with suppress(queue.Empty):
+            while True:
+                number, member = self._connected.get_nowait()
+                if number in self._missing:
+                    self._consumers[number] = self._started(number, member)
+                    self._missing -= {number}
+                else:  # it was connected twice, or is not needed any more
+                    threading.Thread(target=member.stop, daemon=True).start()
+
+    def _started(self, number: int, member: GroupMember) -> _Consumer:
+        stream = BridgeStream(number, post=self.post, held=lambda: self.state.held)
         topics = dict.fromkeys(self.state.settings.topics, 1)
         settings = member.settings(Registration(topics), release=self.state.setup.profile)
         (thread,) = thread_ids(member.consumer_id, 1)
         sinks: PartitionSinks = {(None, thread): stream}
         member.start(settings, sinks)
         return _Consumer(member, stream)
+
+    def _disconnect(self) -> None:
+        """End the connections of the consumers that have not started."""
+        with suppress(queue.Empty):
+            while True:
+                self._connected.get_nowait()[1].stop()
 
     def _remove_members(self) -> None:
         try:
@@ -388,6 +409,8 @@ class BridgeProcess:
     def _end(self) -> None:
         """Close every consumer, which commits its last offsets."""
         self._run_consumers(frozenset())
+        self._has_ended = True
+        self._disconnect()
         deadline = time.monotonic() + END_S
         for one in self._closing:
             assert one.member.thread is not None

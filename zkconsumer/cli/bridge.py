@@ -46,8 +46,11 @@ BROKER_SESSION_S: Final = 60.0
 It is longer than the one in ZooKeeper, so that a standby takes over the membership before the
 coordinator removes it."""
 
-CONSUMERS: Final = 64
-"""The maximum number of consumers that the bridge registers."""
+CONSUMERS: Final = 48
+"""The maximum number of consumers that the bridge registers; its share cannot grow beyond it.
+
+Each consumer has a connection to ZooKeeper, and the process has one, too. By default a server
+accepts 60 connections from one address (`maxClientCnxns`), also those of other programs."""
 
 
 class _DefaultRun(TyperGroup):
