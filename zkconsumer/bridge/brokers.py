@@ -14,11 +14,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from zkconsumer.bridge import wire
-from zkconsumer.errors import FetchError, ZkConsumerError
+from zkconsumer.errors import BrokerAccessError, FetchError, ZkConsumerError
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns import requests
 from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
-from zkconsumer.kafka.columns.lookups import LOST, Lookup, addresses_of, name_of, why
+from zkconsumer.kafka.columns.lookups import (
+    GROUP_DENIED,
+    LOST,
+    NO_COORDINATOR,
+    Lookup,
+    addresses_of,
+    name_of,
+    why,
+)
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import REQUEST_S
 from zkconsumer.protocol.later import messages as msg
@@ -189,9 +197,17 @@ class GroupAdmin:
 
     def describe(self, limit_s: float = REQUEST_S) -> wire.GroupDescription:
         """Return the group as its coordinator describes it. Raises FetchError."""
-        with self._coordinator(limit_s) as connection:
-            body = requests.members_request(self._group)
-            return wire.GroupDescription(connection.ask(requests.DESCRIBE_GROUPS, body, limit_s))
+        deadline = time.monotonic() + limit_s
+        body = requests.members_request(self._group)
+        while True:
+            with self._coordinator(limit_s) as connection:
+                answer = connection.ask(requests.DESCRIBE_GROUPS, body, limit_s)
+                found = wire.GroupDescription(answer)
+            if not found.error:
+                return found
+            if found.error == GROUP_DENIED or time.monotonic() > deadline:
+                raise _refused(found.error, self._group)
+            time.sleep(PAUSE_S)
 
     def remove(self, members: list[str], limit_s: float = REQUEST_S) -> None:
         """Remove these members; each joins again when it learns of it. Raises FetchError."""
@@ -249,13 +265,9 @@ class GroupAdmin:
         lookup = Lookup(with_servers(self._settings, self._known()))
         deadline = time.monotonic() + limit_s
         try:
-            while (found := self._find(lookup, limit_s)) is None:
-                if time.monotonic() > deadline:
-                    raise FetchError(
-                        f"Kafka: {name_of(15)}",
-                        where=self._group,
-                        remedy="check that the brokers run, and try again",
-                    )
+            while isinstance(found := self._find(lookup, limit_s), int):
+                if found == GROUP_DENIED or time.monotonic() > deadline:
+                    raise _refused(found, self._group)
                 time.sleep(PAUSE_S)
             return _Closing(connect(found, self._settings, limit_s))
         except AuthenticationError as refused:
@@ -269,18 +281,29 @@ class GroupAdmin:
         finally:
             lookup.close()
 
-    def _find(self, lookup: Lookup, limit_s: float) -> Address | None:
-        """Return the coordinator's address; None if no broker knows it now."""
+    def _find(self, lookup: Lookup, limit_s: float) -> Address | int:
+        """Return the coordinator's address, or the error if no broker tells it now."""
+        error = NO_COORDINATOR
         for address in lookup.all_topics(limit_s).addresses.values():
             try:
                 with _Closing(connect(address, self._settings, limit_s)) as one:
                     body = requests.coordinator_request(self._group)
-                    found, place = wire.found(one.ask(requests.FIND_COORDINATOR, body, limit_s))
+                    answer = one.ask(requests.FIND_COORDINATOR, body, limit_s)
+                    error, place = requests.coordinator(0, answer)
             except (*LOST, FetchError):
                 continue
-            if found.error is msg.Error.NONE:
+            if not error:
                 return place
-        return None
+        return error
+
+
+def _refused(error: int, group: str) -> FetchError:
+    """Return the error for an answer of the group's coordinator."""
+    if error == GROUP_DENIED:
+        remedy = "permit READ on the group to the user of this client"
+        return BrokerAccessError(f"Kafka: {name_of(error)}", where=group, remedy=remedy)
+    remedy = "check that the brokers run, and try again"
+    return FetchError(f"Kafka: {name_of(error)}", where=group, remedy=remedy)
 
 
 class _Closing:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from zkconsumer.admin.apply import count
 from zkconsumer.admin.groups import (
     existing_group,
     read_topic_names,
-    registered_brokers,
     unknown_topic_remedy,
 )
 from zkconsumer.admin.lag import NO_SUCH_TOPIC
@@ -33,8 +32,8 @@ from zkconsumer.history.offset_records import (
 )
 from zkconsumer.history.offset_records import has_members as has_members_in
 from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.columns.lookups import Lookup, Stored
 from zkconsumer.kafka.group_evidence import has_consumer_protocol, partition_count, records_since
-from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import (
     OFFSETS_TOPIC,
@@ -181,7 +180,8 @@ def check_offsets(
         limit_s: seconds per request to the brokers.
 
     Returns:
-        What an operator must check, because the brokers do not show their topic of the offsets.
+        What an operator must check, because the brokers do not show the group's offsets, or their
+        topic of the offsets.
 
     Raises:
         RefusedError: an old member stores its offsets in Kafka.
@@ -190,32 +190,44 @@ def check_offsets(
     claimed = {tp: image.nodes[paths.owner(group, tp)].stat.mtime_ms for tp in image.owners}
     if not claimed:
         return []
-    stored = committed_in_kafka(registered_brokers(connection), group, claimed, limit_s=limit_s)
-    only_there = [
-        tp for tp in sorted(claimed) if tp not in image.offsets and _is_stored(stored.get(tp))
-    ]
-    if only_there:
-        raise _stores_in_kafka(
-            group, f"{only_there[0]} has an offset in Kafka, and none in ZooKeeper"
-        )
+    stored = _in_kafka(brokers, group, claimed, limit_s=limit_s)
+    unknown = [one for one in dict.fromkeys(stored.values()) if isinstance(one, str)]
+    for tp in sorted(claimed):
+        if tp not in image.offsets and isinstance(stored.get(tp), OffsetAndMetadata):
+            raise _stores_in_kafka(group, f"{tp} has an offset in Kafka, and none in ZooKeeper")
     since_ms = max(min(claimed.values()), round(1000 * (time.time() - RECENT_S)))
     try:
         found = outside_commits(
             brokers, group, since_ms=since_ms, has_members=has_members, limit_s=limit_s
         )
     except FetchError as error:
-        return [f"check that no old member has offsets.storage=kafka, which is unknown: {error}"]
+        unknown.append(str(error))
+        found = {}
     for tp, committed in sorted(found.items()):
         if committed.time_ms > claimed.get(tp, committed.time_ms):
             at = time_text(committed.time_ms, "seconds")
             raise _stores_in_kafka(
                 group, f"{tp} was committed to Kafka at {at}, from outside the brokers' group"
             )
-    return []
+    return [
+        f"check that no old member has offsets.storage=kafka, which is unknown: {one}"
+        for one in unknown
+    ]
 
 
-def _is_stored(offset: object) -> bool:
-    return isinstance(offset, OffsetAndMetadata)
+def _in_kafka(
+    brokers: Settings, group: str, partitions: Collection[TopicPartition], *, limit_s: float
+) -> Stored:
+    """Return the group's offsets in Kafka; a text says why an offset is unknown."""
+    lookup = Lookup(brokers)
+    found: Stored | FetchError
+    try:
+        found = lookup.committed({group: partitions}, limit_s)[group]
+    except FetchError as error:
+        found = error
+    finally:
+        lookup.close()
+    return dict.fromkeys(partitions, str(found)) if isinstance(found, FetchError) else found
 
 
 def _stores_in_kafka(group: str, evidence: str) -> RefusedError:

@@ -44,7 +44,11 @@ def partition_count(settings: Settings, topic: str, *, limit_s: float) -> int:
         raise _unanswered(topic, error) from error
     finally:
         consumer.close()
-    return len(found.partitions)
+    if found.error is None:
+        return len(found.partitions)
+    if found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        return 0
+    raise _unanswered(topic, KafkaException(found.error))
 
 
 def records_since(

@@ -57,14 +57,16 @@ NAMES: Final = {
 }
 
 TOPIC_DENIED: Final = 29
+GROUP_DENIED: Final = 30
 OUT_OF_RANGE: Final = 1
+NO_COORDINATOR: Final = 15
 NOT_COORDINATOR: Final = 16
 CORRUPT: Final = 2
 # Errors that no retry solves.
 PERMANENT: Final = frozenset({CORRUPT, TOPIC_DENIED, 31, 35, 76})
 
 # Errors of a group's coordinator that pass; the request is repeated after this pause in seconds.
-_PASSING: Final = frozenset({14, 15, NOT_COORDINATOR})
+_PASSING: Final = frozenset({14, NO_COORDINATOR, NOT_COORDINATOR})
 _PAUSE_S: Final = 0.1
 
 # The factor by which `Lookup.ends` raises the time limit of a metadata request that no broker has
