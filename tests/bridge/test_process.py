@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 from bridge.test_hand_over import GROUP, PARTITIONS, TOPIC, Scene, running
 from support.wait import LIMIT_S, wait_for
 
-from zkconsumer.bridge import machine
+from zkconsumer.bridge import brokers, machine
 from zkconsumer.bridge.brokers import GroupAdmin
 from zkconsumer.bridge.control import Control
 from zkconsumer.bridge.process import BridgeProcess, when_brokers_answer
@@ -19,7 +20,8 @@ from zkconsumer.bridge.state import Goal
 from zkconsumer.bridge.status import CONSUMER_PREFIX
 from zkconsumer.consumer.connector import ConsumerConnector
 from zkconsumer.consumer.group_member import GroupMember
-from zkconsumer.errors import RefusedError
+from zkconsumer.errors import AccessDeniedError, RefusedError
+from zkconsumer.kafka.columns.connection import AuthenticationError, Connection
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import PartitionFormat
 from zkconsumer.protocol.model import Storage, TopicPartition
@@ -44,15 +46,18 @@ class Stage(Scene):
         member.create_message_streams({TOPIC: 1})
 
     @contextmanager
-    def bridge(self, process: BridgeProcess, control: Control | None = None) -> Iterator[None]:
-        """Run a bridge in a thread until the end of the block."""
-        thread = threading.Thread(target=lambda: process.run(control=control))
-        thread.start()
-        try:
-            yield
-        finally:
-            process.stop()
-            thread.join(LIMIT_S)
+    def bridge(
+        self, process: BridgeProcess, control: Control | None = None
+    ) -> Iterator[Future[str]]:
+        """Run a bridge in a thread until the end of the block; yield what it returns."""
+        with ThreadPoolExecutor() as threads:
+            end = threads.submit(process.run, control=control)
+            try:
+                yield end
+            finally:
+                is_over = end.done()
+                process.stop()
+            assert is_over or end.result(LIMIT_S)
 
 
 @contextmanager
@@ -201,3 +206,66 @@ def test_a_consumer_that_cannot_connect_delays_nothing_else(
             wait_for(lambda: process.state.goal is Goal.PAUSE, "the goal is known")
             may_go_on.set()
             wait_for(lambda: len(process.state.held) == 2, "a share")
+
+
+def test_a_login_that_is_refused_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A running bridge logs in again, until a ticket or a password is renewed."""
+    monkeypatch.setattr(brokers, "LOGIN_AGAIN_S", 0.05)
+    asked: list[object] = []
+
+    def refuse(*given: object) -> Connection:
+        asked.append(given)
+        raise AuthenticationError("the ticket has expired")
+
+    stage.join_old()
+    process = stage.process(stage.connect())
+    with stage.bridge(process) as end:
+        wait_for(lambda: process.state.leads, "the bridge leads")
+        with monkeypatch.context() as patch:
+            patch.setattr(brokers, "connect", refuse)
+            stage.cluster.broker.cut()
+            wait_for(lambda: len(asked) > 2, "more than one login")
+        wait_for(lambda: process.state.client.coordinator is not None, "a login")
+        assert not end.done()
+    assert caplog.text.count("the ticket has expired") == 1
+
+
+def test_a_goal_that_nobody_can_read(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """A running bridge logs a malformed goal once, keeps the last one, and reads the next one."""
+    stage.join_old()
+    connection, path = stage.connect(), f"{paths.group(GROUP)}/bridge"
+    control = Control(connection, GROUP, "first")
+    control.begin(None)
+    process = stage.process(connection)
+    with stage.bridge(process, control):
+        wait_for(lambda: process.state.leads, "the bridge leads")
+        stage.cluster.zookeeper.set(path, b"[]")
+        wait_for(lambda: "not a goal of a bridge" in caplog.text, "a warning")
+        assert process.state.goal is Goal.RUN
+        stage.cluster.zookeeper.set(path, b'{"goal": "pause"}')
+        wait_for(lambda: process.state.goal is Goal.PAUSE, "the next goal")
+    assert caplog.text.count("not a goal of a bridge") == 1
+
+
+def test_an_error_that_ends_a_bridge(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new members revoke before the error ends the bridge."""
+    stage.join_old()
+    connection = stage.connect()
+    control = Control(connection, GROUP, "first")
+    control.begin(None)
+    process, denied = stage.process(connection), AccessDeniedError("denied")
+
+    def deny(_: Control) -> None:
+        raise denied
+
+    with stage.bridge(process, control) as end:
+        wait_for(lambda: process.state.leads, "the bridge leads")
+        with running(stage.new):
+            wait_for(lambda: len(process.state.owners) == 2, "a share")
+            monkeypatch.setattr(Control, "keep_lock", deny)
+            with pytest.raises(AccessDeniedError) as found:
+                end.result(LIMIT_S)
+    assert found.value is denied
+    assert process.state.ended == "it has given all partitions back"

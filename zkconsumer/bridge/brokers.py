@@ -7,6 +7,7 @@ for all other requests.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -33,9 +34,14 @@ from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
+logger = logging.getLogger(__name__)
+
 JOIN_S: Final = 660.0
 """How long, in seconds, a JoinGroup may wait: twice the default of `max.poll.interval.ms`, and one
 minute. At the end the connection is closed, and the bridge joins again."""
+
+LOGIN_AGAIN_S: Final = 5.0
+"""The pause, in seconds, after a refused login: a server may lock a user after many attempts."""
 
 PAUSE_S: Final = 0.2
 """The pause, in seconds, between two questions for a coordinator that is not ready."""
@@ -62,6 +68,7 @@ class _Lane(threading.Thread):
         self.requests: queue.SimpleQueue[tuple[int, msg.Request] | None] = queue.SimpleQueue()
         self._brokers, self._broker, self._address = brokers, broker, address
         self._connection: Connection | None = None
+        self._is_over = threading.Event()
 
     def run(self) -> None:
         while (item := self.requests.get()) is not None:
@@ -70,6 +77,8 @@ class _Lane(threading.Thread):
                 response = self._ask(request)
             except AuthenticationError as refused:
                 self._brokers.failed(refused.error)
+                self._is_over.wait(LOGIN_AGAIN_S)
+                self._brokers.lost(self._broker, str(refused.error))
             except (*LOST, FetchError) as lost:
                 self.close()
                 self._brokers.lost(self._broker, why(lost))
@@ -81,6 +90,7 @@ class _Lane(threading.Thread):
         if self._connection is None:
             self._connection = connect(self._address, self._brokers.settings, REQUEST_S)
             self._connection.set_blocking(True)
+            self._brokers.error = None
         api = wire.APIS[type(request)]
         version = self._connection.versions.get(api)
         if version is None:
@@ -97,6 +107,12 @@ class _Lane(threading.Thread):
             return found
         return wire.read(request, version, response)
 
+    def end(self) -> None:
+        """Let the thread end, whatever it waits for; any thread may call it."""
+        self.requests.put(None)
+        self._is_over.set()
+        self.close()
+
     def close(self) -> None:
         """Close the connection; another thread may call it to end a wait."""
         if self._connection is not None:
@@ -109,7 +125,8 @@ class BrokerConnections:
 
     Attributes:
         settings: librdkafka's settings, from `client_settings.broker_settings`.
-        error: the error that makes further attempts useless, such as a refused login.
+        error: why the last login was refused; None: it was not. A ticket may be renewed, so the
+            bridge logs in again, unless it has just started.
         trouble: why the last connection was lost; empty: none was.
     """
 
@@ -171,15 +188,16 @@ class BrokerConnections:
         self._post(lambda now: ev.Disconnected(now, broker))
 
     def failed(self, error: ZkConsumerError) -> None:
-        """Record an error that no retry solves."""
+        """Record a refused login; the log shows it once."""
+        if str(error) != str(self.error):
+            logger.warning("bridge: %s", error)
         self.error = error
 
     def close(self) -> None:
         """End all connections."""
         with self._lock:
             for lane in self._lanes.values():
-                lane.requests.put(None)
-                lane.close()
+                lane.end()
             self._lanes.clear()
 
 

@@ -58,6 +58,10 @@ class Wish:
     topics: tuple[str, ...] = ()
 
 
+class ReplacedError(ZkConsumerError):
+    """Another process has become the active bridge of the group, so this one ends at once."""
+
+
 class Control:
     """Reads and writes the bridge's znodes of one group."""
 
@@ -85,7 +89,7 @@ class Control:
             raise MalformedZnodeError(
                 f"not a goal of a bridge: {error}",
                 where=self._path,
-                remedy="delete the znode, and start the bridge again",
+                remedy=f'write {{"goal": "{Goal.RUN.value}"}} into the znode',
             ) from error
 
     def change(self, change: Callable[[Wish], Wish]) -> Wish:
@@ -159,11 +163,11 @@ class Control:
     def keep_lock(self) -> None:
         """Stay the active process: take the lock again if ZooKeeper has ended its session.
 
-        Raises ZkConsumerError if another process has become active meanwhile.
+        Raises ReplacedError if another process has become active meanwhile, and ZkConsumerError.
         """
         if self.holder() == self._holder or self.take():
             return
-        raise ZkConsumerError(
+        raise ReplacedError(
             "this process has lost its ZooKeeper session, and ends;"
             f" {self.holder() or 'another process'} is active",
             where=self._active,

@@ -28,7 +28,7 @@ from zkconsumer.admin.what_if import Owners, live_group
 from zkconsumer.bridge import machine, preflight, shares, wire
 from zkconsumer.bridge import state as bridge
 from zkconsumer.bridge.brokers import BrokerConnections, GroupAdmin
-from zkconsumer.bridge.control import Control, Wish
+from zkconsumer.bridge.control import Control, ReplacedError, Wish
 from zkconsumer.bridge.status import CONSUMER_PREFIX
 from zkconsumer.bridge.stream import BridgeStream
 from zkconsumer.config.property_types import AUTO_RELEASE
@@ -40,6 +40,7 @@ from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import (
     BrokerAccessError,
     FetchError,
+    MalformedZnodeError,
     RefusedError,
     ZkConsumerError,
     ZooKeeperUnreachableError,
@@ -95,6 +96,10 @@ RECONNECT_S: Final = 5.0
 """The pause, in seconds, before a consumer that did not reach ZooKeeper tries again, and before a
 standby that did not reach the brokers does."""
 
+GIVE_BACK_S: Final = 60.0
+"""How long, in seconds, a bridge that an error ends waits until the new members have revoked. They
+may wait for their next poll, and the error may have ended a consumer that must store offsets."""
+
 END_S: Final = 30.0
 """How long, in seconds, the end waits for the consumers' last commits."""
 
@@ -144,6 +149,9 @@ class BridgeProcess:
         self._copy_at = 0.0
         self._wish = Wish(self.state.goal, self.state.share)
         self._last_goal: bridge.Goal | None = None
+        self._warned = ""
+        self._failure: ZkConsumerError | None = None
+        self._raise_at = 0.0
 
     def post(self, event: Callable[[float], ev.Event]) -> None:
         """Pass an event to the bridge; any thread may call it."""
@@ -183,6 +191,8 @@ class BridgeProcess:
             while not machine.is_over(self.state):
                 self._turn(threads)
                 look(self.state)
+            if self._failure is not None:
+                raise self._failure
             return self.state.ended
         finally:
             for thread in threads:
@@ -199,10 +209,10 @@ class BridgeProcess:
     # ---- a turn ----------------------------------------------------------------------------------
 
     def _turn(self, threads: Sequence[_Repeated]) -> None:
-        errors = [self._brokers.error, *(one.failure for one in threads)]
-        for error in errors:
-            if error is not None:
-                raise error
+        if self._brokers.error is not None and not self.state.has_led:
+            raise self._brokers.error
+        for one in threads:
+            self._fail(one.failure)
         now = boottime()
         wait_s = min(TICK_S, max(0.0, machine.next_deadline(self.state, now) - now))
         try:
@@ -226,8 +236,23 @@ class BridgeProcess:
                 one.deadline = deadline
                 self._step(_lease(number, deadline))
             thread = one.member.thread
-            if thread is not None and thread.failure is not None:
-                raise thread.failure
+            self._fail(None if thread is None else thread.failure)
+
+    def _fail(self, error: ZkConsumerError | None) -> None:
+        """Give all partitions back before this error ends the bridge.
+
+        If the bridge ended at once, old members would claim partitions that new members still read.
+        """
+        if error is None:
+            return
+        if not self.state.held or isinstance(error, ReplacedError):
+            raise error
+        if self._failure is None:
+            logger.warning("bridge: it gives all partitions back, and ends: %s", error)
+            self._failure, self._raise_at = error, time.monotonic() + GIVE_BACK_S
+            self.stop()
+        elif time.monotonic() > self._raise_at:
+            raise self._failure
 
     def _pursue(self) -> None:
         """Tell the machine what the operator wants."""
@@ -240,12 +265,13 @@ class BridgeProcess:
 
     def _read_zookeeper(self, control: Control | None) -> None:
         """Read the old group and the operator's wish."""
+        trouble = ""
         try:
             if control is not None:
                 asked_at = boottime()
                 control.keep_lock()
                 self.post(_lock_kept(asked_at + self._zookeeper.session_timeout_s * LOCK_LASTS))
-                self._wish = self._store(control, control.wish())
+                trouble = self._read_wish(control)
             found, _ = _old_group(self._zookeeper, self._config(0))
             if found != self._seen:
                 self._seen = found
@@ -253,7 +279,18 @@ class BridgeProcess:
                 self.post(lambda now: bridge.GroupSeen(now, found))
             self._read_old_offsets(found)
         except ZooKeeperUnreachableError as error:
-            logger.warning("bridge: %s", error)
+            trouble = str(error)
+        if trouble not in ("", self._warned):
+            logger.warning("bridge: %s", trouble)
+        self._warned = trouble
+
+    def _read_wish(self, control: Control) -> str:
+        """Read what the operator wants; if nobody can, return why, and keep the last wish."""
+        try:
+            self._wish = self._store(control, control.wish())
+        except MalformedZnodeError as error:
+            return str(error)
+        return ""
 
     def _store(self, control: Control, wish: Wish) -> Wish:
         """Store the topics, and how many consumers run, for the process after this one; return the
