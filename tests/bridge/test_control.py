@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from support.internals import session_of
 from support.wait import LIMIT_S, wait_for
 
 from zkconsumer.bridge.control import Control, Wish
@@ -112,6 +113,21 @@ def test_a_standby_waits_while_zookeeper_is_away(
             assert "the connection was lost" in said[1]
             assert said[2] == said[0]
             assert not standby.done()
+        assert standby.result(LIMIT_S)
+
+
+def test_the_client_of_a_standby_fails_for_good(config: ConsumerConfig) -> None:
+    """A standby replaces its client, and takes over when the active process ends."""
+    said: list[str] = []
+    with ZooKeeperClient(config) as waiting, ThreadPoolExecutor() as threads:
+        with ZooKeeperClient(config) as connection:
+            first = Control(connection, GROUP, "first")
+            first.begin(None)
+            assert first.take()
+            standby = threads.submit(Control(waiting, GROUP, "second").wait, said.append)
+            wait_for(lambda: said == ["standby: first is active"], "the standby")
+            session_of(waiting).client.stop()
+            wait_for(lambda: len(said) == 3, "the standby to be connected again")
         assert standby.result(LIMIT_S)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from bridge.test_hand_over import GROUP, PARTITIONS, TOPIC, Scene, running
+from support.internals import session_of
 from support.wait import LIMIT_S, wait_for
 
 from zkconsumer.bridge import brokers, machine
@@ -269,3 +270,18 @@ def test_an_error_that_ends_a_bridge(stage: Stage, monkeypatch: pytest.MonkeyPat
                 end.result(LIMIT_S)
     assert found.value is denied
     assert process.state.ended == "it has given all partitions back"
+
+
+def test_the_zookeeper_client_fails_for_good(stage: Stage) -> None:
+    """The bridge replaces the client, takes the lock again, and reads the old group as before."""
+    stage.join_old()
+    connection, operator = stage.connect(), Control(stage.connect(), GROUP, "")
+    control = Control(connection, GROUP, "first")
+    control.begin(None)
+    process = stage.process(connection)
+    with stage.bridge(process, control):
+        wait_for(lambda: len(process.state.old) == 1, "the old group is read")
+        session_of(connection).client.stop()
+        wait_for(lambda: operator.holder() == "first", "the lock is taken again")
+        stage.join_old()
+        wait_for(lambda: len(process.state.old) == 2, "the old group is read again")

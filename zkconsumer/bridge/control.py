@@ -145,6 +145,8 @@ class Control:
                 if not is_away:
                     say(f"standby: waits for ZooKeeper: {error.what}")
                 is_away = True
+                if self._zookeeper.death is not None:
+                    self._zookeeper.recreate()
             time.sleep(STANDBY_S)
 
     def take(self) -> bool:

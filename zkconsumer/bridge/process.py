@@ -38,6 +38,7 @@ from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.consumer.loop import PartitionSinks
 from zkconsumer.consumer.stream_partitions import boottime
 from zkconsumer.errors import (
+    AccessDeniedError,
     BrokerAccessError,
     FetchError,
     MalformedZnodeError,
@@ -94,7 +95,11 @@ active one."""
 
 RECONNECT_S: Final = 5.0
 """The pause, in seconds, before a consumer that did not reach ZooKeeper tries again, and before a
-standby that did not reach the brokers does."""
+standby that did not reach the brokers does; also between two replacements of a dead client."""
+
+MOST_REFUSALS: Final = 5
+"""After this many refused logins at ZooKeeper in a row, the bridge gives its partitions back, and
+ends."""
 
 GIVE_BACK_S: Final = 60.0
 """How long, in seconds, a bridge that an error ends waits until the new members have revoked. They
@@ -150,6 +155,7 @@ class BridgeProcess:
         self._wish = Wish(self.state.goal, self.state.share)
         self._last_goal: bridge.Goal | None = None
         self._warned = ""
+        self._refusals, self._replace_at = 0, 0.0
         self._failure: ZkConsumerError | None = None
         self._raise_at = 0.0
 
@@ -278,11 +284,31 @@ class BridgeProcess:
                 self._metadata_thread.hurry()
                 self.post(lambda now: bridge.GroupSeen(now, found))
             self._read_old_offsets(found)
-        except ZooKeeperUnreachableError as error:
+            self._refusals = 0
+        except (ZooKeeperUnreachableError, AccessDeniedError) as error:
+            if not self._replace_client() and isinstance(error, AccessDeniedError):
+                raise
             trouble = str(error)
         if trouble not in ("", self._warned):
             logger.warning("bridge: %s", trouble)
         self._warned = trouble
+
+    def _replace_client(self) -> bool:
+        """Replace the ZooKeeper client if it has failed for good; return whether it could be.
+
+        A server that restarts may refuse a login once; after `MOST_REFUSALS` the next one would be
+        refused, too.
+        """
+        death, now = self._zookeeper.death, time.monotonic()
+        if death is None:
+            return False
+        if now >= self._replace_at:
+            self._refusals += death.refused
+            if self._refusals >= MOST_REFUSALS:
+                return False
+            self._replace_at = now + RECONNECT_S
+            self._zookeeper.recreate()
+        return True
 
     def _read_wish(self, control: Control) -> str:
         """Read what the operator wants; if nobody can, return why, and keep the last wish."""

@@ -53,18 +53,22 @@ class ZooKeeperClient:
     client from one thread.
 
     Entering raises the errors of `ZooKeeperSession.start`.
+
+    Attributes:
+        death: why the client has failed for good; None: it has not. Each call then raises an error
+            until `recreate`.
     """
 
     def __init__(self, config: ConnectionConfig) -> None:
         self.config = config
         self._limit_s = config.zookeeper_connection_timeout_s
-        self._death: ClientDeath | None = None
+        self.death: ClientDeath | None = None
         self._session = ZooKeeperSession(
             config, on_state=_ignored, on_watch=_ignored, on_death=self._died
         )
 
     def _died(self, death: ClientDeath) -> None:
-        self._death = death
+        self.death = death
 
     def __enter__(self) -> Self:
         self._session.start()
@@ -72,6 +76,15 @@ class ZooKeeperClient:
 
     def __exit__(self, *_: object) -> None:
         self._session.stop()
+
+    def recreate(self) -> None:
+        """Replace a client that has failed for good; returns at once.
+
+        If its session has not expired, the new client resumes it. A command ends instead, but a
+        process that runs for long may find a Kerberos ticket renewed, or a server restarted.
+        """
+        self.death = None
+        self._session.recreate()
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -168,7 +181,7 @@ class ZooKeeperClient:
             deadline = time.monotonic() + self._limit_s
             replies = list(self._ask(batch))
             while broken := [i for i, reply in enumerate(replies) if reply.code is Code.BROKEN]:
-                if self._death is not None or time.monotonic() > deadline:
+                if self.death is not None or time.monotonic() > deadline:
                     raise self._lost()
                 time.sleep(_RETRY_S)
                 again = self._ask([batch[i] for i in broken])
@@ -217,8 +230,8 @@ class ZooKeeperClient:
             raise self._lost() from None
 
     def _lost(self) -> ZkConsumerError:
-        if self._death is not None:
-            return self._session.death_error(self._death)
+        if self.death is not None:
+            return self._session.death_error(self.death)
         failures = self._session.failures()
         return ZooKeeperUnreachableError(
             f"the connection to ZooKeeper was lost, and not restored within {self._limit_s:g} s"
