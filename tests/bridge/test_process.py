@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from bridge.test_hand_over import GROUP, PARTITIONS, TOPIC, Scene, running
@@ -22,7 +25,7 @@ from zkconsumer.bridge.status import CONSUMER_PREFIX
 from zkconsumer.consumer.connector import ConsumerConnector
 from zkconsumer.consumer.group_member import GroupMember
 from zkconsumer.errors import AccessDeniedError, RefusedError
-from zkconsumer.kafka.columns.connection import AuthenticationError, Connection
+from zkconsumer.kafka.columns.connection import AuthenticationError, Connection, connect
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.assignors import PartitionFormat
 from zkconsumer.protocol.model import Storage, TopicPartition
@@ -285,3 +288,24 @@ def test_the_zookeeper_client_fails_for_good(stage: Stage) -> None:
         wait_for(lambda: operator.holder() == "first", "the lock is taken again")
         stage.join_old()
         wait_for(lambda: len(process.state.old) == 2, "the old group is read again")
+
+
+def test_no_connection_is_idle_between_rebalances(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the connection of the heartbeats stays open, and the system watches it."""
+    made: list[Connection] = []
+
+    def record(*given: Any) -> Connection:
+        made.append(connect(*given))
+        return made[-1]
+
+    stage.join_old()
+    process = stage.process(stage.connect())
+    monkeypatch.setattr(brokers, "connect", record)
+    with stage.bridge(process):
+        wait_for(lambda: process.state.leads, "the bridge leads")
+        wait_for(lambda: sum(one.fileno() >= 0 for one in made) == 1, "one open connection")
+        (left,) = (one.fileno() for one in made if one.fileno() >= 0)
+        with socket.socket(fileno=os.dup(left)) as same:
+            assert same.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

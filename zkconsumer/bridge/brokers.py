@@ -2,7 +2,8 @@
 
 A broker answers the requests of a connection in their order, and a JoinGroup waits until all
 members have joined. So each broker has two connections: one for JoinGroup and SyncGroup, and one
-for all other requests.
+for all other requests. The first one ends with the rebalance: a firewall could drop it until the
+next one, and the bridge would wait `JOIN_S` for an answer.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class _Lane(threading.Thread):
                 self.close()
                 self._brokers.lost(self._broker, why(lost))
             else:
+                if isinstance(request, msg.SyncGroup):
+                    self.close()
                 self._brokers.answered(number, response)
         self.close()
 
@@ -90,6 +93,7 @@ class _Lane(threading.Thread):
         if self._connection is None:
             self._connection = connect(self._address, self._brokers.settings, REQUEST_S)
             self._connection.set_blocking(True)
+            self._connection.keep_alive()
             self._brokers.error = None
         api = wire.APIS[type(request)]
         version = self._connection.versions.get(api)
