@@ -44,10 +44,10 @@ class Stage(Scene):
         """Return a connection of its own, for a bridge or an operator."""
         return self.stack.enter_context(ZooKeeperClient(self.config))
 
-    def join_old(self) -> None:
+    def join_old(self, topic: str = TOPIC) -> None:
         """Let an old member join, which reads nothing."""
         member = self.stack.enter_context(ConsumerConnector(self.config))
-        member.create_message_streams({TOPIC: 1})
+        member.create_message_streams({topic: 1})
 
     @contextmanager
     def bridge(
@@ -309,3 +309,21 @@ def test_no_connection_is_idle_between_rebalances(
         (left,) = (one.fileno() for one in made if one.fileno() >= 0)
         with socket.socket(fileno=os.dup(left)) as same:
             assert same.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def test_an_old_member_subscribes_to_another_topic(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning names the topic once; the topics that old members read before are no news."""
+    for topic in ("before", "later"):
+        stage.cluster.create_topic(topic)
+    stage.join_old()
+    process = stage.process(stage.connect())
+    stage.join_old("before")
+    with stage.bridge(process):
+        wait_for(lambda: len(process.state.old) == 2, "the old group is read")
+        stage.join_old("later")
+        stage.join_old("later")
+        wait_for(lambda: len(process.state.old) == 4, "the old group is read again")
+    words = "is read by the old members only, until the bridge is started again"
+    assert caplog.text.count(f"topic later {words}") == caplog.text.count(words) == 1

@@ -149,6 +149,7 @@ class BridgeProcess:
         self._connected: queue.SimpleQueue[tuple[int, GroupMember]] = queue.SimpleQueue()
         self._has_ended = False
         self._seen: GroupInput | None = None
+        self._topics: frozenset[str] | None = None
         self._old_offsets: tuple[bridge.State, Mapping[TopicPartition, int]] | None = None
         self._copied: Mapping[TopicPartition, int] = {}
         self._copy_at = 0.0
@@ -281,6 +282,7 @@ class BridgeProcess:
             found, _ = _old_group(self._zookeeper, self._config(0))
             if found != self._seen:
                 self._seen = found
+                self._compare_topics(found)
                 self._metadata_thread.hurry()
                 self.post(lambda now: bridge.GroupSeen(now, found))
             self._read_old_offsets(found)
@@ -292,6 +294,21 @@ class BridgeProcess:
         if trouble not in ("", self._warned):
             logger.warning("bridge: %s", trouble)
         self._warned = trouble
+
+    def _compare_topics(self, group: GroupInput) -> None:
+        """Warn of topics that old members have subscribed to since the bridge started.
+
+        The new members must not read them, because the bridge claims none of their partitions.
+        """
+        found = _topics_of(group, self.state.setup.profile)
+        known = found if self._topics is None else self._topics
+        for topic in sorted(found - known - set(self.state.settings.topics)):
+            logger.warning(
+                "bridge: topic %s is read by the old members only, until the bridge is started"
+                " again",
+                topic,
+            )
+        self._topics = found | known
 
     def _replace_client(self) -> bool:
         """Replace the ZooKeeper client if it has failed for good; return whether it could be.
@@ -661,6 +678,17 @@ def _release(connection: ZooKeeperClient, config: ConsumerConfig) -> Profile:
     return detected.profile
 
 
+def _topics_of(group: GroupInput, release: Profile) -> frozenset[str]:
+    """Return the topics that the members of a group subscribe to."""
+    members = {}
+    for name, payload in group.registrations.items():
+        with suppress(ZkConsumerError):
+            members[name] = read_registration(payload, where=name, profile=release)
+    hides = group.exclude_internal
+    requested = requested_topics(members, group.topics, profile=release, exclude_internal=hides)
+    return frozenset(topic for of_member in requested.counts.values() for topic in of_member)
+
+
 def _old_topics(
     connection: ZooKeeperClient, config: ConsumerConfig, release: Profile, stored: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -669,14 +697,7 @@ def _old_topics(
     Raises RefusedError if there is none.
     """
     view, _ = _old_group(connection, config)
-    members = {}
-    for name, payload in view.registrations.items():
-        with suppress(ZkConsumerError):
-            members[name] = read_registration(payload, where=name, profile=release)
-    hides = config.exclude_internal_topics
-    requested = requested_topics(members, view.topics, profile=release, exclude_internal=hides)
-    found = {topic for of_member in requested.counts.values() for topic in of_member}
-    found = found or view.topics.keys() & set(stored)
+    found = _topics_of(view, release) or view.topics.keys() & set(stored)
     if not found:
         raise RefusedError(
             "no old member is registered, so the topics are unknown",
