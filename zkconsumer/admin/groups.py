@@ -448,10 +448,14 @@ def read_brokers(connection: ZooKeeperClient) -> dict[str, Broker | MalformedZno
 def registered_brokers(connection: ZooKeeperClient) -> Brokers:
     """Return the registered brokers whose registrations can be read."""
     found = readable_brokers(read_brokers(connection))
+    return Brokers(found, connection.config, has_offsets_topic(connection))
+
+
+def has_offsets_topic(connection: ZooKeeperClient) -> bool | None:
+    """Return whether ZooKeeper has the topic of the groups' offsets; None if access is denied."""
     topic = paths.topic(OFFSETS_TOPIC)
     there = connection.stats_allowed([topic]).get(topic)
-    has_offsets_topic = None if isinstance(there, AccessDeniedError) else there is not None
-    return Brokers(found, connection.config, has_offsets_topic)
+    return None if isinstance(there, AccessDeniedError) else there is not None
 
 
 # ---- groups --------------------------------------------------------------------------------------

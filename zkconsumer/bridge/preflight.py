@@ -9,6 +9,7 @@ from typing import Final
 from zkconsumer.admin.apply import count
 from zkconsumer.admin.groups import (
     existing_group,
+    has_offsets_topic,
     read_topic_names,
     unknown_topic_remedy,
 )
@@ -190,7 +191,8 @@ def check_offsets(
     claimed = {tp: image.nodes[paths.owner(group, tp)].stat.mtime_ms for tp in image.owners}
     if not claimed:
         return []
-    stored = _in_kafka(brokers, group, claimed, limit_s=limit_s)
+    exists = has_offsets_topic(connection)
+    stored = _in_kafka(brokers, group, claimed, exists=exists, limit_s=limit_s)
     unknown = [one for one in dict.fromkeys(stored.values()) if isinstance(one, str)]
     for tp in sorted(claimed):
         if tp not in image.offsets and isinstance(stored.get(tp), OffsetAndMetadata):
@@ -198,7 +200,12 @@ def check_offsets(
     since_ms = max(min(claimed.values()), round(1000 * (time.time() - RECENT_S)))
     try:
         found = outside_commits(
-            brokers, group, since_ms=since_ms, has_members=has_members, limit_s=limit_s
+            brokers,
+            group,
+            exists=exists,
+            since_ms=since_ms,
+            has_members=has_members,
+            limit_s=limit_s,
         )
     except FetchError as error:
         unknown.append(str(error))
@@ -216,10 +223,15 @@ def check_offsets(
 
 
 def _in_kafka(
-    brokers: Settings, group: str, partitions: Collection[TopicPartition], *, limit_s: float
+    brokers: Settings,
+    group: str,
+    partitions: Collection[TopicPartition],
+    *,
+    exists: bool | None,
+    limit_s: float,
 ) -> Stored:
     """Return the group's offsets in Kafka; a text says why an offset is unknown."""
-    lookup = Lookup(brokers)
+    lookup = Lookup(brokers, has_offsets_topic=lambda: exists)
     found: Stored | FetchError
     try:
         found = lookup.committed({group: partitions}, limit_s)[group]
@@ -242,7 +254,13 @@ def _stores_in_kafka(group: str, evidence: str) -> RefusedError:
 
 
 def outside_commits(
-    brokers: Settings, group: str, *, since_ms: int, has_members: bool, limit_s: float
+    brokers: Settings,
+    group: str,
+    *,
+    exists: bool | None,
+    since_ms: int,
+    has_members: bool,
+    limit_s: float,
 ) -> dict[TopicPartition, CommitValue]:
     """Return the last commit of each partition that no member of the brokers' group has made.
 
@@ -250,6 +268,7 @@ def outside_commits(
     into the same log whenever they change, so the records before it say whether there were any.
 
     Args:
+        exists: whether ZooKeeper has the topic of the offsets; None: unknown.
         since_ms: how far back to read, in ms since 1970.
         has_members: whether the group has members now.
 
@@ -257,6 +276,8 @@ def outside_commits(
     """
     count = partition_count(brokers, OFFSETS_TOPIC, limit_s=limit_s)
     if not count:
+        if exists is not False:
+            raise FetchError("the brokers do not show the topic", where=OFFSETS_TOPIC)
         return {}
     tp = TopicPartition(OFFSETS_TOPIC, coordinator_partition(group, count))
     is_empty: bool | None = None  # until the first record of the members

@@ -14,8 +14,12 @@ from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient
 
-CONSUMER_PREFIX = "bridge-"
-"""How the `consumer.id` of each consumer of a bridge begins."""
+CONSUMER_PREFIX = "-bridge-"
+"""How the `consumer.id` of each consumer of a bridge begins.
+
+No other name sorts before it, so that the assignors give the bridge's streams partitions even if
+the old members have more streams than there are partitions.
+"""
 
 REBALANCES = "the brokers' group rebalances"
 

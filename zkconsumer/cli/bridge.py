@@ -267,12 +267,15 @@ class _Shown:
 
         lent = [tp for tp, one in state.held.items() if one.stage is Stage.LENT]
         moving = state.held.keys() - set(lent)
+        errors = (state.held[tp].refusal for tp in sorted(moving))
+        refusals = dict.fromkeys(one.name for one in errors if one)
         # A bridge that is alone in the brokers' group joins again from time to time.
         is_rebalancing = state.has_led and not state.leads and bool(state.members)
         text = (
             f"{count(state.members, 'new member')} with {count(lent, 'partition')},"
             f" {count(state.old, 'old member')}"
             + (f", {count(moving, 'partition')} on their way" if moving else "")
+            + (f", the brokers refuse some: {', '.join(refusals)}" if refusals else "")
             + (", the brokers' group rebalances" if is_rebalancing else "")
             + ("" if state.goal in (Goal.RUN, Goal.STOP) else f", goal {state.goal.value}")
         )
