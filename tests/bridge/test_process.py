@@ -182,7 +182,7 @@ def test_a_standby_waits_for_the_brokers(stage: Stage, monkeypatch: pytest.Monke
         return stage.process(connection)
 
     stage.cluster.broker.kill()
-    assert when_brokers_answer(make, said.append).state.settings.topics == (TOPIC,)
+    assert when_brokers_answer(make, connection, said.append).state.settings.topics == (TOPIC,)
     assert len(said) == 2
 
 

@@ -43,9 +43,9 @@ def play(
         return bench.judge(seed=seed, schedules=schedules, limit_s=LIMIT_S, shrink_s=1.0)
 
 
-def broken(make: Play) -> InvariantViolation | None:
+def broken(make: Play, name: str = "claim") -> InvariantViolation | None:
     """Return the promise that a program breaks in its first schedule, without the shrinking."""
-    with court(CHALLENGES["claim"], make) as bench:
+    with court(CHALLENGES[name], make) as bench:
         found = bench.run(Decisions(random.Random(1)))[0].violation
         return found or bench.differs()
 
@@ -192,7 +192,7 @@ def test_the_examples_are_copied(tmp_path: Path) -> None:
 def test_a_program_that_is_not_deterministic(script: Callable[[str], Path]) -> None:
     """Different answers to equal messages are a verdict that shows both answers."""
     body = """print(json.dumps({"type": "phase", "phase": str(time.time_ns())}))"""
-    found = broken(process(script(body)))
+    found = broken(process(script(body)), "register")
     assert found is not None
     assert found.invariant == "P3"
     assert "it answered first" in str(found)

@@ -20,6 +20,7 @@ from zkconsumer.admin.groups import registered_brokers
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import FetchError
 from zkconsumer.kafka.client_settings import Settings
+from zkconsumer.kafka.columns.lookups import time_shares
 from zkconsumer.kafka.logs import committed_in_kafka
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore, channel_settings
 from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
@@ -203,6 +204,13 @@ def test_a_partition_that_an_answer_lacks_is_an_error(monkeypatch: pytest.Monkey
         with store_of(cluster.zookeeper_connect, "g") as ask:
             reply = ask(FETCH)
     assert (reply.code, "left the partition out" in reply.value) == (Code.OTHER, True)
+
+
+def test_each_of_many_brokers_has_a_second() -> None:
+    """With many brokers, a share of the time limit is still enough for TLS and a login."""
+    addresses = [("b", port) for port in range(100)]
+    shares = [share for _, share in time_shares(addresses, time.monotonic() + 10)]
+    assert all(0.9 < share <= 1.0 for share in shares)
 
 
 def test_silent_brokers_do_not_multiply_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

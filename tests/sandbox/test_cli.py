@@ -143,13 +143,15 @@ def test_half_a_sandbox(command: Command, home: Path) -> None:
     _ok(command("down"))
 
 
+@pytest.mark.parametrize("is_running", [False, True])
 @pytest.mark.parametrize("words", [("up", "--brokers", "1"), ("down",)])
 def test_brokers_beyond_the_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], is_running: bool
 ) -> None:
     """`up` with fewer brokers stops the others that run, and `down` stops every broker."""
     for method in ("start", "detach"):  # no server needs to run
         monkeypatch.setattr(Sandbox, method, lambda _: None)
+    monkeypatch.setattr(Sandbox, "attach", lambda _: is_running)
     folder = tmp_path / "broker-2"
     folder.mkdir()
     with subprocess.Popen(["sleep", "600"]) as broker:

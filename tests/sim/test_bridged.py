@@ -18,7 +18,7 @@ from support.sim.bridge_courses import (
 )
 from support.sim.bridge_mutants import MUTANTS, BridgeMutant, broken_by
 
-from zkconsumer.bridge import machine
+from zkconsumer.bridge import machine, shares
 from zkconsumer.bridge.state import (
     Goal,
     GoalChanged,
@@ -96,10 +96,34 @@ def test_a_topic_of_old_members_is_not_assigned_as_a_whole() -> None:
     assert view is not None
     more = encode_registration(Registration({"more": 1}, timestamp_ms=0))
     seen = replace(view, registrations={**view.registrations, "g_x": more})
+    before = world.bridge_state(0).generation
     for group in (seen, view):
         world.tell(0, lambda now, group=group: GroupSeen(now, group))
         world.run(1.0, first)
         assert world.bridge_state(0).settings.lends["more"] == frozenset()
+    assert world.bridge_state(0).generation == before + 1, "new members go on with the whole topic"
+
+
+def test_a_partition_whose_offset_is_not_shown_does_not_keep_a_bridge() -> None:
+    """A bridge gives back a partition whose last offset the brokers refuse to show, and ends."""
+    world = shared(BridgedPlan(old=1, new=1), is_calm=False)
+    world.refused = frozenset(world.bridge_state(0).held)
+    world.tell(0, lambda now: GoalChanged(now, Goal.STOP))
+    world.run(10.0, first)
+    assert world.bridge_state(0).held
+    world.run(20.0, first)
+    assert machine.is_over(world.bridge_state(0))
+    assert not world.bridge_state(0).held
+
+
+def test_a_consumer_counts_until_it_has_had_time_to_register() -> None:
+    """A consumer that has just been started counts in the plan; later only if it is registered."""
+    world = shared(BridgedPlan(old=1, new=1, partitions=6, limit=1, prefix="-b"))
+    world.tell(0, lambda now: GoalChanged(now, Goal.RUN, 0.8))
+    until(world, lambda: len(world.bridge_state(0).running) > 1)
+    state = world.bridge_state(0)
+    assert shares.present(state, world.now) == state.running
+    assert shares.present(state, world.now + machine.REGISTER_S) == {0}
 
 
 def test_a_bridge_without_an_old_side_finishes() -> None:

@@ -471,6 +471,7 @@ class _Run:
         # Whether this run has written, or may have written in a transaction without a reply.
         self._has_written = False
         self._is_unsure = False  # whether a transaction without a reply may have taken effect
+        self._has_asked_kafka = False  # whether Kafka may have stored offsets
 
     def run(self, backup_dir: Path, on_backup: Callable[[Path], None]) -> Report:
         plan, connection = self._plan, self._connection
@@ -750,7 +751,7 @@ class _Run:
         """Raise an error. After the first write, raise an AppliedInPartError with this error as its
         cause. Before, remove the backup, so that nobody takes it for the last change."""
         if not self._has_written:
-            if self._backup is not None:
+            if self._backup is not None and not self._has_asked_kafka:
                 self._backup.unlink(missing_ok=True)
             raise error
         what = error.what.removesuffix("; nothing was written")
@@ -767,6 +768,7 @@ class _Run:
             if self._guards.exists(group):
                 self._write(Chunk((), (group,)))
             offsets = {one.partition: one.after for one in wanted}
+            self._has_asked_kafka = True
             try:
                 failed = self._store.store(group, offsets)
             except ZkConsumerError as error:

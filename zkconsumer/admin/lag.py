@@ -404,9 +404,9 @@ def lags_of(
     with closing(KeptLogs(limit_s=limit_s)) as kept:
         reading = kept.reading()
         logs, kafka = logs or reading.ends, kafka or reading.committed
-        ranges = logs(brokers, sorted(there))
         asked = {name: [tp for tp in tps if tp in there] for name, tps in wanted.items()}
         in_kafka = kafka(brokers, asked)
+        ranges = logs(brokers, sorted(there))  # last: an end is then at least the read offset
         for name, image in images.items():
             stored = in_kafka.get(name, {})
             lags = tuple(

@@ -269,12 +269,15 @@ class GroupAdmin:
             higher = {
                 tp: OffsetAndMetadata(offset)
                 for tp, offset in offsets.items()
-                if tp not in stored.offsets or stored.offsets[tp].offset < offset
+                if tp not in stored.refused
+                and (tp not in stored.offsets or stored.offsets[tp].offset < offset)
             }
+            is_complete = stored.error is msg.Error.NONE and not stored.refused
             if stored.error is not msg.Error.NONE or not higher:
-                return stored.error is msg.Error.NONE
-            commit = msg.OffsetCommit(self._group, higher, member, generation, instance)
-            return ask(commit).error is msg.Error.NONE
+                return is_complete
+            committed = ask(msg.OffsetCommit(self._group, higher, member, generation, instance))
+            assert isinstance(committed, msg.OffsetsCommitted)
+            return is_complete and committed.error is msg.Error.NONE and not committed.refused
 
     def join_version(self, limit_s: float = REQUEST_S) -> int:
         """Return the version of JoinGroup that the coordinator supports. Raises FetchError."""

@@ -30,6 +30,9 @@ from zkconsumer.zk.client import ZooKeeperClient
 STANDBY_S: Final = 0.5
 """How often, in seconds, a standby looks whether the active bridge is gone."""
 
+RECREATE_S: Final = 5.0
+"""Seconds before a ZooKeeper client that has failed for good is replaced."""
+
 
 def process_name() -> str:
     """Return a name for this process: its host, its process id, and a random part.
@@ -145,9 +148,10 @@ class Control:
                 if not is_away:
                     say(f"standby: waits for ZooKeeper: {error.what}")
                 is_away = True
-                if self._zookeeper.death is not None:
-                    self._zookeeper.recreate()
             time.sleep(STANDBY_S)
+            if self._zookeeper.death is not None:
+                time.sleep(RECREATE_S)  # a server may lock a user who logs in too often
+                self._zookeeper.recreate()
 
     def take(self) -> bool:
         """Become the active process; return False if another process is active.

@@ -83,6 +83,13 @@ REFUSED_S = 5.0
 """How long, in seconds, the bridge waits before it asks again about a partition whose offset the
 brokers alone have refused to show or to store: they may not know its topic yet, or permit it."""
 
+RETURN_ANYWAY_S = 15.0
+"""How long, in seconds, the brokers may refuse to show the last offset of a partition that the
+bridge must return. Then it returns the partition with the last offset that it knows."""
+
+REGISTER_S = 10.0
+"""How long, in seconds, the bridge waits until new consumers have registered."""
+
 GREET_AGAIN_S = 300.0
 """How often, in seconds, a bridge that is alone in the brokers' group joins again.
 
@@ -141,7 +148,7 @@ def next_deadline(state: State, now: float) -> float:
     due += [state.retry_at, state.remove_at, state.greet_at, state.end_by]
     due += [lease_end(state, one.consumer) for one in state.held.values()]
     due += [at for one in state.held.values() for at in (one.release_at, one.retry_at)]
-    due.append(state.wanted[1] + state.setup.calm_s)
+    due += [state.wanted[1] + state.setup.calm_s, state.counted_until]
     return min((at for at in due if at > now), default=NEVER)
 
 
@@ -162,10 +169,14 @@ def lendable(state: State, now: float) -> frozenset[TopicPartition]:
     )
 
 
+def _limited(state: State) -> frozenset[str]:
+    """Return the topics that new members read only as far as the bridge lends their partitions."""
+    return state.old_topics.union(state.settings.topics)
+
+
 def _limit(state: State, now: float) -> State:
     """Tell the membership which partitions it may assign from now on."""
-    limited = (*state.settings.topics, *state.old_topics)
-    lends: dict[str, frozenset[int]] = dict.fromkeys(limited, frozenset())
+    lends: dict[str, frozenset[int]] = dict.fromkeys(_limited(state), frozenset())
     for tp in lendable(state, now):
         lends[tp.topic] = lends.get(tp.topic, frozenset()) | {tp.partition}
     if state.settings.lends == lends:
@@ -299,6 +310,7 @@ def learn_members(state: State, joined: msg.Joined, commands: Commands, now: flo
     return replace(
         state,
         given=None if is_restarted else lendable(state, now),
+        given_topics=_limited(state),
         joined=None if is_restarted else frozenset(owned).union(owners),
         owners=owners,
         members=frozenset(one.member for one in joined.members) - {joined.member},
@@ -347,7 +359,12 @@ def _answered(state: State, event: ev.Answered) -> State:
 
 
 def _refused(one: Held, error: Error, now: float) -> Held:
-    return replace(one, refusal=error, retry_at=now + REFUSED_S)
+    first = min(one.refused_at, now)
+    return replace(one, refusal=error, retry_at=now + REFUSED_S, refused_at=first)
+
+
+def _accepted(one: Held) -> Held:
+    return replace(one, refusal=Error.NONE, retry_at=0.0, refused_at=NEVER)
 
 
 def offsets_read(
@@ -359,9 +376,12 @@ def offsets_read(
         if tp not in held:
             continue
         if tp in answer.refused:
-            held[tp] = _refused(held[tp], answer.refused[tp], now)
+            one = held[tp] = _refused(held[tp], answer.refused[tp], now)
+            is_final = one.stage is Stage.RETURNING and tp in state.final
+            if is_final and now >= one.refused_at + RETURN_ANYWAY_S:
+                held[tp] = replace(one, stage=Stage.RETURNED)
             continue
-        one, found = replace(held[tp], refusal=Error.NONE, retry_at=0.0), answer.offsets.get(tp)
+        one, found = _accepted(held[tp]), answer.offsets.get(tp)
         kafka = None if found is None else found.offset
         highest = max((at for at in (one.offset, kafka) if at is not None), default=None)
         if one.stage is Stage.LENT:
@@ -383,7 +403,7 @@ def _offsets_stored(
         if tp in answer.refused:
             held[tp] = _refused(held[tp], answer.refused[tp], now)
         elif held[tp].offset == stored.offset:
-            held[tp] = replace(held[tp], stage=Stage.LENT, refusal=Error.NONE)
+            held[tp] = replace(_accepted(held[tp]), stage=Stage.LENT)
     return replace(state, held=held)
 
 
@@ -481,12 +501,12 @@ def _advance(state: State, now: float) -> Step:
         return state, ()
     state = _forget_lost_requests(state)
     state = _want(state, now)
-    state = _stages(state)
+    state = _stages(state, now)
     result: Step = take_lead(state, now)
     result = then(result, lambda s: _store(s, now))
     result = then(result, lambda s: _read(s, now))
     result = then(result, lambda s: return_partitions(s, now))
-    result = then(result, change_consumers)
+    result = then(result, lambda s: change_consumers(s, now))
     result = then(result, lambda s: _end(s, now))
     return then(result, lambda s: (_rejoin(s, now), ()))
 
@@ -517,14 +537,14 @@ def _want(state: State, now: float) -> State:
     return state if change == state.change else replace(state, change=change)
 
 
-def target(state: State) -> frozenset[int]:
+def target(state: State, now: float) -> frozenset[int]:
     """Return the consumers whose assignment counts: those after the change that is due, if any."""
-    return shares.present(state) if state.change is None else state.change
+    return shares.present(state, now) if state.change is None else state.change
 
 
-def _stages(state: State) -> State:
+def _stages(state: State, now: float) -> State:
     """Move each held partition to the stage that follows from what is known."""
-    state = shares.with_plan(state, target(state))
+    state = shares.with_plan(state, target(state, now))
     leaving = shares.leaving(state)
     held = {tp: staged_partition(one, is_leaving=tp in leaving) for tp, one in state.held.items()}
     if held == state.held:
@@ -648,7 +668,7 @@ def has_returned(one: Held) -> bool:
     return one.stage is Stage.RETURNED
 
 
-def change_consumers(state: State) -> Step:
+def change_consumers(state: State, now: float) -> Step:
     """Start and close consumers, if every partition that they will lose has returned.
 
     Old members learn of the change after ZooKeeper has the offsets, so the partitions that only the
@@ -662,10 +682,10 @@ def change_consumers(state: State) -> Step:
         return state, ()
     if any(one.stored is not Stored.YES for one in leaving.values()):
         return _store_in_zookeeper(state, leaving)
-    claimed = shares.leaving(shares.with_plan(state, shares.present(state)))
+    claimed = shares.leaving(shares.with_plan(state, shares.present(state, now)))
     free = {tp: replace(one, release_at=0.0) for tp, one in leaving.items() if tp not in claimed}
     state = replace(state, held={**state.held, **free}, running=change, change=None)
-    return state, (RunConsumers(change),)
+    return replace(state, counted_until=now + REGISTER_S), (RunConsumers(change),)
 
 
 def _store_in_zookeeper(state: State, returned: Mapping[TopicPartition, Held]) -> Step:
@@ -714,6 +734,7 @@ def _rejoin(state: State, now: float) -> State:
     bridge that is alone is due to join again (`GREET_AGAIN_S`)."""
     if now >= state.greet_at:
         state = greet_coordinator(state)
-    if not state.leads or state.given == lendable(state, now):
+    is_given = (state.given, state.given_topics) == (lendable(state, now), _limited(state))
+    if not state.leads or is_given:
         return state
     return replace(state, classic=replace(state.classic, rejoin=True))

@@ -237,7 +237,7 @@ class BridgeProcess:
             self._execute(command)
 
     def _look_at_leases(self) -> None:
-        for number, one in self._consumers.items():
+        for number, one in list(self._consumers.items()):  # a step may close consumers
             deadline = one.member.gate.deadline
             if deadline != one.deadline:
                 one.deadline = deadline
@@ -252,7 +252,7 @@ class BridgeProcess:
         """
         if error is None:
             return
-        if not self.state.held or isinstance(error, ReplacedError):
+        if self._failure is None and (not self.state.held or isinstance(error, ReplacedError)):
             raise error
         if self._failure is None:
             logger.warning("bridge: it gives all partitions back, and ends: %s", error)
@@ -388,10 +388,11 @@ class BridgeProcess:
             )
         except FetchError as error:
             logger.warning("bridge: the old side's offsets are not copied to Kafka: %s", error)
-            return
+            is_done = False
         if is_done:
             self._copied = {**self._copied, **wanted}
-            self._copy_at = time.monotonic() + MIRROR_S
+        # After a refusal, too: a server may lock a user who logs in too often.
+        self._copy_at = time.monotonic() + MIRROR_S
 
     def _ask_for_metadata(self) -> None:
         try:
@@ -609,7 +610,7 @@ def new_process(
 
 
 def when_brokers_answer(
-    make: Callable[[], BridgeProcess], say: Callable[[str], None]
+    make: Callable[[], BridgeProcess], zookeeper: ZooKeeperClient, say: Callable[[str], None]
 ) -> BridgeProcess:
     """Return the bridge of a standby that has become active, as soon as the brokers answer.
 
@@ -624,6 +625,8 @@ def when_brokers_answer(
         except (FetchError, ZooKeeperUnreachableError) as error:
             say(f"tries again in {RECONNECT_S:g} s: {error}")
             time.sleep(RECONNECT_S)
+            if zookeeper.death is not None:
+                zookeeper.recreate()
 
 
 def _consumer_names(count: int) -> list[str]:

@@ -112,13 +112,13 @@ def consumers_to_keep(state: State) -> int:
     return state.kept if state.goal is Goal.PAUSE else len(state.running)
 
 
-def present(state: State) -> frozenset[int]:
-    """Return the consumers that run, without those that have not registered yet.
+def present(state: State, now: float) -> frozenset[int]:
+    """Return the consumers that run, without those that have not registered in time.
 
     A consumer may not be able to register, for instance because a server of ZooKeeper limits the
     connections of a machine. It then takes no partition from the others.
     """
-    if state.view is None:
+    if state.view is None or now < state.counted_until:
         return state.running
     there = {one.consumer for one in state.held.values()}
     names = state.setup.consumers

@@ -71,6 +71,7 @@ class Held:
             does not have `offset` yet.
         refusal: why the brokers have neither shown nor stored the offset when they were last asked.
         retry_at: after a refusal, when the brokers are asked again.
+        refused_at: when the first of the refusals came that follow each other.
     """
 
     consumer: int
@@ -84,6 +85,7 @@ class Held:
     release_at: float = NEVER
     refusal: Error = Error.NONE
     retry_at: float = 0.0
+    refused_at: float = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ class State:
         share: as `Settings.share`; the operator can change it.
         kept: the number of consumers that the bridge runs while it is paused.
         running: the numbers of the bridge's consumers that run.
+        counted_until: until when each of them counts, even if it has not registered yet.
         change: the consumers to run next, while partitions return for this change; None: no change
             is due.
         plan: the assignment after `change`, or the present one if no change is due.
@@ -178,6 +181,7 @@ class State:
         joined: what `occupied` becomes when the coordinator has stored the bridge's assignment.
         given: the partitions among which the bridge's last assignment was computed; None: the
             bridge has computed none in this membership.
+        given_topics: the topics that this assignment divided by the partitions that were lent.
         members: the new members, by member id, in the last generation that the bridge led.
         owners: partition -> the new member to which the bridge has assigned it.
         has_led: whether the bridge has led the group.
@@ -211,6 +215,7 @@ class State:
     share: float | None = None
     kept: int = 0
     running: frozenset[int] = frozenset()
+    counted_until: float = 0.0
     change: frozenset[int] | None = None
     plan: AssignmentPlan | None = None
     division: Division | None = None
@@ -219,6 +224,7 @@ class State:
     stored: str = ""
     joined: frozenset[TopicPartition] | None = None
     given: frozenset[TopicPartition] | None = None
+    given_topics: frozenset[str] = frozenset()
     members: frozenset[str] = frozenset()
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     has_led: bool = False

@@ -169,7 +169,7 @@ def _run(
         if goal is not Goal.RUN:
             say(f"continues with {goal.value}; `zkconsumer bridge resume {group}` ends it")
     was_standby = control.wait(_tell)
-    say("checking the group")
+    _tell("checking the group")
     make = partial(
         new_process,
         *(config, connection),
@@ -181,9 +181,9 @@ def _run(
         consumers=CONSUMERS,
         stored=control.wish().topics,
     )
-    process = when_brokers_answer(make, _tell) if was_standby else make()
+    process = when_brokers_answer(make, connection, _tell) if was_standby else make()
     for notice in process.notices:
-        say(notice)
+        _tell(notice)
     _stop_at_signals(process)
     shown = _Shown(group)
     _tell(f"the bridge of {group} runs; end it with `zkconsumer bridge finish` or `rollback`")

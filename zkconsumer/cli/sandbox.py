@@ -115,17 +115,20 @@ def up(
     home = _home(directory)
     with _alone(home):
         chosen = {"brokers": brokers, "release": release, "zookeeper_release": zookeeper_release}
-        choices = _choices(home) | {name: value for name, value in chosen.items() if value}
+        before = _choices(home)
+        choices = before | {name: value for name, value in chosen.items() if value}
         ports = {"zookeeper_port": zookeeper_port, "broker_port": broker_port}
         sandbox = _sandbox(home, choices | ports)
-        if sandbox.attach():
+        is_running = sandbox.attach()
+        for broker in sandbox.attach_surplus():
+            typer.echo(f"zkconsumer: {broker.name} is stopped", err=True)
+            broker.stop()
+        if is_running:
             typer.echo("zkconsumer: the sandbox is already running", err=True)
+            choices = before | {"brokers": len(sandbox.brokers)}  # the releases are as before
         else:
-            for broker in sandbox.attach_surplus():
-                typer.echo(f"zkconsumer: {broker.name} is stopped", err=True)
-                broker.stop()
             sandbox.start()
-            (home / "sandbox.json").write_text(json.dumps(choices))
+        (home / "sandbox.json").write_text(json.dumps(choices))
         _show_servers(sandbox, display)
         sandbox.detach()
 

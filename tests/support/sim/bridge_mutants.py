@@ -118,7 +118,7 @@ def _release_before_commit() -> list[Patch]:
 
 
 def _ids_before_release() -> list[Patch]:
-    def change(state: State) -> machine.Step:
+    def change(state: State, now: float) -> machine.Step:
         if state.change is None:
             return state, ()
         return replace(state, running=state.change, change=None), (RunConsumers(state.change),)
@@ -283,7 +283,7 @@ def _keeps_the_first_plan() -> list[Patch]:
 
 
 def _counts_absent_consumers() -> list[Patch]:
-    def present(state: State) -> frozenset[int]:
+    def present(state: State, now: float) -> frozenset[int]:
         return state.running
 
     return [(machine, "shares", SimpleNamespace(**{**vars(shares), "present": present}))]

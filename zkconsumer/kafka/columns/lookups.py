@@ -113,12 +113,16 @@ def why(error: BaseException) -> str:
     return str(error)
 
 
-def _shares(
+def time_shares(
     addresses: Sequence[tuple[str, int]], deadline: float
 ) -> Iterator[tuple[tuple[str, int], float]]:
-    """Yield each address with its share, in seconds, of the time that is left when it is asked."""
+    """Yield each address with its share, in seconds, of the time that is left when it is asked.
+
+    A share is at least a second: a connection with TLS and a login needs some time.
+    """
     for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        yield address, max(0.001, (deadline - time.monotonic()) / left)
+        left_s = deadline - time.monotonic()
+        yield address, max(0.001, min(left_s, max(1.0, left_s / left)))
 
 
 def isolation_of(settings: Settings) -> requests.Isolation:
@@ -292,7 +296,7 @@ class Lookup:
         """
         reasons = []
         addresses = random.sample(self._addresses, len(self._addresses))
-        for address, share_s in _shares(addresses, deadline):
+        for address, share_s in time_shares(addresses, deadline):
             try:
                 return self._ask_all(address, api, write, read, min(timeout_s, share_s))
             except LOST as error:
@@ -374,7 +378,7 @@ class Lookup:
                 found[group] = dict.fromkeys(tps, requests.FetchedOffset(errors[key], -1, ""))
             else:
                 by_address.setdefault(self._coordinators[key], []).append(group)
-        for address, share_s in _shares(list(by_address), deadline):
+        for address, share_s in time_shares(list(by_address), deadline):
             theirs = {one: wanted[one] for one in by_address[address]}
             found |= self._ask_coordinator(address, theirs, share_s)
         return found
