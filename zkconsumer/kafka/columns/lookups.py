@@ -118,11 +118,13 @@ def time_shares(
 ) -> Iterator[tuple[tuple[str, int], float]]:
     """Yield each address with its share, in seconds, of the time that is left when it is asked.
 
-    A share is at least a second: a connection with TLS and a login needs some time.
+    However many brokers there are, a share is at least a second, or a fifth of the time: a
+    connection with TLS and a login needs some time.
     """
+    least = min(1.0, (deadline - time.monotonic()) / 5)
     for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
         left_s = deadline - time.monotonic()
-        yield address, max(0.001, min(left_s, max(1.0, left_s / left)))
+        yield address, max(0.001, min(left_s, max(least, left_s / left)))
 
 
 def isolation_of(settings: Settings) -> requests.Isolation:
