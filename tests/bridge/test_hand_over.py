@@ -120,6 +120,7 @@ class Scene:
         connection: ZooKeeperClient,
         *,
         bootstrap: str | None = None,
+        topics: tuple[str, ...] = (),
         stored: tuple[str, ...] = (),
     ) -> BridgeProcess:
         """Return the group's bridge."""
@@ -127,7 +128,7 @@ class Scene:
             self.config,
             connection,
             bootstrap=bootstrap,
-            topics=(),
+            topics=topics,
             share=None,
             takes_lead=False,
             session_s=30.0,

@@ -100,6 +100,19 @@ def test_the_bridge_assigns_by_the_rules_of_peers_release(of_1_1: Stage) -> None
     wait_for(lambda: machine.is_settled(process.state), lambda: str(process.state.held))
 
 
+def test_topics_that_the_old_round_robin_refuses(stage: Stage) -> None:
+    """With a round-robin that requires equal subscriptions, the bridge takes all topics or none."""
+    stage.cluster.create_topic("more", partitions=1)
+    settings = {"partition_assignment_strategy": "roundrobin", "peers_release": "0.9.0.1"}
+    stage.config = replace(stage.config, **settings)
+    member = stage.stack.enter_context(ConsumerConnector(stage.config))
+    member.create_message_streams({TOPIC: 1, "more": 1})
+    with pytest.raises(RefusedError, match="different topics"):
+        stage.process(stage.connect(), topics=(TOPIC,))
+    both = stage.process(stage.connect(), topics=("more", TOPIC)).state.settings.topics
+    assert both == stage.process(stage.connect()).state.settings.topics
+
+
 def test_the_bridge_detects_the_release_of_the_old_members(of_1_1: Stage) -> None:
     """With `peers.release=auto`, the plan has the rules that the owner znodes show."""
     for number in range(2):

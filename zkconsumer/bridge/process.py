@@ -46,13 +46,14 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperUnreachableError,
     escaped_and_cut,
+    first_few,
 )
 from zkconsumer.kafka.client_settings import Brokers, broker_settings
 from zkconsumer.kafka.client_settings import Settings as BrokerSettings
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.protocol import paths, payloads
-from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.assignors import RoundRobinRule, Strategy
 from zkconsumer.protocol.group_assignment import GroupInput, partitions_in, requested_topics
 from zkconsumer.protocol.model import Purpose, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
@@ -589,7 +590,7 @@ def new_process(
         _membership(
             group,
             str(brokers["client.id"]),
-            topics or _old_topics(connection, config, release, stored),
+            _shared_topics(connection, config, release, topics, stored),
             instance=instance if is_static else None,
             session_s=session_s,
         ),
@@ -690,6 +691,34 @@ def _topics_of(group: GroupInput, release: Profile) -> frozenset[str]:
     hides = group.exclude_internal
     requested = requested_topics(members, group.topics, profile=release, exclude_internal=hides)
     return frozenset(topic for of_member in requested.counts.values() for topic in of_member)
+
+
+def _shared_topics(
+    connection: ZooKeeperClient,
+    config: ConsumerConfig,
+    release: Profile,
+    wanted: tuple[str, ...],
+    stored: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Return the topics to share: the wanted ones, or those of the old members.
+
+    Raises RefusedError if there is none, or if the old members' round-robin refuses a member with
+    other topics.
+    """
+    if not wanted:
+        return _old_topics(connection, config, release, stored)
+    view, _ = _old_group(connection, config)
+    old = _topics_of(view, release)
+    is_strict = release.variant is RoundRobinRule.IDENTICAL
+    if view.strategy is Strategy.ROUND_ROBIN and is_strict and old and old != set(wanted):
+        names = first_few(sorted(old), 5)
+        raise RefusedError(
+            "round-robin of Kafka 0.8.2 to 0.10.1 refuses every rebalance of a group whose members"
+            f" subscribe to different topics; the old members subscribe to {names}",
+            where=config.group_id,
+            remedy="leave out --topic",
+        )
+    return wanted
 
 
 def _old_topics(
