@@ -28,7 +28,8 @@ MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
     ("commits", "lag", "minutes", "owned", "status"),
     [
         (MOVING, 0, 60, True, Status.OK),  # no lag at the moment
-        ([(0.0, 10, 0), (MINUTE_S, 10, 9)], 9, 60, True, Status.OK),  # no commit within the window
+        ([(0.0, 10, 0), (MINUTE_S, 10, 9)], 9, 2, True, Status.OK),  # no lag within the window
+        ([(0.0, 10, 0), (MINUTE_S, 10, 9)], 9, 60, True, Status.STALLED),  # no lag, but long ago
         (MOVING, 6, 2, True, Status.OK),  # the lag decreased once
         ([(0.0, 10, 5), (MINUTE_S, 20, 5), (2 * MINUTE_S, 30, 9)], 9, 2, True, Status.WARNING),
         ([(0.0, 10, 5), (MINUTE_S, 10, 8)], 8, 1, True, Status.STALLED),
@@ -36,8 +37,9 @@ MOVING = [(0.0, 10, 5), (MINUTE_S, 20, 4), (2 * MINUTE_S, 30, 6)]
         (MOVING, 6, 2 + 2.1, False, Status.STOPPED),  # no further commits, and no owner
         (MOVING, 6, 2 + 1.9, False, Status.OK),  # a pause shorter than MOVING's span
         ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 1, True, Status.REWOUND),
-        # the rule of REWOUND comes first, as in Burrow
-        ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 60, False, Status.REWOUND),
+        ([(0.0, 30, 0), (MINUTE_S, 20, 15)], 15, 1, True, Status.REWOUND),
+        # the rule of pauses comes first, as in Burrow
+        ([(0.0, 30, 5), (MINUTE_S, 20, 15)], 15, 60, False, Status.STOPPED),
         ([(0.0, 10, 5)], 5, 1, True, None),  # one commit is too few for a rule
         ([(0.0, 10, 5)], 5, 3, True, Status.STALLED),
     ],
@@ -80,6 +82,17 @@ def test_a_store_without_times() -> None:
     for now_s, offset in ((1.0, 5), (2.0, 5), (3.0, 6)):
         window.add(now_s=now_s, offset=offset, committed_s=None, lag=3, is_owned=True)
     assert [one.at_s for one in window.commits] == [1.0, 3.0]
+
+
+def test_a_pause_counts_only_while_messages_wait() -> None:
+    """A member that had nothing to read is not STALLED as soon as a message arrives."""
+    window = CommitWindow()
+    for now_s, lag in ((0.0, 3), (MINUTE_S, 0), (60 * MINUTE_S, 0), (61 * MINUTE_S, 1)):
+        offset = 5 if now_s == 0 else 8
+        committed_s = min(now_s, MINUTE_S)
+        window.add(now_s=now_s, offset=offset, committed_s=committed_s, lag=lag, is_owned=True)
+    assert window.status(61 * MINUTE_S) is Status.OK
+    assert window.status(63 * MINUTE_S) is Status.STALLED
 
 
 def test_only_the_last_commits_count() -> None:

@@ -3,14 +3,15 @@
 A value that could not be read is a string with the reason, never a number.
 
 The status of a partition follows from its last commits. The rules are those of Burrow, LinkedIn's
-monitor of consumer lag (`calculatePartitionStatus` in core/internal/evaluator/caching.go), with two
-differences:
+monitor of consumer lag (`calculatePartitionStatus` in core/internal/evaluator/caching.go), with
+three differences:
 
 - Burrow sees every commit. The old consumer writes an offset to ZooKeeper only if it has changed,
   so repeated commits of one offset look like no commits. A partition with an owner is therefore
   STALLED, and a partition without an owner is STOPPED.
 - A new window holds one commit, so there is no interval to compare a pause with. A pause therefore
   counts only if it is longer than the longest normal interval between two commits of the group.
+- A rewind is reported even if the partition has had no lag within the window.
 """
 
 from __future__ import annotations
@@ -603,6 +604,8 @@ class CommitWindow:
 
     Attributes:
         size: the number of commits that are kept.
+        caught_up_s: time of the last reading without a lag, in seconds since 1970; 0 if there is
+            none.
         rate: committed messages per second between the last two readings, if both have an offset.
     """
 
@@ -611,6 +614,7 @@ class CommitWindow:
     lag: int | None = None
     is_owned: bool = False
     source: Source | None = None
+    caught_up_s: float = 0.0
     rate: float | None = None
     _read: tuple[float, int] | None = None  # the time and the offset of the last reading
 
@@ -625,6 +629,8 @@ class CommitWindow:
     ) -> None:
         """Record a reading; `committed_s` is the time of the commit, if the store keeps it."""
         self.lag, self.is_owned = lag, is_owned
+        if lag == 0:
+            self.caught_up_s = now_s
         if offset is None or lag is None:
             return
         last = self.commits[-1] if self.commits else None
@@ -668,6 +674,7 @@ class CommitWindow:
             now_s=now_s,
             patience_s=patience_s,
             allowed_lag=allowed_lag,
+            caught_up_s=self.caught_up_s,
         )
 
 
@@ -679,20 +686,25 @@ def evaluate(
     now_s: float,
     patience_s: float,
     allowed_lag: int = 0,
+    caught_up_s: float = 0.0,
 ) -> Status | None:
     """Return the status of a partition with at least one commit; None if more commits are needed.
 
     `lag` is the present lag in messages. `patience_s` is the longest normal time without a commit.
-    A lag up to `allowed_lag` counts as none (Burrow's `allowed-lag`).
+    A lag up to `allowed_lag` counts as none (Burrow's `allowed-lag`). `caught_up_s` is the time of
+    the last reading without a lag: until then there was nothing to commit.
     """
-    if lag <= allowed_lag or any(one.lag <= allowed_lag for one in commits):
+    if lag <= allowed_lag:
         return Status.OK
+    # The pause comes first: the commits of a dead group show for ever how it was when it lived.
+    span_s = commits[-1].at_s - commits[0].at_s
+    if now_s - max(commits[-1].at_s, caught_up_s) > max(span_s, patience_s):
+        return Status.STALLED if is_owned else Status.STOPPED
     pairs = list(pairwise(commits))
     if any(after.offset < before.offset for before, after in pairs):
         return Status.REWOUND
-    span_s = commits[-1].at_s - commits[0].at_s
-    if now_s - commits[-1].at_s > max(span_s, patience_s):
-        return Status.STALLED if is_owned else Status.STOPPED
+    if any(one.lag <= allowed_lag for one in commits):
+        return Status.OK
     if not pairs:
         return None
     if all(after.offset == before.offset for before, after in pairs):
