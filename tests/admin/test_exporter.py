@@ -122,6 +122,18 @@ def test_the_lists_of_burrow(cluster: ServedCluster) -> None:
     assert consumers == {"consumers": ["billing", "search"]}
 
 
+def test_a_cluster_with_a_chroot(cluster: ServedCluster) -> None:
+    """A cluster is found by its address with a chroot, also if another has that address only."""
+    outer = ServedCluster("zk1:2181")
+    inner = ServedCluster("zk1:2181/kafka", ("zk1:2181",), cluster.groups, read_s=1.0)
+    api = BurrowApi([outer, inner])
+    code, found = api.answer("/v3/kafka/zk1:2181/kafka/consumer/billing/lag")
+    assert (code, found["status"]["cluster"]) == (200, "zk1:2181/kafka")
+    assert api.answer("/v3/kafka/zk1:2181/kafka")[1]["module"]["servers"] == ["zk1:2181"]
+    assert api.answer("/v3/kafka/zk1:2181/kafka2/consumer")[0] == 503
+    assert api.answer("/v3/kafka/zk1:218")[0] == 404
+
+
 def test_the_status_of_burrow(cluster: ServedCluster) -> None:
     """`status` has the partitions that are not OK, and `lag` has all with an offset."""
     found = answer(cluster, "/v3/kafka/prod/consumer/billing/status")["status"]

@@ -447,13 +447,17 @@ class BurrowApi:
             return self._error(404, "invalid request type", path)
         if len(parts) == 2:
             return self._found("cluster list returned", path, clusters=list(self._clusters))
-        cluster = self._clusters.get(parts[2])
-        if cluster is None:
+        # A name may contain slashes: without a context it is ZooKeeper's address with the chroot.
+        name = "/".join(parts[2:])
+        named = [one for one in self._clusters if f"{name}/".startswith(f"{one}/")]
+        if not named:
             return self._error(404, "cluster not found", path)
-        if cluster.read_s is None and len(parts) > 3:
+        cluster = self._clusters[max(named, key=len)]
+        below = name[len(cluster.name) + 1 :].split("/") if name != cluster.name else []
+        if cluster.read_s is None and below:
             why = cluster.fault or "the first reading has not ended"
             return self._error(503, f"the cluster has not been read yet: {why}", path)
-        return self._of_cluster(cluster, parts[3:], path)
+        return self._of_cluster(cluster, below, path)
 
     def _of_cluster(
         self, cluster: ServedCluster, parts: list[str], path: str
