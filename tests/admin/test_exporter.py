@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,9 +21,12 @@ from zkconsumer.admin.exporter import (
     exposition,
 )
 from zkconsumer.admin.groups import GroupImage
-from zkconsumer.admin.lag import GroupLag, PartitionLag, SeenCommit, Status
+from zkconsumer.admin.lag import NO_SUCH_PARTITION, GroupLag, PartitionLag, SeenCommit, Status
+from zkconsumer.cli.lag import group_notes
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol.group_assignment import requested_topics
+from zkconsumer.protocol.model import ConsumerId, ThreadId
+from zkconsumer.protocol.registrations import Registration
 from zkconsumer.sandbox.ports import free_port
 
 COMMITS = (SeenCommit(1_000.0, 3, 9), SeenCommit(1_060.5, 5, 7))
@@ -65,6 +69,28 @@ def test_own_names() -> None:
     }
     assert found['zkconsumer_group_unknown_partitions{group="billing"}'] == 2
     assert found["zkconsumer_group_read_success"] == 1
+
+
+def test_only_subscribed_partitions_need_an_owner() -> None:
+    """An offset that is left of a topic to which no member subscribes is no missing owner."""
+    owned = partition(0, 5, LogRange(0, 9))
+    owned = replace(owned, owner=ThreadId("billing_web-0"), session=7)
+    unowned = partition(1, 5, LogRange(0, 9))
+    deleted = partition(9, 5, NO_SUCH_PARTITION)
+    left = replace(partition(0, 5, LogRange(0, 9)), topic="archive")
+    one, web = group(owned, unowned, deleted, left), ConsumerId("billing_web")
+    topics = {"orders": b'{"partitions":{"0":[0],"1":[0]}}', "archive": b'{"partitions":{"0":[0]}}'}
+    wanted = requested_topics({web: Registration({"orders": 1})}, topics)
+    served = replace(one, lag=replace(one.lag, requested_topics=wanted))
+    found = re.findall(
+        r'group_owned{.*partition="(\d+)",topic="(\w+)"} (\S+)',
+        exposition([served], names=MetricNames.ZKCONSUMER, cluster="prod"),
+    )
+    assert found == [("0", "orders", "1.0"), ("1", "orders", "0.0")]
+    notes = list(group_notes(served.lag, replace(one.health, live={web: 7})))
+    assert [note for note in notes if "without an owner" in note] == [
+        "group billing: orders-1 without an owner"
+    ]
 
 
 def test_the_names_of_kafka_exporter() -> None:

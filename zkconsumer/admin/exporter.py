@@ -166,7 +166,11 @@ OWN = (
     ),
     Family("zkconsumer_group_offset", "The committed offset.", PARTITION),
     Family("zkconsumer_group_log_end", "The offset after the log's last.", PARTITION),
-    Family("zkconsumer_group_owned", "1 if the partition has an owner, else 0.", PARTITION),
+    Family(
+        "zkconsumer_group_owned",
+        "1 if the partition has an owner; 0 if it has none, although a member subscribes to it.",
+        PARTITION,
+    ),
     Family(
         "zkconsumer_group_status",
         "1 for the state of the partition that follows from its commits.",
@@ -290,12 +294,14 @@ def _own(cluster: ServedCluster) -> Iterator[Sample]:
         yield Sample("zkconsumer_group_members", (name, UNREGISTERED), clients)
         unknown = sum(one.is_unknown for one in group.lag.partitions)
         yield Sample("zkconsumer_group_unknown_partitions", (name,), unknown)
+        subscribed = group.lag.subscribed
         for one in group.lag.partitions:
             labels = (name, one.topic, str(one.partition))
             yield Sample("zkconsumer_group_lag", labels, lag_of(one))
             yield Sample("zkconsumer_group_offset", labels, _number(one.committed))
             yield Sample("zkconsumer_group_log_end", labels, _log_end(one))
-            yield Sample("zkconsumer_group_owned", labels, int(one.is_owned))
+            if one.is_owned or one.tp in subscribed:
+                yield Sample("zkconsumer_group_owned", labels, int(one.is_owned))
             if (status := group.statuses.get(one.tp)) is not None:
                 yield Sample("zkconsumer_group_status", (*labels, status.value), 1)
 

@@ -322,6 +322,13 @@ class GroupLag:
         return self.image.unreadable
 
     @property
+    def subscribed(self) -> set[TopicPartition]:
+        """The existing partitions of the topics to which members subscribe: each should have an
+        owner. Others have none, for example if only an offset is left of them."""
+        partitions = self.requested_topics.partitions.items()
+        return {TopicPartition(topic, number) for topic, found in partitions for number in found}
+
+    @property
     def members(self) -> list[MemberReport]:
         """The registered members, sorted."""
         return list(member_reports(self.image, self.requested_topics))

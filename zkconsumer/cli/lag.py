@@ -187,7 +187,12 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
             f" {first_few(different, 5)}; the lag follows the store whose offset has moved between"
             " two readings, and otherwise the larger offset"
         )
-    unowned = [str(one.tp) for one in group.partitions if one.owner is None and not one.fault]
+    subscribed = group.subscribed
+    unowned = [
+        str(one.tp)
+        for one in group.partitions
+        if one.tp in subscribed and one.owner is None and not one.fault
+    ]
     if unowned and health.live:
         yield f"group {group.name}: {first_few(unowned, 5)} without an owner"
     yield from offset_notes(group)
