@@ -168,18 +168,20 @@ class Stream(Generic[K, V]):
             )
         self._is_waiting = True
         self._stream.as_columns = as_columns
+        limit: asyncio.Timeout | None = None
         try:
             if self._waiting is None and self._stream.is_ready():
                 await asyncio.sleep(0)  # other tasks run between two batches
                 if self._stream.may_hand_out:
                     return True
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as limit:
                 # A wait that began before the stream was closed may hold an error.
                 while self._waiting is not None or not self._stream.closed:
                     if await self._waited() and self._stream.may_hand_out:
                         return True
         except TimeoutError:
-            pass
+            if limit is None or not limit.expired():
+                raise  # `on_error` has raised it
         finally:
             self._is_waiting = False
         if self._stream.closed:

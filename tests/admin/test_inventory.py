@@ -113,6 +113,15 @@ def test_a_group_that_may_not_be_read(topic: Scene) -> None:
     assert path in row["unknown"]["members"]
 
 
+def test_offsets_of_a_spout_that_may_not_be_read(topic: Scene) -> None:
+    """A tree of Storm whose offsets this client may not read is unknown, and not 50 years old."""
+    path = topic.put("/storm-hidden/clicks/partition_0", b"{}")
+    topic.session.set_acls(path, [make_digest_acl("other", "secret", all=True)])
+    one = taken(topic)["/storm-hidden/clicks"]
+    assert (one.verdict, one.committed_ms) == (Verdict.UNKNOWN, None)
+    assert path in one.why
+
+
 def test_a_registration_that_cannot_be_read(topic: Scene) -> None:
     """A live member whose registration nobody can read is no evidence of a JVM consumer."""
     topic.hold(paths.member("odd", "odd_a"), b"[]")

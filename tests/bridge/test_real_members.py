@@ -365,7 +365,8 @@ def test_members_join_during_a_hand_over(newest: Sandbox, tmp_path: Path) -> Non
             group.old("zkconsumer")
         bridge.wait("2 new members")
         wait_for(
-            lambda: Counter(one["side"] for one in group.status()) == {"new": 3, "old": 3},
+            # Two of five members are new, and two of six partitions are nearest to their share.
+            lambda: Counter(one["side"] for one in group.status()) == {"new": 2, "old": 4},
             group.describe,
         )
 

@@ -431,6 +431,8 @@ def test_a_configuration_is_frozen() -> None:
         ("h", ("h:2181", "")),
         ("h:1,i:2", ("h:1,i:2", "")),
         ("h:1, i", ("h:1,i:2181", "")),
+        ("h:1,", ("h:1", "")),
+        ("h:1,/a", ("h:1", "/a")),
         ("h:1/", ("h:1", "")),
         ("h:1,i:2/a/b", ("h:1,i:2", "/a/b")),
         ("[::1]:2181/a", ("[::1]:2181", "/a")),
@@ -443,7 +445,7 @@ def test_a_connect_string(connect: str, expected: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     "connect",
-    ["", "/kafka", "h:0", "h:65536", "h:x", "h:1,", "h:1/a/", "h:1//a", "h:1/../a", "h:1/a,i:2/a"],
+    ["", "/kafka", "h:0", "h:65536", "h:x", ",h:1", "h:1/a/", "h:1//a", "h:1/../a", "h:1/a,i:2/a"],
 )
 def test_a_bad_connect_string(connect: str) -> None:
     """A connect string without a server or port, or with two chroots, is rejected."""

@@ -425,6 +425,23 @@ def test_a_member_in_a_loop(group: Group) -> None:
     assert not [one for one in threading.enumerate() if f"{group.name}_" in one.name]
 
 
+def test_a_time_limit_of_on_error(group: Group) -> None:
+    """A TimeoutError that `on_error` raises ends the loop, as any other exception of it does."""
+    group.write(0, b"x")
+
+    async def on_error(error: ZkConsumerError) -> None:
+        raise TimeoutError("the alert was not sent")
+
+    async def main() -> None:
+        async with aio.ConsumerConnector(config_of(group), on_error=on_error) as connector:
+            (stream,) = (await connector.create_message_streams({group.topic: 1}))[group.topic]
+            with pytest.raises(TimeoutError, match="the alert"):
+                while True:
+                    await stream.poll(timeout_s=LIMIT_S)
+
+    run(main())
+
+
 def test_on_error_runs_in_the_loop(group: Group) -> None:
     """A plain function gets the stream's errors in the event loop, as a coroutine function does."""
     group.write(0, b"x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -123,6 +124,23 @@ def test_run_ends_every_thread_when_one_fails(group: Group) -> None:
         streams = connector.create_message_streams({group.topic: 2})[group.topic]
         connector.run(work, streams)
     assert len(threads) == 2 and not any(thread.is_alive() for thread in threads)
+
+
+def test_run_waits_for_its_threads_after_ctrl_c(group: Group) -> None:
+    """After Ctrl-C, `run` raises only when each thread has finished with its message."""
+    finished: list[int] = []
+
+    def work(stream: Stream[bytes, bytes]) -> None:
+        for _ in stream:
+            if stream.number == 0:
+                signal.raise_signal(signal.SIGINT)
+        finished.append(stream.number)
+
+    with ConsumerConnector(config_of(group)) as connector:
+        streams = connector.create_message_streams({group.topic: 2})[group.topic]
+        with pytest.raises(KeyboardInterrupt):
+            connector.run(work, streams)
+        assert sorted(finished) == [0, 1]
 
 
 def test_run_returns_the_results_of_its_threads(group: Group) -> None:

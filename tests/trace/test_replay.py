@@ -135,6 +135,18 @@ def test_a_last_line_that_is_torn(lines: list[str]) -> None:
     assert torn == whole
 
 
+def test_a_start_after_a_line_that_is_torn(lines: list[str], tmp_path: Path) -> None:
+    """The next start with the same file removes an incomplete line, however long it is."""
+    path = tmp_path / "trace.jsonl"
+    for rest in ('{"v":3,"t":1.0,"mem', '{"v":3,"event":"' + "x" * 200_000):
+        path.write_text("".join(lines) + rest)
+        TraceFile(path).close()
+        assert path.read_text() == "".join(lines)
+    path.write_text(rest)
+    TraceFile(path).close()
+    assert path.read_text() == ""
+
+
 @pytest.mark.parametrize(
     "line",
     [

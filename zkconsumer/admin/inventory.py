@@ -378,9 +378,9 @@ class _Survey:
             yield InventoryEntry(SECOR_ROOT, None, evidence, why=why)
 
     def _spout_tree(self, path: str, znodes: Iterable[str]) -> InventoryEntry:
-        nodes = [
-            node for node in self.connection.read_allowed(znodes).values() if isinstance(node, Node)
-        ]
+        answers = self.connection.read_allowed(znodes)
+        denied = [one for one, node in answers.items() if not isinstance(node, Node)]
+        nodes = [node for node in answers.values() if isinstance(node, Node)]
         spouts = list(programs.spout_offsets(node.data for node in nodes))
         last_ms = max((node.stat.mtime_ms for node in nodes), default=0)
         ago_s = max(0.0, self.now_s - last_ms / 1000)
@@ -389,6 +389,9 @@ class _Survey:
             verdict = Verdict.ACT
         elif ago_s > self.idle_s:
             verdict = Verdict.DELETE
+        if verdict is not Verdict.ACT and (denied or not nodes):
+            which = denied[0] if denied else path
+            verdict, why = Verdict.UNKNOWN, f"this client may not read {which}, or it is gone"
         names = ", ".join(sorted({one.topology for one in spouts})) or "unknown"
         return InventoryEntry(
             path,

@@ -39,8 +39,9 @@ Interval = Annotated[
     float, typer.Option(min=0.1, metavar="S", help="Seconds between two readings, with --watch.")
 ]
 
-_ENTER = "\x1b[?1049h\x1b[?25l"  # alternate screen, cursor hidden
-_LEAVE = "\x1b[?25h\x1b[?1049l"
+# Alternate screen, cursor hidden, and long lines cut instead of continued on the next line.
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _TO_LINE_END, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 

@@ -876,10 +876,12 @@ def _names(sources: tuple[object, ...]) -> str:
 def split_connect(connect: str) -> tuple[str, str]:
     """Split a ZooKeeper connect string into (hosts, chroot); the chroot may be empty.
 
-    A host without a port gets port 2181, as in the Java client. Raises ConfigError.
+    A host without a port gets port 2181, and empty parts at the end of the list of hosts are left
+    out, as in the Java client. Raises ConfigError.
     """
     hosts, slash, path = connect.partition("/")
-    servers = [_server(one.strip(), connect) for one in hosts.split(",")]
+    named = hosts.rstrip(",") or hosts
+    servers = [_server(one.strip(), connect) for one in named.split(",")]
     if not path:
         return ",".join(servers), ""
     if re.search(r",[^/,]+:[0-9]+", path):

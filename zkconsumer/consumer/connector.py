@@ -1002,7 +1002,7 @@ def run_in_threads(
     """Call `work` for each stream in its own thread; after the first exception call `end`.
 
     Returns the results in the order of the streams, or raises the first exception when all calls
-    have returned.
+    have returned. It waits for them after Ctrl-C, too; a second Ctrl-C ends this wait.
     """
     ended: queue.SimpleQueue[tuple[int, Future[T]]] = queue.SimpleQueue()
 
@@ -1020,9 +1020,11 @@ def run_in_threads(
         threading.Thread(target=call, args=(number, stream), name=name, daemon=True).start()
     results: dict[int, T] = {}
     first: BaseException | None = None
+    left = len(streams)
     try:
-        for _ in streams:
+        while left:
             number, result = _next_of(ended)
+            left -= 1
             if (error := result.exception()) is None:
                 results[number] = result.result()
             elif first is None:
@@ -1032,6 +1034,8 @@ def run_in_threads(
                 logger.error("%r: the work has failed, too", streams[number], exc_info=error)
     except BaseException:  # Ctrl-C
         end()
+        for _ in range(left):
+            _next_of(ended)
         raise
     if first is not None:
         raise first

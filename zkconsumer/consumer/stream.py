@@ -537,7 +537,8 @@ class StreamReader(Generic[K, V]):
         """Whether a message is known to wait: it is fetched, or before the known end of its log."""
         if self.queued:
             return True
-        ends, positions = self.ends, self.positions(CommitScope.DELIVERED)
+        # The member's thread looks here, while the user's thread may add an end.
+        ends, positions = dict(self.ends), self.positions(CommitScope.DELIVERED)
         return any(tp in positions and positions[tp].offset < end for tp, end in ends.items())
 
     @property

@@ -108,6 +108,26 @@ def transition(
     }
 
 
+_BLOCK_BYTES = 1 << 16  # a line of a large group has hundreds of kilobytes
+
+
+def _drop_incomplete_line(path: str | os.PathLike[str]) -> None:
+    """Cut a file after its last complete line: the process before this one may have died while it
+    wrote the rest. Raises OSError."""
+    if not os.path.isfile(path):  # a pipe, or a file that does not exist yet
+        return
+    with open(path, "r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - _BLOCK_BYTES)
+            file.seek(begin)
+            if (at := file.read(end - begin).rfind(b"\n")) >= 0:
+                end = begin + at + 1
+                break
+            end = begin
+        file.truncate(end)
+
+
 class TraceFile:
     """Appends a member's steps to a file, one complete line per step.
 
@@ -116,6 +136,7 @@ class TraceFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
+            _drop_incomplete_line(path)
             self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - see `close`
         except OSError as error:
             raise ConfigError(
