@@ -103,8 +103,9 @@ def test_the_bridge_assigns_by_the_rules_of_peers_release(of_1_1: Stage) -> None
 def test_topics_that_the_old_round_robin_refuses(stage: Stage) -> None:
     """With a round-robin that requires equal subscriptions, the bridge takes all topics or none."""
     stage.cluster.create_topic("more", partitions=1)
-    settings = {"partition_assignment_strategy": "roundrobin", "peers_release": "0.9.0.1"}
-    stage.config = replace(stage.config, **settings)
+    stage.config = replace(
+        stage.config, partition_assignment_strategy="roundrobin", peers_release="0.9.0.1"
+    )
     member = stage.stack.enter_context(ConsumerConnector(stage.config))
     member.create_message_streams({TOPIC: 1, "more": 1})
     with pytest.raises(RefusedError, match="different topics"):
