@@ -7,6 +7,7 @@ reconnect, when the connection breaks during the login, and on an exception that
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.terminal import Terminal
 from kazoo.client import KazooClient
 from support.members.group import SETTINGS, MemberUnderTest
 from support.wait import LIMIT_S, eventually
@@ -22,6 +24,8 @@ from support.zk.client import peer_of
 from support.zk.proxies import Proxy
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
+from zkconsumer.cli.options import Connection
+from zkconsumer.cli.top_feed import Feed
 from zkconsumer.errors import AccessDeniedError, ZkConsumerError, ZooKeeperUnreachableError
 from zkconsumer.protocol import paths
 from zkconsumer.sandbox import BrokerServer, ZooKeeperServer
@@ -264,6 +268,48 @@ def test_an_observer_follows_the_group_with_a_new_client() -> None:
                 assert waiting.result(LIMIT_S).after == 7
             finally:
                 observer.close()
+
+
+def test_a_watching_command_continues_with_a_new_client() -> None:
+    """If an exception ends kazoo's loop, `--watch` shows the error, and then what has changed."""
+    with (
+        FakeZooKeeper() as zookeeper,
+        peer_of(zookeeper.connect) as client,
+        Spoiler(zookeeper.connect) as proxy,
+    ):
+        client.create(paths.group("old"), makepath=True)
+        watched = ("groups", "list", "--watch", "--interval", "0.2", "-z", proxy.address)
+        with Terminal(sys.executable, "-m", "zkconsumer", *watched, environ={}) as one:
+            one.read_until(lambda written: b"old" in written)
+            proxy.spoil.set()
+            one.read_until(lambda written: b"xids do not match" in written)
+            client.create(paths.group("new"))
+            one.read_until(lambda written: b"new" in written)
+
+
+def test_top_continues_with_a_new_client() -> None:
+    """If an exception ends kazoo's loop, `top` reports the error, and then lists new groups."""
+    with (
+        FakeZooKeeper() as zookeeper,
+        peer_of(zookeeper.connect) as client,
+        Spoiler(zookeeper.connect) as proxy,
+        ThreadPoolExecutor() as pool,
+    ):
+        client.create(paths.group("old"), makepath=True)
+        names, faults = set[str](), list[str]()
+        feed = Feed(Connection(zookeeper=proxy.address), interval_s=0.1)
+        running = pool.submit(
+            feed.run, lambda rows, _: names.update(one.name for one in rows), print, faults.append
+        )
+        try:
+            eventually(lambda: "old" in names)
+            proxy.spoil.set()
+            eventually(lambda: any("xids do not match" in fault for fault in faults))
+            client.create(paths.group("new"))
+            eventually(lambda: "new" in names)
+        finally:
+            feed.stop()
+        running.result(LIMIT_S)
 
 
 def test_an_observer_whose_credential_is_refused_says_so(

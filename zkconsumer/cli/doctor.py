@@ -134,6 +134,7 @@ def doctor(
         if watch_:
             watch(
                 common,
+                connection,
                 lambda: _findings(names, examine(), Remedies(common, connection.config)),
                 interval_s=interval,
             )
@@ -335,7 +336,7 @@ def verify(
         if common.output is not Output.TABLE:  # only the other formats have the column `remedy`
             worded = Remedies(common, connection.config)
         if watch_:
-            watch(common, read, interval_s=interval)
+            watch(common, connection, read, interval_s=interval)
         title, table, _ = read()
     if table.rows or not common.is_for_people:
         common.write(table.rows, table.columns)

@@ -215,7 +215,7 @@ def list_(
         return
     with common.connect() as connection:
         if watch_:
-            watch(common, lambda: _overview(connection, wanted), interval_s=interval)
+            watch(common, connection, lambda: _overview(connection, wanted), interval_s=interval)
         common.write(_overview(connection, wanted)[1].rows, LIST_COLUMNS)
 
 
@@ -288,6 +288,7 @@ def show(
         if watch_:
             watch(
                 common,
+                connection,
                 lambda: _picture(
                     _read(connection, name), common.shown_addresses(connection.config)
                 ),

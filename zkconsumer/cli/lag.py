@@ -408,7 +408,7 @@ def lag(
     with ZooKeeperClient(settings) as connection:
         reader.use(connection)
         if watch_:
-            watch(common, lambda: reader.read_for_watch(common), interval_s=interval)
+            watch(common, connection, lambda: reader.read_for_watch(common), interval_s=interval)
         else:
             _show(reader, common, exporting, fail_above)
 

@@ -113,7 +113,12 @@ def members(
     names = common.groups(group, all_groups=all_groups)
     with common.connect() as connection:
         if watch_:
-            watch(common, lambda: _read(common, connection, names, []), interval_s=interval)
+            watch(
+                common,
+                connection,
+                lambda: _read(common, connection, names, []),
+                interval_s=interval,
+            )
         denied: list[str] = []
         _, table, words = _read(common, connection, names, denied)
     common.write(table.rows, table.columns)

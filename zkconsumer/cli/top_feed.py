@@ -184,6 +184,7 @@ class Feed:
         with self._connection.connect() as zk:
             while not self._stopped.is_set():
                 self._woken.clear()
+                zk.recreate_if_dead()
                 try:
                     if self.shown is not None:
                         self._detail(zk, self.shown, on_detail)

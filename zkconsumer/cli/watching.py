@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,8 +31,11 @@ from zkconsumer.cli.output import (
     unknown_reasons,
     write,
 )
-from zkconsumer.errors import ConfigError, ZooKeeperUnreachableError
+from zkconsumer.errors import ConfigError, ZkConsumerError, ZooKeeperUnreachableError
 from zkconsumer.times import now_text
+
+if TYPE_CHECKING:
+    from zkconsumer.zk.client import ZooKeeperClient
 
 Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")]
 Interval = Annotated[
@@ -49,14 +52,24 @@ Reading = tuple[str, Table, list[str]]
 """A title, a table, and the notes below the table."""
 
 
-def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> None:
+def watch(
+    common: Common,
+    connection: ZooKeeperClient,
+    read: Callable[[], Reading],
+    *,
+    interval_s: float,
+) -> None:
     """Show the result of `read` every `interval_s` seconds, until KeyboardInterrupt.
 
     While ZooKeeper is unreachable, a terminal shows the last reading and the error; in a pipe, only
-    the error is written. Rows for programs have the time of their reading. JSON is written as JSON
-    Lines, and YAML as a stream of documents; CSV begins with one line of titles.
+    the error is written. If `connection` has failed for good, it is replaced.
 
-    Raises what `read` raises. ZooKeeperUnreachableError is raised only for the first reading.
+    Rows for programs have the time of their reading. JSON is written as JSON Lines, and YAML as a
+    stream of documents; CSV begins with one line of titles.
+
+    Raises what `read` raises. ZooKeeperUnreachableError is raised only for the first reading, and
+    so is an error of a `connection` that has failed for good: a server that restarts may refuse a
+    login.
     Raises ConfigError for an output format that cannot be repeated.
     """
     tables = common.output in (Output.TABLE, Output.WIDE)
@@ -68,11 +81,11 @@ def watch(common: Common, read: Callable[[], Reading], *, interval_s: float) -> 
         )
     if tables and common.screen.width is not None:
         with _alternate_screen():
-            for reading, fault in _readings(read, interval_s):
+            for reading, fault in _readings(connection, read, interval_s):
                 title, table, words = reading
                 _paint(_picture(common, title, table, [*fault, *words]))
     is_first = True
-    for (title, table, _), fault in _readings(read, interval_s):
+    for (title, table, _), fault in _readings(connection, read, interval_s):
         say_all(fault)
         if fault:
             continue
@@ -99,18 +112,25 @@ def _stream(common: Common, table: Table, *, headers: bool) -> None:
 
 
 def _readings(
-    read: Callable[[], Reading], interval_s: float
+    connection: ZooKeeperClient, read: Callable[[], Reading], interval_s: float
 ) -> Iterator[tuple[Reading, list[str]]]:
     """Yield readings; while ZooKeeper is unreachable, yield the last reading with the error."""
     last = read()
     yield last, []
     while True:
         time.sleep(interval_s)
+        connection.recreate_if_dead()
         try:
             last = read()
-            yield last, []
-        except ZooKeeperUnreachableError as error:
-            yield last, [str(error)]
+            fault = []
+        except ZkConsumerError as error:
+            # A client that fails for good reports its last request as refused before it is dead.
+            is_refused = type(error) is ZkConsumerError
+            is_lost = isinstance(error, ZooKeeperUnreachableError) or connection.death is not None
+            if not (is_lost or is_refused):
+                raise
+            fault = [str(error)]
+        yield last, fault
 
 
 def _picture(common: Common, title: str, table: Table, words: list[str]) -> list[str]:

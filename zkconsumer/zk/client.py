@@ -44,6 +44,10 @@ More requests take memory and gain nothing. With a window of 64, a read takes 50
 
 _RETRY_S = 0.1
 
+_RECREATE_S = 5.0
+"""Minimum time in seconds between two replacements of a client that has failed for good: a server
+may lock a user who logs in too often."""
+
 
 class ZooKeeperClient:
     """A context manager that reads and writes znodes; all paths are below the chroot.
@@ -63,6 +67,7 @@ class ZooKeeperClient:
         self.config = config
         self._limit_s = config.zookeeper_connection_timeout_s
         self.death: ClientDeath | None = None
+        self._recreate_at = 0.0
         self._session = ZooKeeperSession(
             config, on_state=_ignored, on_watch=_ignored, on_death=self._died
         )
@@ -85,6 +90,16 @@ class ZooKeeperClient:
         """
         self.death = None
         self._session.recreate()
+
+    def recreate_if_dead(self) -> None:
+        """Replace a client that has failed for good, at most once in `_RECREATE_S` seconds.
+
+        A tool that reads repeatedly calls this method before each reading.
+        """
+        now = time.monotonic()
+        if self.death is not None and now >= self._recreate_at:
+            self._recreate_at = now + _RECREATE_S
+            self.recreate()
 
     # ---- reading ---------------------------------------------------------------------------------
 
