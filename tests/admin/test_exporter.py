@@ -21,12 +21,21 @@ from zkconsumer.admin.exporter import (
     exposition,
 )
 from zkconsumer.admin.groups import GroupImage
-from zkconsumer.admin.lag import NO_SUCH_PARTITION, GroupLag, PartitionLag, SeenCommit, Status
+from zkconsumer.admin.lag import (
+    NO_SUCH_PARTITION,
+    CommitWindow,
+    GroupLag,
+    PartitionLag,
+    SeenCommit,
+    Status,
+)
 from zkconsumer.cli.lag import group_notes
 from zkconsumer.kafka.logs import LogRange
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
-from zkconsumer.protocol.model import ConsumerId, ThreadId
+from zkconsumer.protocol.model import ConsumerId, OffsetAndMetadata, ThreadId
 from zkconsumer.protocol.registrations import Registration
+from zkconsumer.protocol.requests import denied
 from zkconsumer.sandbox.ports import free_port
 
 COMMITS = (SeenCommit(1_000.0, 3, 9), SeenCommit(1_060.5, 5, 7))
@@ -37,11 +46,13 @@ def partition(number: int, committed: int | None, log: LogRange | str, **more: A
     return PartitionLag("orders", number, None, 0, committed, 1_060_500, None, log, **more)
 
 
-def group(*partitions: PartitionLag, name: str = "billing") -> ServedGroup:
-    image = GroupImage(name, {})
-    lag = GroupLag(image, requested_topics({}, {}), partitions)
-    statuses = {partitions[0].tp: Status.STOPPED}
-    return ServedGroup(lag, image.health, {partitions[0].tp: COMMITS}, statuses)
+def group(*partitions: PartitionLag, name: str = "billing", hidden: str = "") -> ServedGroup:
+    """Return a group with partitions of a topic of five; `hidden` is an unreadable znode."""
+    image = GroupImage(name, {}, unreadable={hidden: denied(hidden)} if hidden else {})
+    lag = GroupLag(image, requested_topics({}, {}), partitions, {"orders": 5})
+    first = [one.tp for one in partitions[:1]]
+    commits, statuses = dict.fromkeys(first, COMMITS), dict.fromkeys(first, Status.STOPPED)
+    return ServedGroup(lag, image.health, commits, statuses)
 
 
 KNOWN = partition(0, 5, LogRange(2, 12))
@@ -51,9 +62,9 @@ BEYOND = partition(3, 40, LogRange(0, 10))
 WITHOUT_OFFSET = partition(4, None, LogRange(0, 10))
 
 
-def samples(*partitions: PartitionLag, names: MetricNames) -> dict[str, float]:
+def samples(*partitions: PartitionLag, names: MetricNames, hidden: str = "") -> dict[str, float]:
     """Return name and labels -> value of the metrics of one group."""
-    text = exposition([group(*partitions)], names=names, cluster="prod")
+    text = exposition([group(*partitions, hidden=hidden)], names=names, cluster="prod")
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in lines}
 
@@ -93,19 +104,64 @@ def test_only_subscribed_partitions_need_an_owner() -> None:
     ]
 
 
+def test_a_group_with_an_unreadable_znode() -> None:
+    """What an unreadable znode may hold is neither 0 nor OK; what can be read is served."""
+    hidden = paths.member("billing", ConsumerId("billing_web"))
+    found = samples(KNOWN, names=MetricNames.ZKCONSUMER, hidden=hidden)
+    labels = 'group="billing",partition="0",topic="orders"'
+    assert found[f"zkconsumer_group_lag{{{labels}}}"] == 7
+    assert found['zkconsumer_group_unreadable_znodes{group="billing"}'] == 1
+    absent = ("zkconsumer_group_members", "zkconsumer_group_unknown_partitions")
+    assert not [name for name in found if name.startswith(absent)]
+    found = samples(names=MetricNames.BURROW, hidden=paths.offsets("billing"))
+    of_group = '{cluster="prod",consumer_group="billing"}'
+    assert f"burrow_kafka_consumer_lag_total{of_group}" not in found
+    assert found[f"burrow_kafka_consumer_status{of_group}"] == 3
+    found = samples(KNOWN, names=MetricNames.KAFKA_EXPORTER, hidden=hidden)
+    assert not [name for name in found if name.startswith("kafka_consumergroup_members")]
+    # An offset hides no member and no other partition, but may be another client's.
+    one = group(KNOWN, hidden=paths.offset("billing", KNOWN.tp))
+    assert (one.registered, one.unregistered, one.unknown, one.total) == (0, None, 0, 7)
+
+
+def test_an_owner_that_cannot_be_read() -> None:
+    """A partition whose owner znode is unreadable is not one without an owner."""
+    served = group(replace(KNOWN, fault="ZooKeeper does not allow it"))
+    registrations = {ConsumerId("billing_web"): Registration({"orders": 1})}
+    wanted = requested_topics(registrations, {"orders": b'{"partitions":{"0":[0]}}'})
+    served = replace(served, lag=replace(served.lag, requested_topics=wanted))
+    assert "group_owned{" not in exposition([served], names=MetricNames.ZKCONSUMER, cluster="prod")
+    window = CommitWindow()
+    window.observe(served.lag.partitions[0], now_s=10_000.0)
+    assert window.status(10_000.0) is Status.STALLED
+
+
 def test_the_names_of_kafka_exporter() -> None:
-    """The names and labels are those of kafka_exporter; the sum of an unknown lag is unknown."""
-    found = samples(KNOWN, MARKERS, WITHOUT_OFFSET, names=MetricNames.KAFKA_EXPORTER)
-    labels = 'consumergroup="billing",partition="0",topic="orders"'
-    assert found[f"kafka_consumergroup_lag{{{labels}}}"] == 7
-    assert found[f"kafka_consumergroup_current_offset{{{labels}}}"] == 5
-    assert found[f"kafka_consumergroupzookeeper_lag_zookeeper{{{labels}}}"] == 7
-    assert found['kafka_consumergroup_lag_sum{consumergroup="billing",topic="orders"}'] == 7
+    """Names, labels and meanings are those of kafka_exporter; the sum of unknowns is unknown."""
+    ahead = replace(KNOWN, partition=3, in_kafka=OffsetAndMetadata(11, ""))
+    absurd = replace(KNOWN, partition=2**31 - 1, log=NO_SUCH_PARTITION)
+    every = (KNOWN, MARKERS, ahead, WITHOUT_OFFSET, absurd)
+    found = samples(*every, names=MetricNames.KAFKA_EXPORTER)
+
+    def of(name: str) -> list[float | None]:
+        labels = 'consumergroup="billing",partition="{}",topic="orders"'
+        return [found.get(f"kafka_{name}{{{labels.format(one.partition)}}}") for one in every]
+
+    assert of("consumergroup_current_offset") == [5, 9, 11, -1, None]
+    assert of("consumergroup_lag") == [7, 1, 1, -1, None]
+    assert of("consumergroupzookeeper_lag_zookeeper") == [7, 1, 7, None, None]
+    of_topic = '{consumergroup="billing",topic="orders"}'
+    assert found[f"kafka_consumergroup_lag_sum{of_topic}"] == 9
+    assert found[f"kafka_consumergroup_current_offset_sum{of_topic}"] == 25
     assert found['kafka_consumergroup_members{consumergroup="billing"}'] == 0
-    assert found['kafka_topic_partitions{topic="orders"}'] == 3
+    assert found['kafka_topic_partitions{topic="orders"}'] == 5
     assert found['kafka_topic_partition_oldest_offset{partition="0",topic="orders"}'] == 2
     unknown = samples(KNOWN, UNKNOWN, names=MetricNames.KAFKA_EXPORTER)
     assert not [name for name in unknown if "lag_sum" in name]
+    beyond = samples(KNOWN, BEYOND, names=MetricNames.KAFKA_EXPORTER)
+    assert [value for name, value in beyond.items() if "group_lag" in name] == [7, -30]
+    nothing = samples(WITHOUT_OFFSET, names=MetricNames.KAFKA_EXPORTER)
+    assert not [name for name in nothing if "group_lag" in name]
 
 
 def test_the_names_of_burrow() -> None:
@@ -187,8 +243,22 @@ def test_the_status_of_burrow(cluster: ServedCluster) -> None:
     every = answer(cluster, "/v3/kafka/prod/consumer/billing/lag")["status"]["partitions"]
     assert [(one["partition"], one["status"]) for one in every] == [(0, "STOP"), (1, "OK")]
     topics = answer(cluster, "/v3/kafka/prod/consumer/billing")["topics"]
-    assert [one["current-lag"] for one in topics["orders"]] == [7, 0]
+    assert [one["current-lag"] for one in topics["orders"]] == [7, 0, None, None, None]
     assert topics["orders"][0]["offsets"][:8] == [None] * 8
+
+
+def test_an_absurd_partition_in_burrow() -> None:
+    """The lists of partitions are as long as the topic, whatever the names of offset znodes are."""
+    one, left = ServedCluster("prod"), replace(KNOWN, partition=2**31 - 1)
+    fault = replace(left, topic="secret", log="the topic's partitions cannot be read")
+    one.read([group(KNOWN, replace(left, log=NO_SUCH_PARTITION), left, fault)])
+    assert answer(one, "/v3/kafka/prod/topic/orders") == {"offsets": [12, None, None, None, None]}
+    assert answer(one, "/v3/kafka/prod/topic/secret") == {"offsets": None}
+    topics = answer(one, "/v3/kafka/prod/consumer/billing")["topics"]
+    assert (len(topics["orders"]), topics["secret"]) == (5, None)
+    one.read([group(KNOWN, replace(left, log=NO_SUCH_PARTITION))])
+    status = answer(one, "/v3/kafka/prod/consumer/billing/lag")["status"]
+    assert (status["totallag"], status["partition_count"]) == (7, 1)
 
 
 def test_an_unknown_lag_in_burrow(cluster: ServedCluster) -> None:

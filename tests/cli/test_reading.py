@@ -125,28 +125,32 @@ def test_reading_never_writes(world: World) -> None:
 
 
 def test_a_group_that_may_not_be_read(world: World) -> None:
-    """Commands name the group and what to permit, show the others, and exit with 1."""
-    world.scene.session.set_acls(
-        paths.offsets("idle"), [make_digest_acl("somebody", "else", all=True)]
-    )
+    """Commands name the znode and what to permit, show all else, and exit with 1."""
+    nobody = [make_digest_acl("somebody", "else", all=True)]
+    hidden = paths.offsets("idle")
+    world.scene.session.set_acls(hidden, nobody)
     both = ("--group", "g", "--group", "idle")
+    note = f"group idle: ZooKeeper does not allow this client to read the znode ({hidden}):"
     for command in (("lag",), ("lag", *both), ("offsets", "get"), ("offsets", "get", *both)):
         result = world.run(*command, "--output", "json")
         assert result.exit_code == 1, command
         assert {row["group"] for row in json.loads(result.stdout)} == {"g"}
-        assert "group idle is skipped: ZooKeeper does not allow this client" in result.stderr
-        assert "authenticate as a user who may read it" in result.stderr
+        assert f"{note} authenticate as a user who may read it" in result.stderr
+    for output in ("table", "legacy", "prometheus"):
+        result = world.run("lag", "idle", "--output", output)
+        assert (result.exit_code, result.stderr.count(note)) == (1, 1)
+        assert "no offset is committed" not in result.stderr
+        assert "messages behind" not in result.stderr
     dead = world.run("groups", "list", "--idle-for", "0s")
     assert (dead.exit_code, "group idle is skipped" in dead.stderr) == (Exit.FAILED, True)
     exported = world.run("offsets", "export")
     assert exported.exit_code == 1
     assert "idle is left out: ZooKeeper does not allow this client" in exported.stderr
     assert set(json.loads(exported.stdout)["groups"]) == {"g"}
-    assert world.run("lag", "--group", "idle").output.startswith("zkconsumer: ZooKeeper does not")
 
 
 def test_a_znode_that_may_not_be_read(world: World) -> None:
-    """`groups show` shows the rest of the group, such a znode as unknown, and what to permit."""
+    """The rest of the group is shown, such a znode as unknown, and what to permit."""
     nobody = [make_digest_acl("somebody", "else", all=True)]
     of_offset = paths.offset("g", TopicPartition(world.topic, 0))
     of_owner = paths.owner("g", TopicPartition(world.topic, 1))
@@ -154,8 +158,8 @@ def test_a_znode_that_may_not_be_read(world: World) -> None:
         world.scene.session.set_acls(path, nobody)
     shown = world.run("groups", "show", "g", "--output", "json")
     assert shown.exit_code == Exit.FAILED
-    assert f"({paths.member('g', 'g_b')}): authenticate as a user who may read" in shown.stderr
-    assert "and 2 other znodes of the group" in shown.stderr
+    hidden = f"3 znodes ({paths.member('g', 'g_b')}, {of_owner}, {of_offset})"
+    assert f"to read {hidden}: authenticate as a user who may read it" in shown.stderr
     found = json.loads(shown.stdout)
     assert [one["member"] for one in found["members"]] == ["g_a"]
     rows = found["partitions"]
@@ -163,6 +167,12 @@ def test_a_znode_that_may_not_be_read(world: World) -> None:
     assert [one["owner"] for one in rows] == ["g_a-0", None, "g_b-0"]
     assert of_offset in rows[0]["unknown"]["zookeeper"]
     assert of_owner in rows[1]["unknown"]["owner"]
+    for command in (("lag", "g"), ("offsets", "get", "g")):
+        partly = world.run(*command, "--output", "json")
+        assert (partly.exit_code, f"to read {hidden}:" in partly.stderr) == (Exit.FAILED, True)
+        found = json.loads(partly.stdout)
+        assert [one["zookeeper"] for one in found] == [None, 1, 1]
+        assert of_offset in found[0]["unknown"]["zookeeper"]
     world.scene.session.set_acls(paths.offsets("g"), nobody)
     shown = world.run("groups", "show", "g", "--output", "json")
     assert [one["zookeeper"] for one in json.loads(shown.stdout)["partitions"]] == [None] * 3

@@ -25,7 +25,15 @@ from itertools import groupby
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from zkconsumer.admin.lag import WINDOW, GroupLag, PartitionLag, SeenCommit, Status
+from zkconsumer.admin.lag import (
+    NO_SUCH_PARTITION,
+    NO_SUCH_TOPIC,
+    WINDOW,
+    GroupLag,
+    PartitionLag,
+    SeenCommit,
+    Status,
+)
 from zkconsumer.errors import ConfigError, require
 from zkconsumer.protocol.group_health import GroupHealth
 from zkconsumer.protocol.model import JsonObject, TopicPartition
@@ -33,6 +41,9 @@ from zkconsumer.protocol.model import JsonObject, TopicPartition
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+_GONE: Final = (NO_SUCH_PARTITION, NO_SUCH_TOPIC)
 
 
 # ---- what is served ------------------------------------------------------------------------------
@@ -59,14 +70,40 @@ class ServedGroup:
         return self.lag.name
 
     @property
+    def existing(self) -> list[PartitionLag]:
+        """The group's partitions, without those of which only an offset or an owner is left."""
+        return [one for one in self.lag.partitions if one.log not in _GONE]
+
+    @property
     def partitions(self) -> list[PartitionLag]:
-        """The partitions for which the group has an offset, or may have one."""
-        return [one for one in self.lag.partitions if one.committed is not None]
+        """The existing partitions for which the group has an offset, or may have one."""
+        return [one for one in self.existing if one.committed is not None]
 
     @property
     def total(self) -> int | None:
         """The sum of the lags of all partitions; None if one of them is unknown."""
-        return _sum(map(lag_of, self.partitions))
+        is_whole = not self.lag.image.has_unknown_partitions
+        return _sum(map(lag_of, self.partitions)) if is_whole else None
+
+    @property
+    def registered(self) -> int | None:
+        """The number of registered members; None if this client may not read a registration."""
+        return None if self.lag.image.has_unknown_members else len(self.health.live)
+
+    @property
+    def unregistered(self) -> int | None:
+        """The number of clients without a registration, of which all that write count as one; None
+        if this client may not read a znode, because that znode may explain the write."""
+        if self.lag.image.unreadable:
+            return None
+        return len({*self.health.unregistered_owners.values()}) + self.health.is_written
+
+    @property
+    def unknown(self) -> int | None:
+        """The number of partitions whose lag is unknown; None if none is known to be one, but this
+        client does not see all partitions."""
+        count = sum(one.is_unknown for one in self.lag.partitions)
+        return None if not count and self.lag.image.has_unknown_partitions else count
 
 
 @dataclass
@@ -90,8 +127,18 @@ class ServedCluster:
 
     @property
     def partitions(self) -> dict[TopicPartition, PartitionLag]:
-        """The partitions of all groups, sorted; each with the answer for one of its groups."""
-        found = {one.tp: one for group in self.groups.values() for one in group.lag.partitions}
+        """The existing partitions of all groups, sorted; each with the answer for one of its
+        groups."""
+        found = {one.tp: one for group in self.groups.values() for one in group.existing}
+        return dict(sorted(found.items()))
+
+    @property
+    def topic_sizes(self) -> dict[str, int]:
+        """Topic -> the number of its partitions, for the topics of all groups, sorted; topics whose
+        znode cannot be read are left out."""
+        found = {}
+        for group in self.groups.values():
+            found |= group.lag.topic_sizes
         return dict(sorted(found.items()))
 
     def read(self, groups: Iterable[ServedGroup]) -> None:
@@ -185,6 +232,11 @@ OWN = (
         "zkconsumer_group_unknown_partitions",
         "Partitions whose lag is unknown: an offset or a log end cannot be read, or the offset is"
         " beyond the end of the log.",
+        ("group",),
+    ),
+    Family(
+        "zkconsumer_group_unreadable_znodes",
+        "Znodes of the group that the exporter may not read.",
         ("group",),
     ),
 )
@@ -288,53 +340,65 @@ def _readings(cluster: ServedCluster) -> Iterator[Sample]:
 
 def _own(cluster: ServedCluster) -> Iterator[Sample]:
     for group in cluster.groups.values():
-        health, name = group.health, group.name
-        clients = len({*health.unregistered_owners.values()}) + health.is_written
-        yield Sample("zkconsumer_group_members", (name, REGISTERED), len(health.live))
-        yield Sample("zkconsumer_group_members", (name, UNREGISTERED), clients)
-        unknown = sum(one.is_unknown for one in group.lag.partitions)
-        yield Sample("zkconsumer_group_unknown_partitions", (name,), unknown)
+        name = group.name
+        yield Sample("zkconsumer_group_members", (name, REGISTERED), group.registered)
+        yield Sample("zkconsumer_group_members", (name, UNREGISTERED), group.unregistered)
+        yield Sample("zkconsumer_group_unknown_partitions", (name,), group.unknown)
+        yield Sample("zkconsumer_group_unreadable_znodes", (name,), len(group.lag.unreadable))
         subscribed = group.lag.subscribed
         for one in group.lag.partitions:
             labels = (name, one.topic, str(one.partition))
             yield Sample("zkconsumer_group_lag", labels, lag_of(one))
             yield Sample("zkconsumer_group_offset", labels, _number(one.committed))
             yield Sample("zkconsumer_group_log_end", labels, _log_end(one))
-            if one.is_owned or one.tp in subscribed:
+            if one.is_owned or (one.tp in subscribed and not one.is_owner_unknown):
                 yield Sample("zkconsumer_group_owned", labels, int(one.is_owned))
             if (status := group.statuses.get(one.tp)) is not None:
                 yield Sample("zkconsumer_group_status", (*labels, status.value), 1)
 
 
 def _kafka_exporter(cluster: ServedCluster) -> Iterator[Sample]:
-    sizes: dict[str, int] = {}
     for tp, one in cluster.partitions.items():
         labels = (tp.topic, str(tp.partition))
-        sizes[tp.topic] = sizes.get(tp.topic, 0) + 1
         start = None if isinstance(one.log, str) else one.log.start
         yield Sample("kafka_topic_partition_current_offset", labels, _log_end(one))
         yield Sample("kafka_topic_partition_oldest_offset", labels, start)
-    for topic, size in sizes.items():
+    for topic, size in cluster.topic_sizes.items():
         yield Sample("kafka_topic_partitions", (topic,), size)
     for group in cluster.groups.values():
-        members = len(group.health.live)
-        yield Sample("kafka_consumergroup_members", (group.name,), members)
-        for topic, partitions in groupby(group.partitions, lambda one: one.topic):
-            yield from _kafka_exporter_topic(group.name, topic, list(partitions))
+        yield Sample("kafka_consumergroup_members", (group.name,), group.registered)
+        for topic, partitions in groupby(group.existing, lambda one: one.topic):
+            of_topic = list(partitions)
+            if any(one.committed is not None for one in of_topic):
+                yield from _kafka_exporter_topic(group.name, topic, of_topic)
 
 
 def _kafka_exporter_topic(
     group: str, topic: str, partitions: Sequence[PartitionLag]
 ) -> Iterator[Sample]:
+    """Yield the metrics of the partitions of a topic of which the group has an offset.
+
+    As in kafka_exporter, transaction markers count as messages, an offset beyond the end of the log
+    has a negative lag, and a partition without an offset has the offset and the lag -1.
+    """
+    lags: list[int | None] = []
     for one in partitions:
         labels = (group, topic, str(one.partition))
-        yield Sample("kafka_consumergroup_current_offset", labels, _number(one.committed))
-        yield Sample("kafka_consumergroup_lag", labels, lag_of(one))
-        if isinstance(one.in_zookeeper, int):
-            yield Sample("kafka_consumergroupzookeeper_lag_zookeeper", labels, lag_of(one))
-    offsets = _sum(_number(one.committed) for one in partitions)
+        has_none = one.committed is None
+        lag = -1 if has_none else _number(one.lag)
+        offset = -1 if has_none else _number(one.committed)
+        yield Sample("kafka_consumergroup_current_offset", labels, offset)
+        yield Sample("kafka_consumergroup_lag", labels, lag)
+        end, in_zookeeper = _log_end(one), one.in_zookeeper
+        if isinstance(in_zookeeper, int) and end is not None:
+            name = "kafka_consumergroupzookeeper_lag_zookeeper"
+            yield Sample(name, labels, end - in_zookeeper)
+        if not has_none:
+            # A negative lag would hide the lag of other partitions in the sum.
+            lags.append(None if lag is None or lag < 0 else lag)
+    offsets = _sum(_number(one.committed) for one in partitions if one.committed is not None)
     yield Sample("kafka_consumergroup_current_offset_sum", (group, topic), offsets)
-    yield Sample("kafka_consumergroup_lag_sum", (group, topic), _sum(map(lag_of, partitions)))
+    yield Sample("kafka_consumergroup_lag_sum", (group, topic), _sum(lags))
 
 
 def _burrow(cluster: ServedCluster) -> Iterator[Sample]:
@@ -429,7 +493,9 @@ def _partition_status(group: ServedGroup, one: PartitionLag) -> str:
 
 
 def _group_status(group: ServedGroup) -> str:
-    """Return OK, WARN, or ERR for every status that is worse."""
+    """Return OK, WARN, or ERR for every status that is worse, and if partitions may be hidden."""
+    if group.lag.image.has_unknown_partitions:
+        return "ERR"
     found = [STATUSES.index(_partition_status(group, one)) for one in group.partitions]
     return STATUSES[min(max(found, default=1), STATUSES.index("ERR"))]
 
@@ -498,7 +564,10 @@ class BurrowApi:
                 if any(one.topic == name for one in group.partitions)
             ]
             return self._found("consumers of topic returned", path, consumers=consumers)
-        offsets = [_log_end(ends[n]) if n in ends else None for n in range(max(ends) + 1)]
+        size = cluster.topic_sizes.get(name)
+        offsets = None
+        if size is not None:
+            offsets = [_log_end(ends[n]) if n in ends else None for n in range(size)]
         return self._found("topic offsets returned", path, offsets=offsets)
 
     def _of_group(
@@ -543,22 +612,30 @@ class BurrowApi:
         }
 
     def _topics(self, group: ServedGroup) -> JsonObject:
-        """Return topic -> its partitions in a list; Burrow fills missing commits with null."""
+        """Return topic -> its partitions in a list; Burrow fills missing commits with null.
+
+        As in Burrow, the length of the list is the number of the topic's partitions: an offset
+        znode may have any number as its name. If that number is unknown, there is no list.
+        """
+        sizes = group.lag.topic_sizes
         found: JsonObject = {}
+        for topic in dict.fromkeys(one.topic for one in group.partitions):
+            size = sizes.get(topic)
+            found[topic] = None if size is None else [self._commits(None, ())] * size
         for one in group.partitions:
-            commits = group.commits.get(one.tp, ())
-            of_topic = found.setdefault(one.topic, [])
-            of_topic += [None] * (one.partition - len(of_topic))
-            missing = [None] * (self._window - len(commits))
-            of_topic.append(
-                {
-                    "offsets": [*missing, *map(_offset, commits)],
-                    "owner": one.owner or "",
-                    "client_id": "",
-                    "current-lag": lag_of(one),
-                }
-            )
+            if one.partition < sizes.get(one.topic, 0):
+                commits = group.commits.get(one.tp, ())
+                found[one.topic][one.partition] = self._commits(one, commits)
         return found
+
+    def _commits(self, one: PartitionLag | None, commits: Sequence[SeenCommit]) -> JsonObject:
+        missing = [None] * (self._window - len(commits)) if one else []
+        return {
+            "offsets": [*missing, *map(_offset, commits)],
+            "owner": one.owner or "" if one else "",
+            "client_id": "",
+            "current-lag": lag_of(one) if one else None,
+        }
 
     def _found(self, message: str, path: str, **more: object) -> tuple[int, JsonObject]:
         return 200, {"error": False, "message": message, **more, "request": self._request(path)}

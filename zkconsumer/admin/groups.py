@@ -105,7 +105,22 @@ class GroupImage:
         """Return why a znode may exist unseen: this client may not read it, or its parents."""
         while path not in self.unreadable and path:
             path = path.rpartition("/")[0]
+            if path in self.listed:
+                return None  # all children of this parent are known
         return self.unreadable.get(path)
+
+    @property
+    def has_unknown_members(self) -> bool:
+        """Whether members may exist unseen, or this client may not read a registration."""
+        kinds = {paths.locate(path).kind for path in self.unreadable}
+        return ZnodeKind.MEMBER in kinds or bool(self.refusal(paths.ids(self.name)))
+
+    @property
+    def has_unknown_partitions(self) -> bool:
+        """Whether the group may use partitions of topics that no readable znode names."""
+        return self.has_unknown_members or any(
+            self.refusal(top) for top in (paths.owners(self.name), paths.offsets(self.name))
+        )
 
     @cached_property
     def registrations(self) -> dict[ConsumerId, bytes | None]:

@@ -118,6 +118,11 @@ class PartitionLag:
         return self.owner is not None and self.session != 0
 
     @property
+    def is_owner_unknown(self) -> bool:
+        """Whether the partition may have an owner, whose znode this client may not read."""
+        return self.owner is None and bool(self.fault)
+
+    @property
     def committed(self) -> int | str | None:
         """The committed offset; None if there is none; a string with the reason if it is unknown.
 
@@ -304,11 +309,16 @@ class GroupLag:
     """A group and its partitions, sorted.
 
     The partitions are those that the group owns, has offsets of, or subscribes to.
+
+    Attributes:
+        topic_sizes: topic -> the number of its partitions, for the topics of this group that exist
+            and whose znodes could be read. An offset may belong to a partition beyond it.
     """
 
     image: GroupImage
     requested_topics: RequestedTopics
     partitions: tuple[PartitionLag, ...]
+    topic_sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -421,7 +431,9 @@ def lags_of(
                 _lag(image, tp, stored.get(tp), ranges.get(tp) or _missing(tp, existing, faults))
                 for tp in wanted[name]
             )
-            found[name] = stores.checked(GroupLag(image, wants[name], lags))
+            topics_of = {one.topic for one in lags} & (existing.keys() - faults.keys())
+            sizes = {topic: len(existing[topic]) for topic in topics_of}
+            found[name] = stores.checked(GroupLag(image, wants[name], lags, sizes))
     return (tails or TailCheck()).checked(brokers, found, limit_s=limit_s)
 
 
@@ -664,7 +676,8 @@ class CommitWindow:
             offset=offset,
             committed_s=None if one.committed_ms is None else one.committed_ms / 1000,
             lag=one.messages if isinstance(one.messages, int) else None,
-            is_owned=one.is_owned,
+            # STOPPED would claim that there is no owner.
+            is_owned=one.is_owned or one.is_owner_unknown,
         )
 
     def status(

@@ -313,6 +313,8 @@ def _picture(group: GroupLag, addresses: ClientAddresses | None) -> Reading:
     members = group.members
     threads = sum(len(one.threads) for one in members)
     title = f"{group.name}: {len(members)} members, {threads} threads"
+    if group.image.has_unknown_members:
+        title += " and those that cannot be read"
     words = [*member_faults(members), *group_notes(group)]
     rows = list(partition_rows([group], addresses=addresses))
     return title, Table(rows, ONE_GROUP_COLUMNS), words

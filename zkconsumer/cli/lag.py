@@ -12,7 +12,7 @@ import typer
 
 from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.lag_exporter import Exporting, cluster_name, clusters_of, serve
-from zkconsumer.cli.members import of_time, skipped
+from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import (
     Addressed,
     AllGroups,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from zkconsumer.admin.groups import GroupImage, Selection
     from zkconsumer.admin.lag import GroupLag, PartitionLag, Status
     from zkconsumer.config.settings import ConnectionConfig
-    from zkconsumer.errors import AccessDeniedError
     from zkconsumer.protocol.group_health import GroupHealth
     from zkconsumer.zk.client import ZooKeeperClient
     from zkconsumer.zk.clients import ClientAddresses
@@ -168,7 +167,7 @@ def group_notes(group: GroupLag, health: GroupHealth | None = None) -> Iterator[
 
     health = group.image.health if health is None else health
     if group.unreadable:
-        yield from _refusals(group)
+        yield from refusals(group)
     else:
         for remark in remarks(health, time.time()):
             yield f"group {group.name}: {remark}"
@@ -210,7 +209,7 @@ def offset_notes(group: GroupLag) -> Iterator[str]:
     for one in group.partitions:
         at = f"group {group.name}: {one.topic}-{one.partition}"
         if group.image.refusal(offset(group.name, one.tp)):
-            continue  # `_refusals` names the znode
+            continue  # `refusals` names the znode
         if one.remark:
             repair = f"zkconsumer doctor -g {shell_word(group.name)} --fix"
             yield f"{at}: {one.remark} (`{repair}` repairs it)"
@@ -218,11 +217,15 @@ def offset_notes(group: GroupLag) -> Iterator[str]:
             yield f"{at}: the offset in ZooKeeper cannot be read: {one.in_zookeeper}"
 
 
-def _refusals(group: GroupLag) -> Iterator[str]:
-    """Yield how many znodes this client may not read, and the error of the first one."""
-    first, *others = group.unreadable.values()
-    more = f" (and {len(others)} other znodes of the group)" if others else ""
-    yield f"group {group.name} is not readable{more}: {first}"
+def refusals(group: GroupLag) -> Iterator[str]:
+    """Yield which znodes of a group this client may not read, and what to do."""
+    if group.unreadable:
+        count, error = len(group.unreadable), next(iter(group.unreadable.values()))
+        what = "the znode" if count == 1 else f"{count} znodes"
+        yield (
+            f"group {group.name}: ZooKeeper does not allow this client to read {what}"
+            f" ({first_few(group.unreadable, 5)}): {error.remedy}"
+        )
 
 
 def unmatched(
@@ -378,7 +381,8 @@ def lag(
     offsets, the lag follows the store whose offset has moved between two readings, and otherwise
     the larger offset; SOURCE names the rule. LAST-COMMIT is unknown for offsets in Kafka. Exit code
     1: no group uses a topic or a partition that --topic names (owns it, subscribes to it, or has an
-    offset for it), or ZooKeeper denied access to some of the groups.
+    offset for it), or ZooKeeper denied access to some of the groups' znodes. Their values are shown
+    as unknown.
 
     Example: zkconsumer lag -z zk1:2181/kafka --group billing --watch
     """
@@ -436,7 +440,6 @@ class LagReader:
         self._names, self.only, self._choice = names, only, choice
         self._limit_s = settings.zookeeper_connection_timeout_s
         self.missing: list[str] = []
-        self.denied: dict[str, AccessDeniedError] = {}
         self.history = LagHistory(
             patience_s=2 * choice.commit_interval,
             allowed_lag=choice.allowed_lag,
@@ -454,24 +457,21 @@ class LagReader:
         return self._connection
 
     def read(self) -> list[GroupLag]:
-        """Read and return the groups that exist and that this client may read.
+        """Read and return the groups that exist, as far as this client may read them.
 
-        Raises ZooKeeperUnreachableError; AccessDeniedError if it may read none of them.
+        Raises ZooKeeperUnreachableError; AccessDeniedError if it may not list the groups.
         """
-        from zkconsumer.admin.groups import in_slices, read_allowed_groups, read_group_names
+        from zkconsumer.admin.groups import in_slices, read_group_names, read_readable_parts
         from zkconsumer.admin.lag import lags_of
 
         connection, is_topic = self.connection, self._choice.is_topic
         every = read_group_names(connection) if self._names is None else self._names
         names = list(filter(self._choice.is_group, every))
         images: dict[str, GroupImage] = {}
-        self.denied = {}
         progress = Progress("groups")
         with progress.until_done():
             for some in in_slices(names, progress.advanced):
-                allowed, denied = read_allowed_groups(connection, some)
-                images |= allowed
-                self.denied |= denied
+                images |= read_readable_parts(connection, some)
             # The brokers are asked once for all groups, because silent brokers use up a time limit.
             found = lags_of(
                 connection,
@@ -481,10 +481,7 @@ class LagReader:
                 tails=self.history.tails,
                 stores=self.history.stores,
             )
-        if self.denied and not images:
-            raise next(iter(self.denied.values()))
-        found_or_denied = images.keys() | self.denied.keys()
-        self.missing = [name for name in names if self._names and name not in found_or_denied]
+        self.missing = [name for name in names if self._names and name not in images]
         return [
             replace(group, partitions=tuple(p for p in group.partitions if is_topic(p.topic)))
             for group in found.values()
@@ -497,9 +494,9 @@ class LagReader:
         if self.missing:
             raise unknown_group(self.missing[0], self.connection)
 
-    def unread(self) -> list[str]:
-        """Return a note for each group that the last reading was not allowed to read."""
-        return [skipped(name, error) for name, error in self.denied.items()]
+    def unread(self, groups: Iterable[GroupLag]) -> list[str]:
+        """Return a note for each group that has znodes that this client may not read."""
+        return [word for group in groups for word in refusals(group)]
 
     def observe(self) -> list[GroupLag]:
         """Read the groups, and add the reading to the history. Raises what `read` raises."""
@@ -541,7 +538,7 @@ class LagReader:
         addresses = common.shown_addresses(self.connection.config)
         rows = list(partition_rows(groups, status_of=history.status, addresses=addresses))
         words = [word for group in groups for word in group_notes(group, history.health(group))]
-        words += [*self.unmatched(groups), *self.unread()]
+        words += self.unmatched(groups)
         return _title(groups), Table(rows, columns), words
 
 
@@ -551,8 +548,10 @@ def _title(groups: Sequence[GroupLag]) -> str:
     names = f"group {groups[0].name}" if len(groups) == 1 else f"{len(groups)} groups"
     unknown = len(lags) - len(known)
     partitions = "1 partition" if unknown == 1 else f"{unknown} partitions"
-    parts = [f"{sum(known)} messages behind"] if known or not unknown else []
+    hidden = [group.name for group in groups if group.image.has_unknown_partitions]
+    parts = [f"{sum(known)} messages behind"] if known or not (unknown or hidden) else []
     parts += [f"lag of {partitions} unknown"] if unknown else []
+    parts += [f"there may be other partitions of {first_few(hidden, 5)}"] if hidden else []
     return f"{names}: {'; '.join(parts)}"
 
 
@@ -589,11 +588,14 @@ def _show(
         common.write(rows, (*_columns(groups), STATUS))
         say_all(word for group in groups for word in group_notes(group))
         say_all(_title([group]) for group in groups if group.partitions)
-    missing = [*reader.unmatched(groups), *reader.unread()]
+    unread = reader.unread(groups)
+    if common.output in (Output.PROMETHEUS, Output.LEGACY):
+        say_all(unread)
+    missing = reader.unmatched(groups)
     say_all(missing)
     if fail_above is not None:
         _check(groups, fail_above)
-    if missing:
+    if missing or unread:
         raise typer.Exit(Exit.FAILED)
 
 

@@ -94,7 +94,7 @@ class GroupReader(Protocol):
 
     missing: list[str]  # the groups that were named, and that the last reading has not found
 
-    def unread(self) -> Sequence[str]: ...  # notes on groups that this client may not read
+    def unread(self, groups: Sequence[GroupLag]) -> Sequence[str]: ...  # notes on forbidden znodes
     def use(self, connection: ZooKeeperClient) -> None: ...
     def observe(self) -> list[GroupLag]: ...
     def served(self, groups: Sequence[GroupLag]) -> Sequence[ServedGroup]: ...
@@ -250,7 +250,7 @@ class _Follower:
                 self._served.read(self._reader.served(groups))
                 for name in self._reader.missing:
                     self._say_once(f"group {name} does not exist; it is served as soon as it does")
-                for text in self._reader.unread():
+                for text in self._reader.unread(groups):
                     self._say_once(text)
                 self._stopped.wait(self._interval_s)
 

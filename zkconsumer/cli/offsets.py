@@ -28,8 +28,8 @@ from zkconsumer.cli.apply import (
     with_kafka_notes,
 )
 from zkconsumer.cli.exits import Exit
-from zkconsumer.cli.lag import offset_notes, unknown, unmatched
-from zkconsumer.cli.members import of_time, skipped
+from zkconsumer.cli.lag import offset_notes, refusals, unknown, unmatched
+from zkconsumer.cli.members import of_time
 from zkconsumer.cli.options import (
     AllGroups,
     Common,
@@ -207,26 +207,23 @@ def get(
     If no group is named, the offsets of all groups are shown. WRITTEN is the time of the last write
     to the offset in ZooKeeper, by ZooKeeper's clock. Exit code 1: no group uses a
     topic or a partition that --topic names (owns it, subscribes to it, or has an offset for it), or
-    ZooKeeper denied access to some of the groups.
+    ZooKeeper denied access to some of the groups' znodes. Their values are shown as unknown.
 
     Example: zkconsumer offsets get -z zk1:2181/kafka --group billing --topic orders:0,1
     """
-    from zkconsumer.admin.groups import read_allowed_groups, read_group_names, unknown_group
-    from zkconsumer.admin.lag import lags_of, unasked_logs
+    from zkconsumer.admin.groups import read_group_names, unknown_group
+    from zkconsumer.admin.lag import group_lags, unasked_logs
 
     names, only = common.groups(group, all_groups=all_groups), topics_of(topic)
     with common.connect(names[0] if names else None) as connection:
         limit_s = connection.config.zookeeper_connection_timeout_s
         asked = read_group_names(connection) if names is None else names
-        images, denied = read_allowed_groups(connection, asked)
-        found = lags_of(connection, images, only=only, logs=unasked_logs, limit_s=limit_s)
-        if denied and not found:
-            raise next(iter(denied.values()))
+        found = group_lags(connection, asked, only=only, logs=unasked_logs, limit_s=limit_s)
         for name in names or ():
-            if name not in found and name not in denied:
+            if name not in found:
                 raise unknown_group(name, connection)
         missing = unmatched(found.values(), only, connection)
-        missing += [skipped(name, error) for name, error in denied.items()]
+        missing += [word for of_group in found.values() for word in refusals(of_group)]
     common.write(
         [_row(name, one) for name, of_group in found.items() for one in of_group.partitions],
         COLUMNS,

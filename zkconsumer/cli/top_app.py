@@ -300,9 +300,7 @@ class Top(App[ZkConsumerError]):
         if whole:  # keep the known figures of groups
             old = self._groups
             self._groups = {
-                row.name: row
-                if row.name not in old or row.members is None
-                else _counted(old[row.name], row.members)
+                row.name: _counted(old[row.name], row.members) if row.name in old else row
                 for row in rows
             }
         else:
@@ -338,7 +336,11 @@ class Top(App[ZkConsumerError]):
 
     def _headline(self) -> str:
         if self._open is not None:
-            known = f"{len(self._detail.health.live)} members" if self._detail else "reading ..."
+            known = "reading ..."
+            if self._detail:
+                known = f"{len(self._detail.health.live)} members"
+                if self._detail.group.image.has_unknown_members:
+                    known += " and those that cannot be read"
             return f"zkconsumer top  group {self._open}: {known}  [{self._view}]"
         rows = list(self._groups.values())
         read = sum(row.partitions is not None for row in rows)
@@ -449,7 +451,7 @@ class Top(App[ZkConsumerError]):
         self.query_one(Rows).focus()
 
 
-def _counted(row: GroupRow, members: int) -> GroupRow:
+def _counted(row: GroupRow, members: int | None) -> GroupRow:
     return replace(row, members=members)
 
 

@@ -18,6 +18,8 @@ from zkconsumer.errors import (
     UnknownGroupError,
     ZkConsumerError,
 )
+from zkconsumer.protocol import paths
+from zkconsumer.protocol.paths import ZnodeKind
 
 if TYPE_CHECKING:
     from zkconsumer.admin.findings import Finding
@@ -50,7 +52,7 @@ class GroupRow:
     """A group in the list.
 
     Attributes:
-        members: members with a session; None if ZooKeeper denies access.
+        members: members with a session; None if ZooKeeper denies access to their list.
         lag: messages behind in all partitions whose lag is known; None if no lag is known.
         unknown: number of partitions whose lag is unknown, or whose offset is beyond the log.
         beyond: number of partitions whose offset is beyond the end of the log.
@@ -108,12 +110,15 @@ def row_of(group: GroupLag, history: LagHistory) -> GroupRow:
     ]
     observed = [history.status(group.name, one) for one in group.partitions]
     statuses = {status.value for status in observed if status is not None}
+    image = group.image
+    # As in `admin.groups.groups`, a registration that this client may not read is a member's.
+    unread = sum(paths.locate(path).kind is ZnodeKind.MEMBER for path in image.unreadable)
     return GroupRow(
         group.name,
-        len(health.live),
+        None if image.refusal(paths.ids(group.name)) else len(health.live) + unread,
         empty=replace(health, live={}).state.value,
         partitions=len(lags),
-        lag=sum(known) if known or not lags else None,
+        lag=sum(known) if known or not (lags or image.has_unknown_partitions) else None,
         unknown=len(lags) - len(known),
         beyond=sum(isinstance(lag, int) and lag < 0 for lag in lags),
         rate=sum(rates) if rates else None,
@@ -209,7 +214,7 @@ class Feed:
         reading = self._logs(zk).reading()
         on_rows(list(map(_summary_row, summaries)), True)
         # A dict instead of a set, because a dict keeps the order.
-        left = {one.name: None for one in summaries if not one.fault}
+        left = {one.name: None for one in summaries}
         while left:
             visible = [name for name in self.visible if name in left]
             now = visible or list(islice(left, SLICE))
@@ -226,22 +231,19 @@ class Feed:
     def _slice(
         self, zk: ZooKeeperClient, names: Sequence[str], reading: BrokerReading
     ) -> list[GroupRow]:
-        """Read some groups; a group to which access is denied becomes a row without figures."""
-        from zkconsumer.admin.groups import read_allowed_groups
-        from zkconsumer.admin.lag import lags_of, unasked_kafka
+        """Read some groups, as far as this client may read them."""
+        from zkconsumer.admin.lag import group_lags, unasked_kafka
 
-        images, denied = read_allowed_groups(zk, names)
         # Kafka's offsets would take a request per group; only the details of a group read them.
-        found = lags_of(
+        found = group_lags(
             zk,
-            images,
+            names,
             limit_s=self._limit_s(zk),
             logs=reading.ends,
             kafka=unasked_kafka,
             tails=self._history.tails,
         )
-        rows = [row_of(one, self._history) for one in found.values()]
-        return [*rows, *(GroupRow(name, None) for name in denied)]
+        return [row_of(one, self._history) for one in found.values()]
 
     # ---- one group -------------------------------------------------------------------------------
 
