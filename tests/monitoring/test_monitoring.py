@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,8 @@ def _labels_of(node: Any) -> set[str]:
             below = _labels_of(node.expr)
             named = set(node.modifier.labels) if node.modifier else set()
             assert named <= below, f"no labels {named - below}"
-            return named
+            is_without = node.modifier and node.modifier.type == promql.AggModifierType.Without
+            return below - named if is_without else named
         case promql.BinaryExpr():
             left, right = _labels_of(node.lhs), _labels_of(node.rhs)
             matching = node.modifier.matching if node.modifier else None
@@ -176,6 +178,29 @@ def test_the_texts_name_labels_of_their_query() -> None:
             assert set(used) <= _labels_of(promql.parse(query)), panel["title"]
             named += len(used)
     assert named >= len(RULES) + len(DASHBOARD["panels"])
+
+
+def test_groups_of_several_clusters_are_apart() -> None:
+    """No panel and no alert adds up groups that have one name in two clusters."""
+    places = 0
+    for place, query in _queries():
+        if "zkconsumer_group_" in query and not place.startswith("variable"):
+            for labels in re.findall(r" by \(([^)]*)\)", query):
+                assert "cluster" in labels, (place, query)
+                places += 1
+    assert places
+
+
+def test_the_counters_of_the_rules_start_at_0() -> None:
+    """A member exports each event of the rules before the first one: else none increases from 0."""
+    collector = Collector()
+    collector.reads.append(lambda: replace(SAMPLE, events={}))
+    (events,) = [one for one in collector.collect() if one.name == "zkconsumer_events"]
+    exported = {one.labels["event"]: one.value for one in events.samples}
+    text = " ".join(rule["expr"] for rule in RULES)
+    named = {one for found in re.findall(r'event=~"([^"]+)"', text) for one in found.split("|")}
+    assert VALUES["event"] <= exported.keys()
+    assert {name: exported.get(name) for name in named} == dict.fromkeys(named, 0)
 
 
 def test_every_alert_and_metric_is_covered() -> None:

@@ -10,7 +10,7 @@ increased for each message: the number of messages is computed from the offsets.
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
+from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.consumer.stream_partitions import CommitScope
 from zkconsumer.errors import ConfigError, require
 from zkconsumer.member import commands as cmd
@@ -39,6 +40,16 @@ if TYPE_CHECKING:
 
 RESTS = frozenset({Phase.SETTLED, Phase.WAITING, Phase.CLOSED})
 
+
+EVENTS: tuple[str, ...] = (
+    "rebalances",
+    "commits",
+    "listener_merged",
+    *(f"{name}_failed" for name in ("trace", "journal", "tally")),
+    *(kind.value for kind in cmd.NoticeKind),
+    *(kind.value for kind in ReportKind),
+)
+"""The names of all events that a member counts."""
 
 RESETS_SHARE, COUNT_AGAIN_S = 16, 1.0
 """How often messages are counted while partitions are being reset.
@@ -85,6 +96,11 @@ class MetricsSnapshot:
     owned: Mapping[str, int]
     queued: Mapping[tuple[str, str], int]
     lag: Mapping[tuple[str, str], int]
+
+    @property
+    def exported_events(self) -> dict[str, int]:
+        """The counts of all events: Prometheus sees no increase in a counter that starts with 1."""
+        return {**dict.fromkeys(EVENTS, 0), **self.events}
 
     def flat(self) -> dict[str, float]:
         """Return the metrics under the names of `ConsumerConnector.metrics`."""
@@ -137,10 +153,12 @@ def figures(
     """Return a member's metrics; any thread may call it. `stuck` counts unread streams."""
     state, tally = thread.state, thread.tally
     owned = Counter(tp.topic for tp in state.owned)
-    fetched_bytes: dict[str, float] = defaultdict(float)
+    topics = {*owned, *own_topics(state)}
+    # Each counter of a topic starts at 0: Prometheus sees no increase in one that starts higher.
+    fetched_bytes = dict.fromkeys(topics, 0.0)
     for stream in streams.values():
         for topic, size in stream.fetched_bytes.items():
-            fetched_bytes[topic] += size
+            fetched_bytes[topic] = fetched_bytes.get(topic, 0.0) + size
     return MetricsSnapshot(
         client_id=config.client_id,
         group_id=config.group_id,
@@ -156,9 +174,9 @@ def figures(
         rebalance_s=tally.rebalance_s,
         zookeeper_commits=tally.zookeeper_commits,
         kafka_commits=tally.kafka_commits,
-        messages=tally.messages(),
+        messages={**dict.fromkeys(topics, 0), **tally.messages()},
         fetched_bytes=fetched_bytes,
-        owned={topic: owned[topic] for topic in {*owned, *own_topics(state)}},
+        owned={topic: owned[topic] for topic in topics},
         queued={(topic or "", thread): one.queued for (topic, thread), one in streams.items()},
         lag={
             (tp.topic, str(tp.partition)): max(0, ends[tp] - offset)
@@ -311,7 +329,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("zkconsumer_zookeeper_commits", "Offsets written to ZooKeeper.", (), "zookeeper_commits"),
     ("zkconsumer_kafka_commits", "Offsets written to Kafka.", (), "kafka_commits"),
     ("zkconsumer_zookeeper_requests", "Requests sent to ZooKeeper.", (), "requests"),
-    ("zkconsumer_events", "Events by kind.", ("event",), "events"),
+    ("zkconsumer_events", "Events by kind.", ("event",), "exported_events"),
 )
 
 
