@@ -9,8 +9,7 @@ import pytest
 from support.kafka.encoded_records import Record, batch, message_set
 
 from zkconsumer.errors import BadFileError
-from zkconsumer.history.describe import KafkaCommits
-from zkconsumer.history.kafka_offsets import KafkaLogs, read_past_in_kafka
+from zkconsumer.history.kafka_offsets import KafkaCommits, KafkaLogs, read_past_in_kafka
 from zkconsumer.history.offset_logs import find_replicas
 from zkconsumer.history.offsets import KafkaCommit, PastKafkaOffsets
 from zkconsumer.protocol.model import TopicPartition

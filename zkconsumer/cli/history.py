@@ -23,8 +23,9 @@ from zkconsumer.protocol.model import session_text
 if TYPE_CHECKING:
     from zkconsumer.admin.past_sources import OnProgress
     from zkconsumer.history.clients import Clients, Lifetimes
-    from zkconsumer.history.describe import Described, Description, KafkaCommits
+    from zkconsumer.history.describe import Described, Description
     from zkconsumer.history.inputs import History, Problem, Server
+    from zkconsumer.history.kafka_offsets import KafkaCommits
     from zkconsumer.history.offset_logs import Replica
     from zkconsumer.history.report import TimeSpan
     from zkconsumer.history.timeline import Line

@@ -7,7 +7,6 @@ ZooKeeper that serves consumers continue a run. `commit_loop` does the same in a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from zkconsumer.history.tables import Commits
@@ -18,7 +17,6 @@ DIGITS: Final = 18
 fit into 64 bits."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CommitRun:
     """The present run of a partition.
 
@@ -29,9 +27,11 @@ class CommitRun:
         number: the place of the run in `CommitRuns.runs`; -1 if it is not there yet.
     """
 
-    row: Commits | None = None
-    session: int = -1
-    number: int = -1
+    __slots__ = ("number", "row", "session")
+
+    def __init__(self) -> None:
+        self.row: Commits | None = None
+        self.session = self.number = -1
 
 
 class PathParts(NamedTuple):
@@ -79,8 +79,8 @@ class CommitRuns:
         self.places[path] = place
         if isinstance(place, CommitRun):
             self._at[path] = place
-        if isinstance(place, CommitRun) and place.number == -1:
-            self._add(place)
+            if place.number == -1:
+                self._add(place)
 
     def _add(self, run: CommitRun) -> None:
         """Give a number to a run."""
@@ -110,9 +110,9 @@ class CommitRuns:
                     marked = zxid
                     yield mark
             run = runs(path)
-            if run and run.session == session and kind == SET_DATA and zxid != marked:
+            if run is not None and run.session == session and kind == SET_DATA and zxid != marked:
                 line = run.row
-                if line and data and data.isdigit() and len(data) <= DIGITS:
+                if line is not None and data is not None and data.isdigit() and len(data) <= DIGITS:
                     offset = int(data)
                     if offset >= line.last:
                         pause = time_ms - line.last_ms

@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from zkconsumer.errors import HistoryError
 from zkconsumer.history.group_replay import GroupHistory
 from zkconsumer.history.incidents import incidents
 from zkconsumer.history.inputs import History, Problem, Server, zxid_of
 from zkconsumer.history.logs import RowBatch
-from zkconsumer.history.tables import Commits, Incident, Ownership, Tables, in_order
+from zkconsumer.history.tables import Ownership, Tables, in_order
+
+if TYPE_CHECKING:
+    from zkconsumer.history.kafka_offsets import KafkaCommits
 
 STATE_FORMAT: Final = 7
 """The format of `Description.state`; raise it when a class that a state contains changes."""
 
 Progress = Callable[[int], None]
 """Receives the number of rows read so far."""
-
-
-@dataclass(eq=False, repr=False)
-class KafkaCommits:
-    """The commits in Kafka, as rows of the tables.
-
-    Attributes:
-        commits, incidents: the rows.
-        groups: the groups with a commit.
-        records: the number of records that were read.
-        from_ms, until_ms: the times of the first and of the last record; 0 if there is none.
-        compacted: partition of `__consumer_offsets` -> the time of the last record before which
-            commits are missing.
-        problems: losses and damage of the files.
-    """
-
-    commits: list[Commits] = field(default_factory=list)
-    incidents: list[Incident] = field(default_factory=list)
-    groups: set[str] = field(default_factory=set)
-    records: int = 0
-    from_ms: int = 0
-    until_ms: int = 0
-    compacted: dict[int, int] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
 
 
 class KafkaSource(Protocol):

@@ -8,7 +8,6 @@ other than commits.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from zkconsumer.errors import ZkConsumerError, escaped
@@ -43,12 +42,14 @@ _CREATES: Final = frozenset({tx.CREATE, tx.CREATE2, tx.CREATE_CONTAINER, tx.CREA
 _DELETES: Final = frozenset({tx.DELETE, tx.DELETE_CONTAINER})
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Partition(CommitRun):
     """A partition whose offset a group has committed, with its present run."""
 
-    group: ReplayedGroup
-    tp: TopicPartition
+    __slots__ = ("group", "tp")
+
+    def __init__(self, group: ReplayedGroup, tp: TopicPartition) -> None:
+        super().__init__()
+        self.group, self.tp = group, tp
 
 
 Place: TypeAlias = At | Partition | None
@@ -223,7 +224,7 @@ class GroupHistory:
             return chroot, place
         group, tp = self._group(chroot, place.group), TopicPartition(place.name, place.partition)
         if (group, tp) not in self._partitions:
-            self._partitions[group, tp] = Partition(group=group, tp=tp)
+            self._partitions[group, tp] = Partition(group, tp)
         return self._partitions[group, tp]
 
     def _topics_of(self, chroot: str) -> dict[str, bytes | None]:
@@ -356,7 +357,7 @@ class GroupHistory:
                 offset = decode_offset(data, where="")
             except ZkConsumerError:
                 return
-        self._touch(session, group)
+        consumers = self._touch(session, group).consumers
         owner = group.owners.get(run.tp)
         had = group.owned_before.get(run.tp, ())
         late = owner is not None and owner.session != session and session in had
@@ -373,25 +374,23 @@ class GroupHistory:
             begins = "" if row.late == late else "session"
         run.session = session
         if begins or row is None:
-            self._begin_run(run, session, offset, begins=begins, late=late)
+            mine = [one for one in consumers if one in group.members]
+            by = escaped((mine or consumers or [""])[-1])
+            self._begin_run(run, offset, by=by, begins=begins, late=late)
             return
         row.longest_pause_ms = max(row.longest_pause_ms, now.time_ms - row.last_ms)
         row.last, row.last_ms, row.last_zxid = offset, now.time_ms, now.zxid
         row.count += 1
 
-    def _begin_run(
-        self, run: Partition, session: int, offset: int, *, begins: str, late: bool
-    ) -> None:
-        """Begin a row of commits."""
+    def _begin_run(self, run: Partition, offset: int, *, by: str, begins: str, late: bool) -> None:
+        """Begin a row of commits of the run's session."""
         group, before, now = run.group, run.row, self._now
-        consumers = self._sessions[session].consumers if session in self._sessions else []
-        mine = [one for one in consumers if one in group.members]
         run.row = Commits(
             **group.fields(),
             topic=run.tp.topic,
             partition=run.tp.partition,
-            session=session,
-            by=escaped((mine or consumers or [""])[-1]),
+            session=run.session,
+            by=by,
             begins=begins,
             late=late,
             before=None if before is None else before.last,

@@ -204,6 +204,9 @@ def _flapping(tables: Tables) -> Iterator[Incident]:
 
 def _commits(tables: Tables) -> Iterator[Incident]:
     for run in tables.commits:
+        back = run.before is not None and run.first < run.before and run.begins != "edit"
+        if not run.late and not back:
+            continue
         where = f"{run.topic}-{run.partition}{in_kafka(run)}"
         who = writer(run)
         if run.late:
@@ -213,7 +216,7 @@ def _commits(tables: Tables) -> Iterator[Incident]:
                 f"{who} committed {run.last} for {where}, which another session owned",
                 ended_ms=run.last_ms,
             )
-        if run.before is not None and run.first < run.before and run.begins != "edit":
+        if back:
             yield _incident(
                 run,
                 "offset moved back",

@@ -14,7 +14,6 @@ import re
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 _ENDINGS = "|".join(map(re.escape, COMPRESSIONS))
 _LOG = re.compile(rf"log\.([0-9a-f]{{1,16}})({_ENDINGS})?")
 _SNAPSHOT = re.compile(rf"snapshot\.([0-9a-f]{{1,16}})({_ENDINGS}|\.snappy)?")
-_ARCHIVE = re.compile(r".*\.(tar(\.\w+)?|tgz|taz|tbz|tbz2|tb2|txz|tlz|zip)", re.IGNORECASE)
+_ARCHIVE = r"(?i).*\.(tar(\.\w+)?|tgz|taz|tbz|tbz2|tb2|txz|tlz|zip)"  # compiled if it is needed
 
 MAX_DEPTH: Final = 4
 """Number of directory levels below a given directory that are searched for files of servers."""
@@ -51,13 +50,13 @@ s, and compiling it takes 10 s the first time on a machine; the plain decoder re
 less than 1 s."""
 
 
-@dataclass
 class Server:
     """The files of one server, oldest first."""
 
-    name: str
-    logs: list[LogSource] = field(default_factory=list)
-    snapshots: list[LogSource] = field(default_factory=list)
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.logs: list[LogSource] = []
+        self.snapshots: list[LogSource] = []
 
 
 class Problem(NamedTuple):
@@ -162,7 +161,7 @@ def sources_at(given: str, wanted: Wanted, names: tuple[str, str]) -> Iterator[L
     for source in _at_url(given, wanted) if "://" in given else _at_path(Path(given), wanted):
         if wanted(source.base):
             yield source
-        elif _ARCHIVE.fullmatch(source.base):
+        elif re.fullmatch(_ARCHIVE, source.base):
             from zkconsumer.history.archives import files_of  # loads tarfile, zipfile: 4 ms
 
             yield from files_of(source, wanted)
@@ -279,13 +278,11 @@ def fast_decoder(servers: Sequence[Server]) -> ColumnDecoder | None:
     return ColumnDecoder() if can_compile() else None
 
 
-@dataclass(eq=False, repr=False)
 class _OpenLog:
     """A log that is being read, with the batch that was read last and not delivered yet."""
 
-    log: LogSource
-    batches: Iterator[RowBatch]
-    batch: RowBatch
+    def __init__(self, log: LogSource, batches: Iterator[RowBatch], batch: RowBatch) -> None:
+        self.log, self.batches, self.batch = log, batches, batch
 
     @property
     def last(self) -> int:

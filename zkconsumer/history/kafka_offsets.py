@@ -33,7 +33,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from zkconsumer.errors import escaped
-from zkconsumer.history.describe import KafkaCommits
 from zkconsumer.history.inputs import Problem
 from zkconsumer.history.offset_logs import Break, Marker, Record, Replica
 from zkconsumer.history.offset_records import (
@@ -395,6 +394,30 @@ def _agreed(views: Sequence[_Moment]) -> Iterator[tuple[Key, PastInKafka, bool]]
 
 
 # ---- commits as rows -----------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False)
+class KafkaCommits:
+    """The commits in Kafka, as rows of the tables.
+
+    Attributes:
+        commits, incidents: the rows.
+        groups: the groups with a commit.
+        records: the number of records that were read.
+        from_ms, until_ms: the times of the first and of the last record; 0 if there is none.
+        compacted: partition of `__consumer_offsets` -> the time of the last record before which
+            commits are missing.
+        problems: losses and damage of the files.
+    """
+
+    commits: list[Commits] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+    groups: set[str] = field(default_factory=set)
+    records: int = 0
+    from_ms: int = 0
+    until_ms: int = 0
+    compacted: dict[int, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
 
 
 class KafkaLogs:

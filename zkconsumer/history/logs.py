@@ -12,7 +12,6 @@ import lzma
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -111,16 +110,17 @@ def unreadable(name: str, error: Exception) -> HistoryError:
     )
 
 
-@dataclass(eq=False, repr=False)
 class RowBatch:
     """Rows of one file, as tuples or as Arrow columns; each form is made from the other.
 
     If the batch has columns, these contain the rows, and `_rows` is None.
     """
 
-    file: str
-    _rows: Sequence[RowTuple] | None = None
-    _columns: pa.RecordBatch = None  # None if there are rows only
+    def __init__(
+        self, file: str, rows: Sequence[RowTuple] | None, columns: pa.RecordBatch = None
+    ) -> None:
+        """`columns` is None if there are rows only."""
+        self.file, self._rows, self._columns = file, rows, columns
 
     @property
     def tuples(self) -> Sequence[RowTuple]:
@@ -208,7 +208,6 @@ def first_zxid(source: LogSource) -> int | None:
     return zxid or None
 
 
-@dataclass(eq=False, repr=False)
 class LogReader:
     """Reads a transaction log; call `batches` again to continue with appended transactions.
 
@@ -218,12 +217,16 @@ class LogReader:
         end: how the last call of `batches` ended.
     """
 
-    source: LogSource
-    fast: ColumnDecoder | None = None
-    offset: int = 0
-    until: int = -1
-    end: End = field(default=End.UNREAD, init=False)
-    _paths: dict[bytes, str] = field(default_factory=dict, init=False, repr=False)
+    def __init__(
+        self,
+        source: LogSource,
+        fast: ColumnDecoder | None = None,
+        offset: int = 0,
+        until: int = -1,
+    ) -> None:
+        self.source, self.fast, self.offset, self.until = source, fast, offset, until
+        self.end = End.UNREAD
+        self._paths: dict[bytes, str] = {}
 
     def batches(self) -> Iterator[RowBatch]:
         """Yield the rows from `offset` on.

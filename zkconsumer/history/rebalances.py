@@ -7,7 +7,6 @@ settles when the owners equal the assignment, and its row is complete when the n
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -31,7 +30,6 @@ BLOCKED_AFTER_MS: Final = 10_000
 change: JVM members give up after four attempts, 2 s apart."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Now:
     """The transaction that is being applied.
 
@@ -39,10 +37,11 @@ class Now:
         from_ms: the time of the first transaction; the logs say nothing about earlier times.
     """
 
-    zxid: int = 0
-    time_ms: int = 0
-    file: str = ""
-    from_ms: int = 0
+    __slots__ = ("file", "from_ms", "time_ms", "zxid")
+
+    def __init__(self) -> None:
+        self.zxid = self.time_ms = self.from_ms = 0
+        self.file = ""
 
     def event(self) -> Fields:
         """Return the fields that every row has."""
@@ -78,7 +77,14 @@ class ReplayedGroup:
 
     def fields(self) -> Fields:
         """Return the fields that every row of a group has."""
-        return {**self._now.event(), "chroot": self.chroot, "group": self.name}
+        now = self._now
+        return {
+            "zxid": now.zxid,
+            "time_ms": now.time_ms,
+            "file": now.file,
+            "chroot": self.chroot,
+            "group": self.name,
+        }
 
     def forget_rebalance(self) -> None:
         """Begin with the present members and owners, whose history is unknown."""

@@ -51,6 +51,8 @@ class TimeSpan(NamedTuple):
 
 def within(found: Described, window: TimeSpan) -> Described:
     """Return the rows that overlap a window of time."""
+    if window == TimeSpan():
+        return found
     tables = Tables(
         *(
             [row for row in getattr(found.tables, name) if window.overlaps(row)]
