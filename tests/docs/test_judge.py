@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.judge import assignors, classic_court
+from zkconsumer.judge import assignors, challenges, classic_court
 from zkconsumer.judge.ladders import LADDERS, Ladder
 from zkconsumer.judge.promises import CONVERSATION
 from zkconsumer.judge.vocabulary import Sender, Vocabulary
+from zkconsumer.sim import promises as of_members
 from zkconsumer.sim.kernel.promises import Promise
 
 PAGE = Path(__file__).parents[2] / "docs" / "judge.md"
@@ -47,6 +48,11 @@ def test_the_page(request: pytest.FixtureRequest) -> None:
     made = page
     tables = {
         "conversation": _promises(CONVERSATION),
+        "promises of zookeeper": _promises(
+            one
+            for one in challenges.PROMISES
+            if one not in CONVERSATION and one not in of_members.PROMISES
+        ),
         "promises of classic": _promises(
             (classic_court.fenced_members_stop, classic_court.keeps_what_stays)
         ),

@@ -141,21 +141,6 @@ def test_offsets_that_nobody_can_read() -> None:
     assert found is not None and found.promise == "writes_readable_offsets"
 
 
-def test_a_registration_with_another_pattern_fails() -> None:
-    """A member that registers its topic as a black list fails the challenge `register`."""
-    kind = example("solution").Solution
-
-    class Excluding(kind):  # type: ignore[misc, valid-type] # as above
-        def create(self, path: str, **options: Any) -> Request:
-            if "/ids/" in path:
-                options["data"] = options["data"].replace("static", "black_list")
-            return super().create(path, **options)  # type: ignore[no-any-return] # as above
-
-    with court(CHALLENGES["register"], lambda one: LocalProgram(one, Excluding)) as bench:
-        found = [str(one) for seed in range(1, ENOUGH) if (one := broken(bench, seed))]
-    assert found and all("black_list" in one for one in found)
-
-
 def test_the_late_commit_moves_an_offset_back() -> None:
     """A careful member whose commit checks nothing breaks the promise that 'zombie' is about."""
     with pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,11 @@ from typing import Final
 
 from zkconsumer.judge import rules
 from zkconsumer.judge.judging import Challenge
-from zkconsumer.judge.promises import CONVERSATION, writes_readable_offsets
+from zkconsumer.judge.promises import (
+    CONVERSATION,
+    registers_for_every_release,
+    writes_readable_offsets,
+)
 from zkconsumer.judge.world import Converged, JudgedWorld, Rule
 from zkconsumer.member.state import Settings
 from zkconsumer.sim import promises as of_members
@@ -133,9 +137,10 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
             statement="Create your id znode below `ids`, and its parents, which may exist already. "
             "Whatever else your member does is not judged yet.",
             lesson="A member exists for the group as long as its ephemeral id znode exists. The "
-            "other members decode it to compute the assignment, so its form is a contract.",
-            faults=((Do.LEAVE, 1),),
+            "other members decode it to compute the assignment, so its form is a contract. They "
+            "read it as soon as it exists, and JVM members set no watch on it.",
             length=60,
+            identities=rules.IDENTITIES,
             over=rules.is_registered,
             prepare=rules.create_some_parents,
         ),
@@ -280,6 +285,7 @@ CHALLENGES: Final[dict[str, MemberChallenge]] = {
 PROMISES: Final[tuple[Promise[...], ...]] = (
     *CONVERSATION,
     writes_readable_offsets,
+    registers_for_every_release,
     *of_members.PROMISES,
     rules.reads_within_the_budget,
     rules.keeps_what_stays,

@@ -1,7 +1,7 @@
 """What a program promises besides the promises of every member (`sim.promises`).
 
-P1 to P3 concern the conversation with the judge. P4 is for members of a group in ZooKeeper. C
-promises are those of single challenges.
+P1 to P3 concern the conversation with the judge. P4 and P5 are for members of a group in ZooKeeper.
+C promises are those of single challenges.
 """
 
 from __future__ import annotations
@@ -9,9 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.member.state import Settings
+from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import decode_offset
+from zkconsumer.protocol.registrations import Pattern, decode_registration
+from zkconsumer.protocol.releases import profile
 from zkconsumer.sim.kernel.promises import Promise, Reason, promise
+from zkconsumer.sim.znodes import ZnodeChange
+
+READERS: Final = tuple(map(profile, ("0.11", "1.0.0", "1.1.1")))
+"""One release for each JSON parser with which JVM members read registrations."""
 
 
 @promise("P1")
@@ -40,6 +49,47 @@ def writes_readable_offsets(tp: TopicPartition, data: bytes | None) -> Reason:
     except MalformedZnodeError as error:
         return f"the offset znode of {tp}: {error.what}"
     return None
+
+
+@promise("P5")
+def registers_for_every_release(settings: Settings, change: ZnodeChange) -> Reason:
+    """A member registers only itself, in a form that JVM members of every release read correctly.
+
+    Each write must keep this promise, because JVM members read a registration as soon as it exists,
+    and set no watch on it. If it is incomplete, their rebalance fails. A later change goes
+    unnoticed.
+    """
+    path, node = change.path, change.new
+    if node is None:
+        return None
+    at = paths.locate(path)
+    if at.kind is not ZnodeKind.MEMBER:
+        if node.stat.owner and _is_parent(settings.group, path):
+            return f"{path} is ephemeral, so no member can create a znode below it"
+        return None
+    if at.name != settings.consumer:
+        return f"{settings.consumer} writes {path}, which the others count as another member"
+    if not node.stat.owner:
+        return f"{path} is not ephemeral, so the others count the member after it has ended"
+    for reader in READERS:
+        try:
+            found = decode_registration(node.data, where=path, profile=reader)
+        except MalformedZnodeError as error:
+            return f"JVM members of release {reader.release} cannot read {path}: {error.what}"
+        if found.subscription != settings.subscription or found.pattern is not Pattern.STATIC:
+            meaning = f"{found.pattern.value} {dict(found.subscription)}"
+            wanted = f"{Pattern.STATIC.value} {dict(settings.subscription)}"
+            return f"{path} means {meaning} to the others, not {wanted}"
+    return None
+
+
+def _is_parent(group: str, path: str) -> bool:
+    """Return whether members create znodes below this one."""
+    parents = (paths.group(group), paths.ids(group), paths.owners(group), paths.offsets(group))
+    return path in parents or paths.locate(path).kind in (
+        ZnodeKind.OWNERS_OF,
+        ZnodeKind.OFFSETS_OF,
+    )
 
 
 CONVERSATION: Final[tuple[Promise[...], ...]] = (

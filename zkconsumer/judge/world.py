@@ -16,7 +16,7 @@ from typing import cast
 from zkconsumer.judge.judging import GroupScore
 from zkconsumer.judge.member import ProgramMember
 from zkconsumer.judge.program import Program
-from zkconsumer.judge.promises import writes_readable_offsets
+from zkconsumer.judge.promises import registers_for_every_release, writes_readable_offsets
 from zkconsumer.lab.texts import sentence
 from zkconsumer.lab.worlds import LabMove
 from zkconsumer.protocol import requests as rq
@@ -225,6 +225,12 @@ class JudgeMonitor(MixedMonitor):
         if 0 <= who < self._programs:
             writes_readable_offsets.check(tp, data)
         super()._offset_written(world, who, tp, data)
+
+    def written(self, world: ObservedWorld, entry: ZnodeChange) -> None:
+        for who, link in enumerate(world.links[: self._programs]):
+            if link.session == entry.session:
+                registers_for_every_release.check(world.members[who].settings, entry)
+        super().written(world, entry)
 
     def acted(self, world: World, action: Action) -> None:
         super().acted(world, action)
