@@ -136,7 +136,7 @@ class ServedCluster:
     def topic_sizes(self) -> dict[str, int]:
         """Topic -> the number of its partitions, for the topics of all groups, sorted; topics whose
         znode cannot be read are left out."""
-        found = {}
+        found: dict[str, int] = {}
         for group in self.groups.values():
             found |= group.lag.topic_sizes
         return dict(sorted(found.items()))
