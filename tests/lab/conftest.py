@@ -22,7 +22,7 @@ expect.set_options(timeout=LIMIT_MS)
 
 
 class LabProcess:
-    """`zkconsumer lab`, and the address that it has printed."""
+    """`zkconsumer lab`, and the first URL that it has printed."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

@@ -67,6 +67,7 @@ def test_another_host_is_refused(lab: LabProcess, host: str) -> None:
 def test_a_lab_on_all_addresses_answers_under_each() -> None:
     """A lab on 0.0.0.0 answers under each address and this machine's name, not under others."""
     with running_lab("--host", "0.0.0.0") as lab:
+        assert lab.url == f"http://localhost:{lab.port}/"
         end = f":{lab.port}"
         for host in ("127.0.0.1", "192.0.2.7", "[2001:db8::7]", "localhost", socket.gethostname()):
             own = f"http://{host.lower()}{end}"

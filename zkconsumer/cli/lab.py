@@ -14,6 +14,7 @@ import typer
 
 from zkconsumer.cli.options import Connection, Format, operator
 from zkconsumer.cli.output import SECTIONS
+from zkconsumer.cli.urls import REACHABLE, listens_on_all, urls_of
 from zkconsumer.errors import ConfigError, first_few, quoted, require
 
 if TYPE_CHECKING:
@@ -119,10 +120,14 @@ def lab(
             live = _logged(history, group)
         elif any(others):
             live = stack.enter_context(_live(zookeeper, group, config))
-        typer.echo(f"The lab is at {address_of(sock)} until you press Ctrl-C.")
+        address, opened_port = sock.getsockname()[:2]
+        urls = urls_of(address, opened_port, "/")
+        typer.echo(f"The lab is at {' and '.join(urls)} until you press Ctrl-C.")
+        if listens_on_all(address):
+            typer.echo(REACHABLE)
         if browser:
             # A text browser runs in the foreground, and the call returns at its end.
-            page = (address_of(sock),)
+            page = (urls[0],)
             threading.Thread(target=webbrowser.open, args=page, name="browser", daemon=True).start()
         from zkconsumer.lab.server import serve
 
@@ -263,9 +268,3 @@ def listen(host: str, port: int | None) -> socket.socket:
         where=f"{host}:{port or DEFAULT_PORT}",
         remedy="choose another --port or --host",
     )
-
-
-def address_of(sock: socket.socket) -> str:
-    """Return the address of the page."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

@@ -19,6 +19,7 @@ import typer
 
 from zkconsumer.cli import completion
 from zkconsumer.cli.output import say
+from zkconsumer.cli.urls import REACHABLE, listens_on_all, urls_of
 from zkconsumer.errors import ConfigError, ZkConsumerError
 
 if TYPE_CHECKING:
@@ -190,7 +191,10 @@ def serve(
         threading.Thread(target=one.run, args=(ended.put,), daemon=True) for one in followers
     ]
     with exporter:
-        say(f"serving http://{exporting.prometheus_host}:{exporting.prometheus}/metrics")
+        urls = urls_of(exporting.prometheus_host, exporting.prometheus or 0, "/metrics")
+        say(f"serving {' and '.join(urls)}")
+        if listens_on_all(exporting.prometheus_host):
+            say(REACHABLE)
         try:
             for one in threads:
                 one.start()
