@@ -120,18 +120,25 @@ def lab(
             live = _logged(history, group)
         elif any(others):
             live = stack.enter_context(_live(zookeeper, group, config))
-        address, opened_port = sock.getsockname()[:2]
-        urls = urls_of(address, opened_port, "/")
-        typer.echo(f"The lab is at {' and '.join(urls)} until you press Ctrl-C.")
-        if listens_on_all(address):
-            typer.echo(REACHABLE)
+        page = _announced(sock)
         if browser:
             # A text browser runs in the foreground, and the call returns at its end.
-            page = (urls[0],)
-            threading.Thread(target=webbrowser.open, args=page, name="browser", daemon=True).start()
+            threading.Thread(
+                target=webbrowser.open, args=(page,), name="browser", daemon=True
+            ).start()
         from zkconsumer.lab.server import serve
 
         serve(sock, host, live=live)
+
+
+def _announced(sock: socket.socket) -> str:
+    """Print the URLs of the page; return the one for this machine."""
+    host, port = sock.getsockname()[:2]
+    urls = urls_of(host, port, "/")
+    typer.echo(f"The lab is at {' and '.join(urls)} until you press Ctrl-C.")
+    if listens_on_all(host):
+        typer.echo(REACHABLE)
+    return urls[0]
 
 
 def _sandbox(stack: ExitStack) -> LiveSource:
