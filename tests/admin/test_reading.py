@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from kazoo.security import make_digest_acl
@@ -86,6 +87,16 @@ def test_a_group_that_may_not_be_read(scene: Scene) -> None:
     }
     assert "authenticate as a user who may read it" in str(found["secret"].unreadable[hidden[0]])
     assert [one.committed for one in found["g"].partitions] == [5]
+
+
+def test_an_export_is_importable(scene: Scene, tmp_path: Path) -> None:
+    """`Admin.export_offsets` leaves out offsets that no import accepts, with a note on each."""
+    scene.offset("t", 0, 7)
+    scene.offset("t", -1, 8)
+    with Admin(scene.config()) as admin:
+        notes = admin.export_offsets(["g"], tmp_path / "offsets")
+        assert admin.read_offsets(tmp_path / "offsets") == {"g": {TopicPartition("t", 0): 7}}
+    assert notes == ["g t--1 is left out: Kafka allows no such partition"]
 
 
 def test_members_of_a_group_that_may_not_be_read(scene: Scene) -> None:

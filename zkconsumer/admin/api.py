@@ -30,7 +30,13 @@ from zkconsumer.admin.health import GroupWatch
 from zkconsumer.admin.inventory import IDLE_S, Inventory, inventory
 from zkconsumer.admin.lag import GroupLag, group_lags
 from zkconsumer.admin.migrate import Direction, Migration
-from zkconsumer.admin.offset_files import FileFormat, Offsets, read_file, write_offsets
+from zkconsumer.admin.offset_files import (
+    FileFormat,
+    Offsets,
+    importable,
+    read_file,
+    write_offsets,
+)
 from zkconsumer.admin.offset_plans import Reset
 from zkconsumer.admin.past_sources import OnProgress, PastSources, no_progress
 from zkconsumer.admin.plan import Plan, load_plan
@@ -433,10 +439,11 @@ class Admin:
     def export_offsets(
         self, names: Iterable[str], file: Path, *, to: FileFormat = FileFormat.JSON
     ) -> list[str]:
-        """Write the committed offsets of groups to a file; return notes on unreadable offsets."""
-        offsets, notes = self.committed(names)
+        """Write the committed offsets of groups to a file; return notes on those left out."""
+        committed, unreadable = self.committed(names)
+        offsets, notes = importable(committed)
         file.write_text(write_offsets(offsets, to), encoding="utf-8")
-        return notes
+        return unreadable + notes
 
     @staticmethod
     def read_offsets(file: Path, *, group: str | None = None) -> Offsets:

@@ -13,7 +13,7 @@ import os
 import re
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -262,6 +262,18 @@ def uncompressed(name: str) -> str:
         if name.endswith(ending):
             return name.removesuffix(ending)
     return name
+
+
+def by_uncompressed_name(positions: Mapping[str, int]) -> dict[str, int]:
+    """Return the highest position of each log, by its uncompressed name.
+
+    A log may be compressed after it is read. Positions count uncompressed bytes in both files.
+    """
+    found: dict[str, int] = {}
+    for name, position in positions.items():
+        plain = uncompressed(name)
+        found[plain] = max(position, found.get(plain, 0))
+    return found
 
 
 # ---- one sequence -------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ from pyspark.sql.types import (
 
 from zkconsumer.errors import BadFileError, ConfigError, DamagedFileError, ZkConsumerError
 from zkconsumer.history.describe import Description
-from zkconsumer.history.inputs import find_servers, uncompressed
+from zkconsumer.history.inputs import by_uncompressed_name, find_servers, uncompressed
 from zkconsumer.history.logs import LogReader, LogSource, RowBatch
 from zkconsumer.history.tables import TABLES, Event, as_columns, columns_of
 from zkconsumer.history.transactions import (
@@ -397,7 +397,7 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
 
     def _ends(self, start: Mapping[str, int]) -> dict[str, int]:
         """Return where the last whole transaction of each log ends."""
-        ends, known = dict(start), _by_log(start)
+        ends, known = dict(start), by_uncompressed_name(start)
         self._decoder = self._decoder or _decoder()
         for server in find_servers(self._paths):
             for log in server.logs:
@@ -426,7 +426,7 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
             _log.warning("%s; the stream ends there in this log, and waits for its repair", damage)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        known = _by_log(start)
+        known = by_uncompressed_name(start)
         begins = {name: known.get(uncompressed(name), 0) for name in end}
         return [
             LogPart(name, begins[name], until)
@@ -438,18 +438,6 @@ class TransactionsStream(Pickled, DataSourceStreamReader, SupportsTriggerAvailab
         assert isinstance(partition, LogPart)
         with errors_as_text():
             yield from _transactions(partition, _opened(partition.path, self._paths))
-
-
-def _by_log(offsets: Mapping[str, int]) -> dict[str, int]:
-    """Return offsets by the names of uncompressed logs: a log may be compressed after it is read.
-
-    Both kinds of offsets count uncompressed bytes.
-    """
-    found: dict[str, int] = {}
-    for name, offset in offsets.items():
-        plain = uncompressed(name)
-        found[plain] = max(offset, found.get(plain, 0))
-    return found
 
 
 # ---- any filesystem -----------------------------------------------------------------------------

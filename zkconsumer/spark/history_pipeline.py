@@ -37,7 +37,7 @@ from zkconsumer.errors import ConfigError, DamagedFileError, HistoryError
 from zkconsumer.file_lock import try_lock
 from zkconsumer.history.columns import ColumnDecoder, can_compile
 from zkconsumer.history.describe import STATE_FORMAT, Description
-from zkconsumer.history.inputs import find_servers, uncompressed
+from zkconsumer.history.inputs import by_uncompressed_name, find_servers, uncompressed
 from zkconsumer.history.logs import LogReader, RowBatch
 from zkconsumer.history.saved_tables import MANIFEST
 from zkconsumer.history.tables import TABLES
@@ -345,7 +345,7 @@ class Task:
         bytes of each log that have now been read. The logs `but` are left out.
         """
         covered = _joined(span for one in self._known.runs for span in one.covered)
-        known = {uncompressed(name): end for name, end in self._known.scanned.items()}
+        known = by_uncompressed_name(self._known.scanned)
         scanned, found = dict[str, int](), list[int]()
         decoder = ColumnDecoder() if can_compile() else None
         for server in self._servers:
