@@ -113,7 +113,6 @@ class Stream(Generic[K, V]):
 
         After any other error the stream can be used again.
         """
-        self._check_unused()  # otherwise Python refuses the second task, with a RuntimeError
         if self._iterator is None:
             self._iterator = self._messages()
         try:
@@ -155,21 +154,18 @@ class Stream(Generic[K, V]):
             raise self._stream.closed_error()
         return self._stream.take_arrow(0)
 
-    def _check_unused(self) -> None:
-        if self._is_waiting:
-            raise StreamInUseError(
-                "a stream was asked for messages by two tasks at once",
-                where=self._stream.thread_id,
-                remedy="give each task its own stream",
-            )
-
     async def _wait(self, timeout_s: float | None, *, as_columns: bool = False) -> bool:
         """Wait until a message can be handed out; return False after the timeout or the shutdown.
 
         With `as_columns` it waits for messages as columns. The wait in the stream's thread has no
         limit, so one wait serves several calls.
         """
-        self._check_unused()
+        if self._is_waiting:
+            raise StreamInUseError(
+                "a stream was asked for messages by two tasks at once",
+                where=self._stream.thread_id,
+                remedy="give each task its own stream",
+            )
         self._is_waiting = True
         self._stream.as_columns = as_columns
         limit: asyncio.Timeout | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 
 import pytest
 from support.internals import connector_of, crash
@@ -110,12 +109,3 @@ def test_a_log_filter_that_raises_ends_no_member(
         log.removeFilter(refuse)
         log.setLevel(before)
     assert capsys.readouterr().err.count("ValueError: the filter does not like") == 1
-
-
-def test_a_commit_callback_that_exits_ends_no_member(group: Group) -> None:
-    """`sys.exit` in the callback of a commit's future is logged; the member goes on."""
-    one = settled(group)
-    one.connector.commit(wait=False).add_done_callback(lambda _: sys.exit(1))
-    one.connector.commit()
-    assert one.status.error is None
-    one.close()

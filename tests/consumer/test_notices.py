@@ -14,12 +14,12 @@ from support.logged import logged
 from support.members.machine import ME, Member, view
 
 from zkconsumer.consumer.executor import Executor
+from zkconsumer.consumer.jvm_log_lines import SafeLogger
 from zkconsumer.consumer.loop import Key, MemberLoop
 from zkconsumer.consumer.member_thread import Inbox
 from zkconsumer.consumer.metrics import MemberCounters
 from zkconsumer.consumer.status import LOG_AGAIN_S, TROUBLE_S, NoticeLog, TroubleLog, error_for
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
-from zkconsumer.logs import SafeLogger
 from zkconsumer.member import events as ev
 from zkconsumer.member.commands import Notice, NoticeKind
 from zkconsumer.member.phases import Phase

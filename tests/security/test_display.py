@@ -11,12 +11,11 @@ from support.members.group import Group
 from support.members.machine import ME, NOBODY, Member, view
 from support.wait import eventually
 
-from zkconsumer.consumer.jvm_log_lines import JvmLogWriter
+from zkconsumer.consumer.jvm_log_lines import JvmLogWriter, SafeLogger
 from zkconsumer.consumer.status import NoticeLog, TroubleLog, error_for, held_by, status_of
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import LeaseGate
 from zkconsumer.errors import MAX_DISPLAYED, MAX_ERROR_TEXT, ZkConsumerError, escaped_and_cut
-from zkconsumer.logs import SafeLogger
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events as ev
 from zkconsumer.member.machine import step

@@ -356,14 +356,3 @@ def test_every_package_is_installed() -> None:
     assert sorted(listed["options"]["packages"].split()) == names
     modules = sorted(path.stem for path in ROOT.glob("*.py"))
     assert sorted(listed["options"]["py_modules"].split()) == modules
-
-
-def test_loggers_of_background_threads_never_raise() -> None:
-    """What runs on the package's own threads logs by `logs.safe_logger`, which never raises."""
-    plain = [
-        _relative(path)
-        for package in ("consumer", "kafka", "zk")
-        for path in (PACKAGE / package).rglob("*.py")
-        if re.search(r"logging\.getLogger|logging\.(debug|info|warning|error)\(", path.read_text())
-    ]
-    assert plain == []

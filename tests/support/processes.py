@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -124,34 +123,3 @@ def programs(script: Path, directory: Path) -> Iterator[Callable[..., subprocess
         for process in started:
             process.kill()
             process.communicate()
-
-
-def exit_code(child: int) -> int:
-    """Wait until a child process has ended; kill a child that hangs."""
-    ended: list[tuple[int, int]] = []
-
-    def has_ended() -> bool:
-        ended.append(os.waitpid(child, os.WNOHANG))
-        return ended[-1][0] == child
-
-    try:
-        wait_for(has_ended, "the child ends")
-    except AssertionError:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    return os.waitstatus_to_exitcode(ended[-1][1])
-
-
-def in_child(act: Callable[[], None]) -> int:
-    """Call `act` in a forked process, which then ends as a program does; return its exit code."""
-    child = os.fork()
-    if child:
-        return exit_code(child)
-    code = 1
-    try:
-        act()
-        code = 0
-    except BaseException:  # noqa: BLE001  # the child must not return into pytest
-        traceback.print_exc()
-    os._exit(code)

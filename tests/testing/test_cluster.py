@@ -12,7 +12,6 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as RawPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from support.kafka.offsets import Wire, header
-from support.processes import in_child
 from support.wait import LIMIT_S, eventually
 
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
@@ -432,14 +431,3 @@ def test_no_coordinator_without_registered_brokers() -> None:
             _, error = struct.unpack_from(">ih", wire.ask(question))
             assert error == ErrorCode.COORDINATOR_NOT_AVAILABLE
         wire.close()
-
-
-def test_a_forked_child_cannot_use_the_fake_servers(kafka: FakeCluster) -> None:
-    """In a forked child a call is an error, instead of a wait without end; the parent goes on."""
-
-    def use() -> None:
-        with pytest.raises(FakeServerError, match="forked child"):
-            kafka.create_topic("u")
-
-    assert in_child(use) == 0
-    kafka.create_topic("u")

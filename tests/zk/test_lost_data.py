@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kazoo.exceptions import AuthFailedError, ConnectionDropped
+from kazoo.exceptions import ConnectionDropped
 from support.wait import LIMIT_S, eventually, wait_for
 from support.zk.client import peer_of
 from support.zk.proxies import RawProxy
@@ -28,7 +28,7 @@ from zkconsumer.sandbox.zookeeper import ZooKeeperEnsemble
 from zkconsumer.zk.attempts import Attempts, HandshakeStage
 from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.observer import ChangeKind, Observer
-from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
+from zkconsumer.zk.session import ZooKeeperSession
 
 SESSION_S = 2.0
 SYNC = 9  # ZooKeeper's number for the request
@@ -158,28 +158,6 @@ def test_an_outage_ends_no_session(tmp_path: Path, caplog: pytest.LogCaptureFixt
             assert len({one.id for one in states if one is not None}) == 1
         finally:
             session.stop()
-
-
-def test_a_replaced_client_knows_the_last_transaction(server: ZooKeeperServer) -> None:
-    """The client after a failed one refuses servers with older data, as the failed one did."""
-    deaths: list[ClientDeath] = []
-    session = ZooKeeperSession(
-        _config(server.connect),
-        on_state=lambda state: None,
-        on_watch=lambda kind, path: None,
-        on_death=deaths.append,
-    )
-    session.start()
-    try:
-        seen = session.client.last_zxid
-        with suppress(AuthFailedError):
-            session.client.add_auth("no scheme of ZooKeeper", "x")
-        eventually(lambda: deaths)
-        server.stop()
-        session.recreate()
-        assert 0 < seen <= session.client.last_zxid
-    finally:
-        session.stop()
 
 
 def test_a_second_session_alone_is_no_proof(server: ZooKeeperServer) -> None:

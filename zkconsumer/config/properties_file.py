@@ -104,12 +104,4 @@ def _unescape(text: str, where: str) -> str:
             return chr(int(escape[1:], 16))
         return _CONTROL.get(escape, escape)
 
-    found = _ESCAPE.sub(one, text)
-    try:  # Java writes a character beyond U+FFFF as two escapes, a surrogate pair
-        return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            "malformed \\u escape: half of a surrogate pair",
-            where=where,
-            remedy="write both halves, for example \\ud83d\\ude00",
-        ) from error
+    return _ESCAPE.sub(one, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty
@@ -16,7 +16,6 @@ from zkconsumer.errors import (
     ZkConsumerError,
     first_few,
 )
-from zkconsumer.logs import safe_logger
 from zkconsumer.member.events import PositionsCollected
 from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.protocol import arguments
@@ -28,8 +27,6 @@ from zkconsumer.protocol.model import (
     Storage,
     TopicPartition,
 )
-
-logger = safe_logger(__name__)
 
 # The greatest offset that can be stored.
 MAX_OFFSET = 2**63 - 1
@@ -48,24 +45,11 @@ A commit without metadata keeps the metadata that is stored with the same offset
 """
 
 
-class CommitFuture(Future[None]):
-    """A commit's future. A callback that raises anything, even by `sys.exit`, ends no thread.
-
-    The user cannot cancel it: a commit that was sent cannot be undone.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.set_running_or_notify_cancel()
-
-    def add_done_callback(self, fn: Callable[[Future[None]], object]) -> None:
-        def call(future: Future[None]) -> None:
-            try:
-                fn(future)
-            except BaseException:  # the member's thread completes the future
-                logger.exception("a callback of a commit raised")
-
-        super().add_done_callback(call)
+def _running_future() -> Future[None]:
+    """Return a future that its user cannot cancel: a commit that was sent cannot be undone."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 class Answer(Protocol):
@@ -81,7 +65,7 @@ class CommitRequested:
 
     retries: int | None
     given: ExplicitOffsets | None = None
-    answer: Future[None] = field(default_factory=CommitFuture)
+    answer: Future[None] = field(default_factory=_running_future)
     # Partition -> the fencing token under which this member must still own the partition.
     tokens: Mapping[TopicPartition, int] = field(default_factory=dict)
     # GIVEN stores exactly `given`. EXPLICIT leaves a higher offset that is stored already.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import os
 import queue
 import threading
@@ -50,7 +51,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka.engines import StreamClients, fetcher_pool
 from zkconsumer.kafka.fetcher import IDLE_S, TURN_S, AutoOffsetReset
-from zkconsumer.logs import safe_logger
 from zkconsumer.member.phases import Phase
 from zkconsumer.protocol import arguments, paths
 from zkconsumer.protocol.filters import TopicFilter
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from zkconsumer.kafka.pool import FetcherPool
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
@@ -915,7 +915,7 @@ class ConsumerConnector:
                 try:
                     stream.close()
                 except Exception:
-                    logger.exception("%s: closing %s failed", self.consumer_id, repr(stream))
+                    logger.exception("%s: closing %r failed", self.consumer_id, stream)
                 left.pop(id(stream), None)
 
         threads = [
@@ -1031,7 +1031,7 @@ def run_in_threads(
                 first = error
                 end()
             else:
-                logger.error("%s: the work has failed, too", repr(streams[number]), exc_info=error)
+                logger.error("%r: the work has failed, too", streams[number], exc_info=error)
     except BaseException:  # Ctrl-C
         end()
         for _ in range(left):

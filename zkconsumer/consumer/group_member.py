@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 import uuid
@@ -28,7 +29,6 @@ from zkconsumer.kafka.access import check_properties
 from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.fetcher import LOOKUP_S
 from zkconsumer.kafka.offset_storage import offset_store
-from zkconsumer.logs import safe_logger
 from zkconsumer.member.read_group import read_raw_group, read_registered_brokers
 from zkconsumer.member.session import rival_remedy, rival_text
 from zkconsumer.member.state import Settings
@@ -262,7 +262,7 @@ def _compare_timeouts(consumer: ConsumerId, config: ConsumerConfig, session: Ses
 # ---- settings -----------------------------------------------------------------------------------
 
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 # Minimum time, in seconds, between two rebalances that `peers.nudge` causes. Each of these
 # rebalances concerns the whole group.

@@ -8,18 +8,18 @@ no rebalance.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.logs import safe_logger
 from zkconsumer.member.commands import Callback, CallListener
 from zkconsumer.member.events import Finished, ListenerReturned
 from zkconsumer.protocol.model import ThreadId, TopicPartition
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ConsumerThreadId(NamedTuple):

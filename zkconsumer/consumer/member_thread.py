@@ -6,6 +6,7 @@ streams' reports, and the user's requests. No other thread writes znodes.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Final
 from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import Executor, WatchFired
-from zkconsumer.consumer.jvm_log_lines import JvmLogWriter
+from zkconsumer.consumer.jvm_log_lines import JvmLogWriter, SafeLogger
 from zkconsumer.consumer.listener import Callbacks, ConsumerRebalanceListener, ListenerThread
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, PartitionSinks, SessionChanged
 from zkconsumer.consumer.metrics import MemberCounters
@@ -27,7 +28,6 @@ from zkconsumer.consumer.stream_partitions import CommitScope, LeaseGate
 from zkconsumer.consumer.topic_matcher import match_topics_apart
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.offset_storage import KafkaOffsetStore
-from zkconsumer.logs import safe_logger
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.phases import Phase
@@ -36,7 +36,7 @@ from zkconsumer.protocol.model import Purpose, Session, TopicPartition
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
-logger = safe_logger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 Observer = Callable[[State, events.Event, State, Iterable[cmd.Command]], None]
 """A function that receives each transition: state before, event, state after, commands."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from zkconsumer.consumer.jvm_log_lines import SafeLogger
 from zkconsumer.errors import (
     AccessDeniedError,
     CommitError,
@@ -20,7 +21,6 @@ from zkconsumer.errors import (
     ZkConsumerError,
     escaped_and_cut,
 )
-from zkconsumer.logs import SafeLogger
 from zkconsumer.member.commands import Notice, NoticeKind
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.session import rival_text

@@ -186,7 +186,6 @@ class StreamReader(Generic[K, V]):
             self.as_columns = False
 
     def __next__(self) -> Message[K, V]:
-        self._check_usable()  # otherwise Python refuses the second thread, with a ValueError
         if self._iterator is None:
             self._iterator = iter(self)
         try:
@@ -224,7 +223,12 @@ class StreamReader(Generic[K, V]):
 
     # ---- waiting, then handing out ---------------------------------------------------------------
 
-    def _check_usable(self) -> None:
+    def wait(self, timeout_s: float | None, max_messages: int) -> bool:
+        """Wait until a message can be handed out; return False when the stream is closed.
+
+        When it returns True, it has just found the lease valid, and the user has finished every
+        message that was handed out before.
+        """
         if self._fork_error is not None:
             raise copy(self._fork_error)
         if self._in_use.locked() and not self.closed:
@@ -233,14 +237,6 @@ class StreamReader(Generic[K, V]):
                 where=self.thread_id,
                 remedy="give each thread its own stream",
             )
-
-    def wait(self, timeout_s: float | None, max_messages: int) -> bool:
-        """Wait until a message can be handed out; return False when the stream is closed.
-
-        When it returns True, it has just found the lease valid, and the user has finished every
-        message that was handed out before.
-        """
-        self._check_usable()
         self.user = threading.current_thread()
         self._waits += 1
         try:

@@ -7,16 +7,16 @@ of a stream whose thread has ended or hangs. Kafka's new consumer leaves the gro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from threading import Thread
 from typing import Final, Protocol
 
 from zkconsumer.errors import first_few
-from zkconsumer.logs import safe_logger
 from zkconsumer.protocol.model import TopicPartition
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 """The time, in seconds, between two looks at all streams."""
@@ -127,10 +127,10 @@ class StuckStreams:
             seen.reported = True
             self.count += 1
             logger.warning(
-                "%s: nobody reads %s: %s. No other member gets the partitions until this member "
+                "%s: nobody reads %r: %s. No other member gets the partitions until this member "
                 "shuts down: let the thread continue to read, or call shutdown()",
                 self._consumer,
-                repr(stream),
+                stream,
                 reason,
             )
         return reason

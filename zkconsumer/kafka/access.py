@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from zkconsumer.config.kafka_properties import is_true
@@ -9,9 +10,8 @@ from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import without_columns
 from zkconsumer.kafka.tls import tls_context
-from zkconsumer.logs import safe_logger
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 # ---- properties ----------------------------------------------------------------------------------
 

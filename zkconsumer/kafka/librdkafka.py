@@ -6,6 +6,7 @@ So a fetcher belongs to one thread at a time.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -37,10 +38,9 @@ from zkconsumer.kafka.fetcher import (
 )
 from zkconsumer.kafka.log_answers import unknown_offsets_topic
 from zkconsumer.kafka.refusals import TRANSPORT, Refusals, invalid, refusal
-from zkconsumer.logs import safe_logger
 from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 # A fetcher is replaced this many seconds after all its brokers were down, even if some are up
 # again. librdkafka 2.16 may not recover. A broker of 0.8 or 0.9 that has just started lists no

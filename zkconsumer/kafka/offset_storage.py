@@ -8,6 +8,7 @@ of `ZookeeperConsumerConnector.commitOffsets` and `fetchOffsets`, 0.8.2 to 1.1.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,6 @@ from zkconsumer.errors import FetchError, ZkConsumerError, first_few
 from zkconsumer.kafka.client_settings import Brokers, Settings, broker_settings
 from zkconsumer.kafka.group_offsets import UNREADABLE, GroupOffsets
 from zkconsumer.kafka.log_answers import NO_BROKER
-from zkconsumer.logs import safe_logger
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.protocol.requests import (
     Code,
@@ -32,7 +32,7 @@ from zkconsumer.protocol.requests import (
 if TYPE_CHECKING:
     from zkconsumer.kafka.librdkafka import Committer
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 # Seconds that `stop` waits for a running request. If the request takes longer, the thread ends
 # later, within the time limit of the request.

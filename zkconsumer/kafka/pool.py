@@ -43,6 +43,7 @@ messages have been available for a long time and none was fetched.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -69,10 +70,9 @@ from zkconsumer.kafka.fetcher import (
 )
 from zkconsumer.kafka.log_answers import NO_BROKER
 from zkconsumer.kafka.progress import ProgressWatch
-from zkconsumer.logs import safe_logger
 from zkconsumer.protocol.model import TopicPartition
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 # Number of clients in a pool. With two, half of the partitions are still fetched while one client
 # waits for a silent broker. More clients gain nothing: all fetch threads share one interpreter

@@ -12,12 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from zkconsumer.config.settings import ConnectionConfig
-from zkconsumer.errors import (
-    UnknownGroupError,
-    ZkConsumerError,
-    ZooKeeperUnreachableError,
-    first_few,
-)
+from zkconsumer.errors import UnknownGroupError, ZooKeeperUnreachableError, first_few
 from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.zk.client import ZooKeeperClient
@@ -149,10 +144,7 @@ class Rebalances:
 
     def __init__(self, zookeeper_connect: str, group: str) -> None:
         self._observer = Observer(zookeeper_connect, group, follow=[GroupPart.OWNERS])
-        self._thread = threading.Thread(
-            target=self._run, name=f"rebalances of {group}", daemon=True
-        )
-        self._error: ZkConsumerError | None = None
+        self._thread = threading.Thread(target=self._follow, name=f"rebalances of {group}")
         self._has_begun = threading.Event()
         self._changes: list[OwnerChange] = []
 
@@ -165,14 +157,6 @@ class Rebalances:
         """Return the threads that have become the owner of a partition, in their order."""
         mine = (one for one in self._changes if one.partition == partition)
         return [one.after for one in mine if one.after is not None]
-
-    def _run(self) -> None:
-        try:
-            self._follow()
-        except ZkConsumerError as error:
-            self._error = error
-        finally:
-            self._has_begun.set()
 
     def _follow(self) -> None:
         for at_s, change in self._observer.changes():
@@ -189,22 +173,13 @@ class Rebalances:
     def __enter__(self) -> Self:
         self._observer.__enter__()
         self._thread.start()
-        has_begun = self._has_begun.wait(SETTLE_LIMIT_S)
-        if self._error is not None or not has_begun:
-            self._end()
-            reason = self._error or f"ZooKeeper has not answered in {SETTLE_LIMIT_S:g} s"
-            raise AssertionError(f"the owners of {self._observer.group} cannot be read: {reason}")
+        self._has_begun.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the recording; raise ZkConsumerError if it ended earlier, so that changes lack."""
-        self._end()
-        if self._error is not None:
-            raise self._error
-
-    def _end(self) -> None:
         self._observer.close()
-        self._thread.join(SETTLE_LIMIT_S)
+        self._thread.join()
+        self._observer.__exit__()
 
 
 # ---- deliveries ----------------------------------------------------------------------------------

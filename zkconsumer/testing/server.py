@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import struct
 import threading
@@ -18,8 +17,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import ClassVar, TypeVar, cast
-
-from zkconsumer.errors import FakeServerError
 
 HOST = "127.0.0.1"
 
@@ -37,7 +34,7 @@ class ServerEngine:
     def __init__(self, name: str = "fake servers") -> None:
         """`name` is the thread's name."""
         self._name = name
-        self._users = self._process = 0
+        self._users = 0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -51,15 +48,12 @@ class ServerEngine:
         """Start the thread, unless it runs."""
         self._users += 1
         if self._thread is None:
-            self._process = os.getpid()
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread if no other server needs it; nothing in a forked child."""
-        if self._is_of_parent:
-            return
+        """End the thread if no other server needs it."""
         self._users -= 1
         if self._users == 0 and self._thread is not None:
             self.loop.call_soon_threadsafe(self.loop.stop)
@@ -69,16 +63,8 @@ class ServerEngine:
     def call(self, function: Callable[[], Result]) -> Result:
         """Run a function on the engine's thread; return its result, or raise what it raises.
 
-        Without a thread, before `start` and after `stop`, the function runs on the caller's. Raises
-        FakeServerError in a child process, which has a copy of the servers, but not their thread.
+        Without a thread, before `start` and after `stop`, the function runs on the caller's.
         """
-        if self._is_of_parent:
-            raise FakeServerError(
-                "a fake server was used in a forked child",
-                where=self._name,
-                remedy=f"use it in process {self._process}, which started it; programs in other "
-                "processes only connect to it",
-            )
         if self._thread is None or self._thread is threading.current_thread():
             return function()
         result: Future[Result] = Future()
@@ -91,10 +77,6 @@ class ServerEngine:
 
         self.loop.call_soon_threadsafe(run)
         return result.result()
-
-    @property
-    def _is_of_parent(self) -> bool:
-        return self._thread is not None and self._process != os.getpid()
 
     def _run(self) -> None:
         loop = self.loop

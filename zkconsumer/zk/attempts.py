@@ -6,6 +6,7 @@ rule of `protocol.lost_data`: it opens the second session, without kazoo.
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 import time
@@ -16,11 +17,10 @@ from enum import Enum
 
 from kazoo.exceptions import ConnectionDropped
 
-from zkconsumer.logs import safe_logger
 from zkconsumer.protocol.lost_data import RefusedHandshakes, is_lost
 from zkconsumer.protocol.model import session_text
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -19,12 +20,11 @@ from kazoo.security import CREATOR_ALL_ACL, Permissions
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ConfigError, require
-from zkconsumer.logs import safe_logger
 from zkconsumer.protocol import paths
 from zkconsumer.zk.attempts import ask
 from zkconsumer.zk.kazoo_transport import release_in
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 _CHANGES = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
 # ZooKeeper 3.6 and later return this instead of a hash to users who may not administer the znode.

@@ -18,7 +18,7 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import random
 import re
 import select
@@ -51,7 +51,6 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import Callback
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
-from zkconsumer.logs import safe_logger
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Children, Code, Get, Node, Reply, Request, Rights, Stat
@@ -150,20 +149,19 @@ def resolve_hosts(client: KazooClient, attempts: Attempts) -> None:
 
 def limit_attempts(
     client: KazooClient,
-    limit_s: Callable[[], float],
+    limit_s: float,
     *,
     attempts: Attempts,
     open_tls: Callable[..., FromKazoo] | None,
     negotiated: Callable[[float], None],
 ) -> None:
-    """Limit each attempt to connect to `limit_s()` seconds, and report the negotiated timeout.
+    """Limit each attempt to connect to `limit_s` seconds, and report the negotiated timeout.
 
     The two wrapped calls cover the whole time from the opening of a socket to the first request.
 
     Args:
         client: a client that has not been started.
-        limit_s: returns the upper bound of every wait within one attempt. It follows the granted
-            session timeout.
+        limit_s: the upper bound of every wait within one attempt.
         attempts: learns how far the attempt has come.
         open_tls: opens an encrypted connection instead of kazoo's plain one.
         negotiated: receives the session timeout in seconds that the server granted; kazoo itself
@@ -175,9 +173,9 @@ def limit_attempts(
     read = connection._read
 
     def open_socket(
-        address: FromKazoo, *, timeout: float = math.inf, **kwargs: FromKazoo
+        address: FromKazoo, *, timeout: float = limit_s, **kwargs: FromKazoo
     ) -> FromKazoo:
-        timeout = min(timeout, limit_s())
+        timeout = min(timeout, limit_s)
         if open_tls is not None:
             return open_tls(address, hostname=kwargs.get("hostname"), timeout=timeout)
         return create_connection(address, timeout=timeout, **kwargs)
@@ -186,9 +184,9 @@ def limit_attempts(
         timeout: float, request: FromKazoo, xid: int | None = None
     ) -> FromKazoo:
         if not isinstance(request, Connect):
-            return invoke(min(timeout, limit_s()), request, xid)
+            return invoke(min(timeout, limit_s), request, xid)
         attempts.stage = HandshakeStage.GREETING
-        result = invoke(min(timeout, limit_s()), request, xid)
+        result = invoke(min(timeout, limit_s), request, xid)
         attempts.stage = HandshakeStage.LOGIN
         granted = getattr(result[0], "time_out", 0) if isinstance(result, tuple) else 0
         if granted > 0:
@@ -544,7 +542,7 @@ def split_reads(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:
 # ---- batches of requests -------------------------------------------------------------------------
 
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 TransportRequest = rq.Request | rq.Rights
 Done = Callable[[Sequence[Reply]], None]
@@ -812,5 +810,5 @@ def _code(error: BaseException) -> Code:
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code
-    logger.debug("ZooKeeper refused with %s", repr(error))
+    logger.debug("ZooKeeper refused with %r", error)
     return Code.OTHER

@@ -9,6 +9,7 @@ survive a disconnect, so a member reads everything again after `Connected`.
 from __future__ import annotations
 
 import _thread
+import logging
 import queue
 import socket
 import threading
@@ -28,7 +29,6 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperUnreachableError,
 )
-from zkconsumer.logs import safe_logger
 from zkconsumer.protocol.model import Session
 from zkconsumer.protocol.requests import Code, Reply, Requests, run_operation
 from zkconsumer.zk import kazoo_transport
@@ -36,7 +36,7 @@ from zkconsumer.zk.attempts import Address, AttemptFault, Attempts
 from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
 from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, TransportRequest
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 RECONNECT_DELAY_MAX_S = 0.5
 """Maximum back-off between attempts to connect, in seconds.
@@ -103,7 +103,6 @@ class ZooKeeperSession:
         context = tls_context(config)
         self._tls = TlsSockets(context) if context else None
         self._timeout_s = config.zookeeper_session_timeout_s
-        self._last_zxid = 0  # the client's last zxid, at the end of its last connection
         # The session id and password, with which a new client resumes the session.
         self._identity: tuple[int, bytes] | None = None
         self._death: ClientDeath | None = None
@@ -125,11 +124,8 @@ class ZooKeeperSession:
         """kazoo's present client; `recreate` replaces it."""
         return self._client
 
-    def _attempt_limit_s(self) -> float:
-        return max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s)
-
     def _open_socket(self, address: Address) -> socket.socket:
-        limit_s = self._attempt_limit_s()
+        limit_s = max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s)
         if self._tls:
             return self._tls.open(address, hostname=None, timeout=limit_s)
         return socket.create_connection(address, limit_s)
@@ -146,7 +142,7 @@ class ZooKeeperSession:
         )
         kazoo_transport.limit_attempts(
             client,
-            self._attempt_limit_s,
+            max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s),
             attempts=self._attempts,
             open_tls=self._tls.open if self._tls else None,
             negotiated=self._timeout_negotiated,
@@ -189,8 +185,6 @@ class ZooKeeperSession:
     def _state_changed(self, client: KazooClient, state: str) -> None:
         # `_connection_established` reports a connection, after the authentication.
         if client is self._client and state != KazooState.CONNECTED:
-            # kazoo sets its number to 0 when the client has failed.
-            self._last_zxid = client.last_zxid or self._last_zxid
             self._on_state(None)
 
     def _watch(self, event: WatchedEvent) -> None:
@@ -373,7 +367,7 @@ class ZooKeeperSession:
         """
         dead, self._death = self._client, None
         client = self._new_client()
-        client.last_zxid = self._last_zxid  # a server with older data must refuse this client, too
+        client.last_zxid = dead.last_zxid  # a server with older data must refuse this client, too
         sender = Sender(client, self._watch)
         sender.has_multi_read = self._sender.has_multi_read
         self._client, self._sender = client, sender

@@ -10,6 +10,7 @@ parses in plain Python meanwhile.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import time
@@ -22,9 +23,8 @@ from typing import Any, Final, TypeAlias
 from zkconsumer.kafka.columns import parsers
 from zkconsumer.kafka.columns.record_sets import ParserEngine, compiled_engine, plain_engine
 from zkconsumer.kafka.fetcher import descriptors_error
-from zkconsumer.logs import safe_logger
 
-logger = safe_logger(__name__)
+logger = logging.getLogger(__name__)
 
 Event: TypeAlias = Any  # Any: numba has no types
 
