@@ -113,6 +113,7 @@ class Stream(Generic[K, V]):
 
         After any other error the stream can be used again.
         """
+        self._check_caller()  # Python's own error for an iterator in use is a RuntimeError
         if self._iterator is None:
             self._iterator = self._messages()
         try:
@@ -160,12 +161,7 @@ class Stream(Generic[K, V]):
         With `as_columns` it waits for messages as columns. The wait in the stream's thread has no
         limit, so one wait serves several calls.
         """
-        if self._is_waiting:
-            raise StreamInUseError(
-                "a stream was asked for messages by two tasks at once",
-                where=self._stream.thread_id,
-                remedy="give each task its own stream",
-            )
+        self._check_caller()
         self._is_waiting = True
         self._stream.as_columns = as_columns
         limit: asyncio.Timeout | None = None
@@ -187,6 +183,14 @@ class Stream(Generic[K, V]):
         if self._stream.closed:
             self._stream.raise_failure()
         return False
+
+    def _check_caller(self) -> None:
+        if self._is_waiting:
+            raise StreamInUseError(
+                "a stream was asked for messages by two tasks at once",
+                where=self._stream.thread_id,
+                remedy="give each task its own stream",
+            )
 
     async def _waited(self) -> bool:
         if self._waiting is None:

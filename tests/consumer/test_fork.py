@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.members.group import Group
-from support.wait import LIMIT_S, eventually
+from support.processes import in_child
+from support.wait import LIMIT_S
 
 from zkconsumer import ConsumerConnector, ForkedError, Stream
-
-
-def exit_code(child: int) -> int:
-    """Wait until a child process has ended; kill a child that hangs."""
-    ended: list[tuple[int, int]] = []
-
-    def has_ended() -> bool:
-        ended.append(os.waitpid(child, os.WNOHANG))
-        return ended[-1][0] == child
-
-    try:
-        eventually(has_ended)
-    except AssertionError:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    return os.waitstatus_to_exitcode(ended[-1][1])
-
-
-def in_child(act: Callable[[], None]) -> int:
-    """Call `act` in a forked process, which then ends as a program does; return its exit code."""
-    child = os.fork()
-    if child:
-        return exit_code(child)
-    code = 1
-    try:
-        act()
-        code = 0
-    except BaseException:  # noqa: BLE001  # the child must not return into pytest
-        traceback.print_exc()
-    os._exit(code)
 
 
 def refused(*calls: Callable[[], object]) -> None:

@@ -14,7 +14,6 @@ from support.logged import logged
 from support.members.machine import ME, Member, view
 
 from zkconsumer.consumer.executor import Executor
-from zkconsumer.consumer.jvm_log_lines import SafeLogger
 from zkconsumer.consumer.loop import Key, MemberLoop
 from zkconsumer.consumer.member_thread import Inbox
 from zkconsumer.consumer.metrics import MemberCounters
@@ -26,6 +25,7 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import replace
 from zkconsumer.member.unreadable import REPORT_S
 from zkconsumer.protocol.model import Position, StoredOffset, TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
 LOGGER = logging.getLogger("test_notices")
 

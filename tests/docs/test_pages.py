@@ -41,6 +41,7 @@ OWN_METRICS = [
     "trace_failed",
     "journal_failed",
     "tally_failed",
+    "stuck_streams_failed",
 ]
 
 

@@ -11,7 +11,7 @@ from support.members.group import Group
 from support.members.machine import ME, NOBODY, Member, view
 from support.wait import eventually
 
-from zkconsumer.consumer.jvm_log_lines import JvmLogWriter, SafeLogger
+from zkconsumer.consumer.jvm_log_lines import JvmLogWriter
 from zkconsumer.consumer.status import NoticeLog, TroubleLog, error_for, held_by, status_of
 from zkconsumer.consumer.stream_fetcher import ReportKind, StreamReport
 from zkconsumer.consumer.stream_partitions import LeaseGate
@@ -22,6 +22,7 @@ from zkconsumer.member.machine import step
 from zkconsumer.protocol import paths, registrations
 from zkconsumer.protocol.model import Blocker, TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.trace.page import page
 
 LARGE = 900_000

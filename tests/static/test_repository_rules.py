@@ -198,6 +198,23 @@ def test_no_error_is_swallowed() -> None:
     assert not found, _report(found)
 
 
+# The command line and the pytest plugin log on the main thread. The bridge's folder is not changed
+# while recorded schedules run.
+_MAIN_THREAD = ("zkconsumer/bridge/", "zkconsumer/cli/")
+_PLAIN_LOGGER = re.compile(r"^\w+ = logging\.getLogger|logging\.(debug|info|warning|error)\(", re.M)
+
+
+def test_a_users_log_filter_ends_no_thread() -> None:
+    """Every module logs through `SafeLogger`: a user's filter or handler may raise."""
+    found = [
+        name
+        for path in MODULES
+        if not (name := _relative(path)).startswith(_MAIN_THREAD)
+        and _PLAIN_LOGGER.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
 def _any_without_reason(path: Path) -> Iterator[Place]:
     """Return uses of `Any` outside of aliases with a docstring, without `# Any: reason`."""
     lines = path.read_text(encoding="utf-8").splitlines()

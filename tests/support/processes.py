@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from support.wait import LOOK_S, wait_for
+from support.wait import LOOK_S, eventually, wait_for
 
 PATIENCE_S = 60.0
 """Seconds within which all processes and files of an ended program must have disappeared. On an
@@ -123,3 +124,34 @@ def programs(script: Path, directory: Path) -> Iterator[Callable[..., subprocess
         for process in started:
             process.kill()
             process.communicate()
+
+
+def exit_code(child: int) -> int:
+    """Wait until a child process has ended; kill a child that hangs."""
+    ended: list[tuple[int, int]] = []
+
+    def has_ended() -> bool:
+        ended.append(os.waitpid(child, os.WNOHANG))
+        return ended[-1][0] == child
+
+    try:
+        eventually(has_ended)
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    return os.waitstatus_to_exitcode(ended[-1][1])
+
+
+def in_child(act: Callable[[], None]) -> int:
+    """Call `act` in a forked process, which then ends as a program does; return its exit code."""
+    child = os.fork()
+    if child:
+        return exit_code(child)
+    code = 1
+    try:
+        act()
+        code = 0
+    except BaseException:  # noqa: BLE001  # the child must not return into pytest
+        traceback.print_exc()
+    os._exit(code)

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
 
+import pytest
+from kazoo.security import make_digest_acl
+from support.wait import eventually
+from support.zk.client import peer_of
+
+from zkconsumer.errors import AccessDeniedError
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.testing import Deliveries, FakeCluster, committed, owners, wait_until_settled
+from zkconsumer.testing import (
+    Deliveries,
+    FakeCluster,
+    FakeZooKeeper,
+    Fault,
+    Rebalances,
+    committed,
+    owners,
+    wait_until_settled,
+)
 
 TP = TopicPartition("t", 0)
 
@@ -51,3 +66,25 @@ def test_a_group_that_does_not_settle() -> None:
         assert committed(where, "nobody") == {}
         kafka.zookeeper.create("/consumers/g/offsets/t/0", b"7")
         assert committed(where, "g") == {TP: 7}
+
+
+def test_a_group_that_is_not_read_in_time() -> None:
+    """If ZooKeeper is silent, the block of `Rebalances` does not begin, and says so."""
+    with FakeZooKeeper() as zookeeper:
+        zookeeper.inject(Fault.SILENCE, path="/consumers/g", times=None)
+        recorder = Rebalances(zookeeper.connect, "g", timeout_s=0.1)
+        with pytest.raises(AssertionError, match=r"group g could not be read in 0\.1 s"), recorder:
+            pass
+
+
+def test_a_group_that_may_no_longer_be_read() -> None:
+    """If the owners may not be read, `Rebalances` raises the error, at its begin or its end."""
+    nobody = [make_digest_acl("somebody", "else", all=True)]
+    with FakeZooKeeper() as zookeeper, peer_of(zookeeper.connect) as client:
+        client.create("/consumers/g/owners/t", makepath=True)
+        with pytest.raises(AccessDeniedError), Rebalances(zookeeper.connect, "g"):
+            client.set_acls("/consumers/g/owners/t", nobody)
+            zookeeper.cut()  # after the reconnect, everything is read again
+            eventually(lambda: "rebalances of g" not in {one.name for one in threading.enumerate()})
+        with pytest.raises(AccessDeniedError), Rebalances(zookeeper.connect, "g"):
+            pass

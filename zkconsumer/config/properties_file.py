@@ -5,8 +5,8 @@ The reader follows `java.util.Properties.load`, and returns line numbers:
 Blank lines and lines that begin with `#` or `!` are skipped. A key ends at the first unescaped `=`,
 `:` or blank; blanks around the separator are ignored. A line that ends in an odd number of
 backslashes continues on the next line, whose leading blanks are ignored. `\t`, `\n`, `\r`, `\f`
-and `\uXXXX` are escapes; any other escaped character stands for itself. If a key occurs twice, the
-last value wins.
+and `\uXXXX` are escapes; any other escaped character stands for itself. `\uXXXX` is a UTF-16 unit,
+so two of them can be one character. If a key occurs twice, the last value wins.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def read_properties(path: Path) -> Iterator[tuple[str, str, int]]:
     r"""Yield each (key, value, line number) of a file, in order.
 
     The file is decoded as UTF-8 if it is valid UTF-8, otherwise as ISO-8859-1, which Java uses. The
-    two encodings agree on ASCII. Raises ConfigError if the file cannot be read or has a malformed
-    `\u` escape.
+    two encodings agree on ASCII. Raises ConfigError if the file cannot be read, or has a `\u`
+    escape that is malformed or half of a surrogate pair.
     """
     try:
         data = path.read_bytes()
@@ -104,4 +104,12 @@ def _unescape(text: str, where: str) -> str:
             return chr(int(escape[1:], 16))
         return _CONTROL.get(escape, escape)
 
-    return _ESCAPE.sub(one, text)
+    units = _ESCAPE.sub(one, text).encode("utf-16-le", "surrogatepass")
+    try:
+        return units.decode("utf-16-le")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            "a \\u escape is one half of a surrogate pair, without the other half",
+            where=where,
+            remedy="write both halves, one after the other, or the character itself",
+        ) from error

@@ -57,8 +57,9 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.protocol import arguments
 from zkconsumer.protocol.model import Storage
 from zkconsumer.protocol.releases import DEFAULT
+from zkconsumer.safe_logger import SafeLogger
 
-_log = logging.getLogger("zkconsumer.config")
+_log = SafeLogger(logging.getLogger("zkconsumer.config"))
 
 # Prefixes of properties that have no effect and are reported at INFO. They belong to the JVM's
 # metrics reporters, or name constants that the JVM never uses.

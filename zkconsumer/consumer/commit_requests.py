@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty
 from typing import Protocol, TypeGuard
 
@@ -27,6 +29,9 @@ from zkconsumer.protocol.model import (
     Storage,
     TopicPartition,
 )
+from zkconsumer.safe_logger import SafeLogger
+
+logger = SafeLogger(logging.getLogger(__name__))
 
 # The greatest offset that can be stored.
 MAX_OFFSET = 2**63 - 1
@@ -45,9 +50,27 @@ A commit without metadata keeps the metadata that is stored with the same offset
 """
 
 
+class _CommitFuture(Future[None]):
+    """A future whose callbacks may raise anything, because the member's thread calls them.
+
+    A `Future` passes on the exceptions that are no `Exception`, such as that of `sys.exit`.
+    """
+
+    def add_done_callback(self, fn: Callable[[Future[None]], object]) -> None:
+        # The caller's own thread calls a callback of a commit that has ended.
+        super().add_done_callback(fn if self.done() else partial(_call, fn))
+
+
+def _call(function: Callable[[Future[None]], object], future: Future[None]) -> None:
+    try:
+        function(future)
+    except BaseException:  # `sys.exit` must not end the member's thread
+        logger.exception("a callback of a commit raised")
+
+
 def _running_future() -> Future[None]:
     """Return a future that its user cannot cancel: a commit that was sent cannot be undone."""
-    future: Future[None] = Future()
+    future = _CommitFuture()
     future.set_running_or_notify_cancel()
     return future
 

@@ -56,6 +56,7 @@ from zkconsumer.protocol import arguments, paths
 from zkconsumer.protocol.filters import TopicFilter
 from zkconsumer.protocol.model import OffsetAndMetadata, Purpose, TopicPartition
 from zkconsumer.protocol.registrations import Registration
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.trace import TraceFile
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
     from zkconsumer.kafka.pool import FetcherPool
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
@@ -915,7 +916,7 @@ class ConsumerConnector:
                 try:
                     stream.close()
                 except Exception:
-                    logger.exception("%s: closing %r failed", self.consumer_id, stream)
+                    logger.exception("%s: closing %s failed", self.consumer_id, stream)
                 left.pop(id(stream), None)
 
         threads = [
@@ -1031,7 +1032,7 @@ def run_in_threads(
                 first = error
                 end()
             else:
-                logger.error("%r: the work has failed, too", streams[number], exc_info=error)
+                logger.error("%s: the work has failed, too", streams[number], exc_info=error)
     except BaseException:  # Ctrl-C
         end()
         for _ in range(left):

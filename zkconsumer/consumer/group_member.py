@@ -40,6 +40,7 @@ from zkconsumer.protocol.registrations import Registration, validate_registratio
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.protocol.requests import Code, Reply, Requests
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
@@ -262,7 +263,7 @@ def _compare_timeouts(consumer: ConsumerId, config: ConsumerConfig, session: Ses
 # ---- settings -----------------------------------------------------------------------------------
 
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 # Minimum time, in seconds, between two rebalances that `peers.nudge` causes. Each of these
 # rebalances concerns the whole group.

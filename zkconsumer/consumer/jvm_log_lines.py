@@ -7,12 +7,9 @@ Wording, order and levels follow `kafka.consumer.ZookeeperConsumerConnector`, `P
 from __future__ import annotations
 
 import logging
-import sys
-import traceback
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from zkconsumer.errors import escaped, escaped_and_cut
+from zkconsumer.errors import escaped_and_cut
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.phases import Phase
@@ -22,36 +19,7 @@ from zkconsumer.protocol.assignors import Strategy
 from zkconsumer.protocol.model import UNKNOWN_BLOCKER, Purpose, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Pattern
-
-
-class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that never raises, and whose lines are safe to display.
-
-    It escapes every argument, because owner znodes and names may contain line ends and other
-    control characters. An exception of a user's filter or handler ends no thread of this package.
-    The logger writes the first such exception to standard error, as `logging` does with a handler's
-    error.
-    """
-
-    def __init__(self, logger: logging.Logger) -> None:
-        super().__init__(logger)
-        self._has_failed = False
-
-    def log(
-        self,
-        level: int,
-        msg: object,
-        *args: object,
-        **kwargs: Any,  # Any: as in the base class
-    ) -> None:
-        shown = (one if isinstance(one, int | float) else escaped(str(one)) for one in args)
-        try:
-            super().log(level, msg, *shown, **({"stacklevel": 2} | kwargs))
-        except Exception:  # noqa: BLE001  # the user's filter or handler may raise anything
-            if not self._has_failed and sys.stderr is not None:
-                self._has_failed = True
-                traceback.print_exc(file=sys.stderr)
-
+from zkconsumer.safe_logger import SafeLogger
 
 # Users' logging configurations name this logger.
 logger = SafeLogger(logging.getLogger("zkconsumer.consumer.journal"))

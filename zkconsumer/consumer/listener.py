@@ -18,8 +18,9 @@ from zkconsumer.errors import ConfigError
 from zkconsumer.member.commands import Callback, CallListener
 from zkconsumer.member.events import Finished, ListenerReturned
 from zkconsumer.protocol.model import ThreadId, TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 
 class ConsumerThreadId(NamedTuple):

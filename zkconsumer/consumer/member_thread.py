@@ -18,7 +18,7 @@ from typing import Final
 from zkconsumer.consumer import commit_requests
 from zkconsumer.consumer.commit_requests import CommitAbandoned, CommitRequested
 from zkconsumer.consumer.executor import Executor, WatchFired
-from zkconsumer.consumer.jvm_log_lines import JvmLogWriter, SafeLogger
+from zkconsumer.consumer.jvm_log_lines import JvmLogWriter
 from zkconsumer.consumer.listener import Callbacks, ConsumerRebalanceListener, ListenerThread
 from zkconsumer.consumer.loop import LeaveRequested, MemberLoop, PartitionSinks, SessionChanged
 from zkconsumer.consumer.metrics import MemberCounters
@@ -33,6 +33,7 @@ from zkconsumer.member import events
 from zkconsumer.member.phases import Phase
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol.model import Purpose, Session, TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.trace import TraceFile
 from zkconsumer.zk.session import ClientDeath, ZooKeeperSession
 
@@ -114,7 +115,8 @@ class MemberThread(threading.Thread):
                 and `client_died`.
             streams: the streams that serve the member's partitions.
             store: stores offsets in Kafka; None with `offsets.storage=zookeeper`.
-            look: looks for streams that nobody reads; called after every turn.
+            look: looks for streams that nobody reads; called after every turn, until it raises an
+                exception.
         """
         super().__init__(name=f"{settings.consumer}-member", daemon=True)
         self.counters: Counter[str] = Counter()
@@ -258,7 +260,23 @@ class MemberThread(threading.Thread):
         self._loop.take(item)
         if not self.joined.done() and self.state.registered:
             self.joined.set_result(None)
-        self._look()
+        self._look_at_streams()
+
+    def _look_at_streams(self) -> None:
+        try:
+            self._look()
+        except Exception:  # noqa: BLE001  # `_switched_off` logs it
+            self._look = lambda: None
+            self._switched_off("stuck_streams")
+
+    def _switched_off(self, name: str) -> None:
+        """Count and log the exception of a part that only watches the member."""
+        self.counters[f"{name}_failed"] += 1
+        logger.exception(
+            "%s: the %s failed and is switched off; the member continues",
+            self._settings.consumer,
+            name,
+        )
 
     # ---- the loop's host -------------------------------------------------------------------------
 
@@ -274,14 +292,9 @@ class MemberThread(threading.Thread):
         for name, observe in tuple(self._observers.items()):
             try:
                 observe(before, event, after, commands)
-            except Exception:
+            except Exception:  # noqa: BLE001  # `_switched_off` logs it
                 del self._observers[name]
-                self.counters[f"{name}_failed"] += 1
-                logger.exception(
-                    "%s: the %s failed and is switched off; the member continues",
-                    self._settings.consumer,
-                    name,
-                )
+                self._switched_off(name)
         if answered := sum(isinstance(one, cmd.AnswerCommit) for one in commands):
             self.counters["commits"] += answered
         if before.phase is not after.phase:

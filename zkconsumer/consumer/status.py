@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from zkconsumer.consumer.jvm_log_lines import SafeLogger
 from zkconsumer.errors import (
     AccessDeniedError,
     CommitError,
@@ -26,6 +25,7 @@ from zkconsumer.member.phases import Phase
 from zkconsumer.member.session import rival_text
 from zkconsumer.member.state import State
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
 if TYPE_CHECKING:
     from zkconsumer.consumer.stream_fetcher import StreamReport

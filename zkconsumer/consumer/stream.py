@@ -186,6 +186,7 @@ class StreamReader(Generic[K, V]):
             self.as_columns = False
 
     def __next__(self) -> Message[K, V]:
+        self._check_caller()  # Python's own error for an iterator in use is a ValueError
         if self._iterator is None:
             self._iterator = iter(self)
         try:
@@ -229,14 +230,7 @@ class StreamReader(Generic[K, V]):
         When it returns True, it has just found the lease valid, and the user has finished every
         message that was handed out before.
         """
-        if self._fork_error is not None:
-            raise copy(self._fork_error)
-        if self._in_use.locked() and not self.closed:
-            raise StreamInUseError(
-                "a stream was asked for messages by two threads at once",
-                where=self.thread_id,
-                remedy="give each thread its own stream",
-            )
+        self._check_caller()
         self.user = threading.current_thread()
         self._waits += 1
         try:
@@ -255,6 +249,17 @@ class StreamReader(Generic[K, V]):
         finally:
             if self.closed:
                 self._close_if_unused()
+
+    def _check_caller(self) -> None:
+        """Raise ForkedError in a fork, and StreamInUseError while another thread waits."""
+        if self._fork_error is not None:
+            raise copy(self._fork_error)
+        if self._in_use.locked() and not self.closed:
+            raise StreamInUseError(
+                "a stream was asked for messages by two threads at once",
+                where=self.thread_id,
+                remedy="give each thread its own stream",
+            )
 
     def ready(self) -> Generator[Message[K, V], None, None]:
         """Hand out the fetched messages one by one; stop at a change or at the end of the lease."""

@@ -15,8 +15,9 @@ from typing import Final, Protocol
 
 from zkconsumer.errors import first_few
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 LOOK_S: Final = 1.0
 """The time, in seconds, between two looks at all streams."""
@@ -127,7 +128,7 @@ class StuckStreams:
             seen.reported = True
             self.count += 1
             logger.warning(
-                "%s: nobody reads %r: %s. No other member gets the partitions until this member "
+                "%s: nobody reads %s: %s. No other member gets the partitions until this member "
                 "shuts down: let the thread continue to read, or call shutdown()",
                 self._consumer,
                 stream,

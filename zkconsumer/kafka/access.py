@@ -10,8 +10,9 @@ from zkconsumer.config.settings import ConnectionConfig, ConsumerConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.kafka.client_settings import without_columns
 from zkconsumer.kafka.tls import tls_context
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 # ---- properties ----------------------------------------------------------------------------------
 

@@ -39,8 +39,9 @@ from zkconsumer.kafka.fetcher import (
 from zkconsumer.kafka.log_answers import unknown_offsets_topic
 from zkconsumer.kafka.refusals import TRANSPORT, Refusals, invalid, refusal
 from zkconsumer.protocol.model import OFFSETS_TOPIC, OffsetAndMetadata, TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 # A fetcher is replaced this many seconds after all its brokers were down, even if some are up
 # again. librdkafka 2.16 may not recover. A broker of 0.8 or 0.9 that has just started lists no

@@ -28,11 +28,12 @@ from zkconsumer.protocol.requests import (
     Reply,
     StoreOffsets,
 )
+from zkconsumer.safe_logger import SafeLogger
 
 if TYPE_CHECKING:
     from zkconsumer.kafka.librdkafka import Committer
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 # Seconds that `stop` waits for a running request. If the request takes longer, the thread ends
 # later, within the time limit of the request.

@@ -71,8 +71,9 @@ from zkconsumer.kafka.fetcher import (
 from zkconsumer.kafka.log_answers import NO_BROKER
 from zkconsumer.kafka.progress import ProgressWatch
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 # Number of clients in a pool. With two, half of the partitions are still fetched while one client
 # waits for a silent broker. More clients gain nothing: all fetch threads share one interpreter

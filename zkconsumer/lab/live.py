@@ -33,10 +33,11 @@ from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.model import Json, JsonObject, TopicPartition
 from zkconsumer.protocol.payloads import OwnerZnode
 from zkconsumer.protocol.registrations import Registration
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.observer import Change, ChangeKind, Observer
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 POLL_S = 2.0
 """Seconds between two reads of the logs' ends and of the findings."""

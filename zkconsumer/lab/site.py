@@ -24,8 +24,9 @@ from tempfile import TemporaryDirectory
 from zkconsumer.errors import ConfigError
 from zkconsumer.lab.engine import Engine
 from zkconsumer.protocol.model import Json, JsonObject
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 WEB = Path(__file__).parent / "web"
 COMPILER = Path(__file__).with_name("compile.mjs")

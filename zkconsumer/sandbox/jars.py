@@ -36,6 +36,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from zkconsumer.errors import SandboxError
+from zkconsumer.safe_logger import SafeLogger
 
 Progress = Callable[[str], None]
 
@@ -52,7 +53,7 @@ _SILENCE_LIMIT_S = 30
 # Age in seconds after which leftovers of killed processes are removed from the cache.
 _LEFTOVER_AGE_S = 86_400.0
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True)

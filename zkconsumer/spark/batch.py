@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from zkconsumer.kafka.logs import are_times_exact
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark.cluster_logs import ClusterLogs, brokers_of
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.offset_resolution import batch_ranges
@@ -151,7 +152,7 @@ def _millis(at: datetime) -> float:
 # ---- Readers -------------------------------------------------------------------------------------
 
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 
 class BatchReader(TaskReader, DataSourceReader):

@@ -24,9 +24,10 @@ from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.kafka.logs import NO_BROKER, STALE_END_S, LogClient, LogRange
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.paths import BROKER_IDS
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.zk.client import ZooKeeperClient
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 ENDS_S: Final = 0.2
 """Minimum time to cache the ends of logs, in seconds. A batch takes Spark about 0.5 s anyway."""

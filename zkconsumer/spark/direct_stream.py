@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark import offset_resolution
 from zkconsumer.spark.cluster_logs import (
     ENDS_S,
@@ -54,7 +55,7 @@ from zkconsumer.spark.start_positions import few
 from zkconsumer.spark.task_reader import TaskReader, planned
 from zkconsumer.zk.client import ZooKeeperClient
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 
 class DirectStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

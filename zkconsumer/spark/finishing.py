@@ -39,13 +39,14 @@ from pyspark.sql.streaming.listener import (
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark.offset_mirror import OffsetMirror
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.progress_listener import positions
 
 Process = Callable[[DataFrame, int], object]
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 _COLUMNS = ("topic", "partition", "offset")
 

@@ -40,6 +40,7 @@ from zkconsumer.kafka.client_settings import Brokers
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark import offset_resolution, process_lifecycle
 from zkconsumer.spark.batch_member import LEAVE_S, Membership, ServedPartition
 from zkconsumer.spark.cluster_logs import (
@@ -66,7 +67,7 @@ from zkconsumer.spark.schema import TOKEN
 from zkconsumer.spark.start_positions import Logs, StartPositions, few
 from zkconsumer.spark.task_reader import TaskReader, planned, warm_ups
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 
 # ---- The reader ----------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ from zkconsumer.history.transactions import (
     VERSIONED,
 )
 from zkconsumer.protocol.model import Json
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import (
     errors_as_text,
@@ -76,7 +77,7 @@ from zkconsumer.spark.read_only import ReadOnlySource, RefusingStreamReader
 if TYPE_CHECKING:
     from zkconsumer.history.columns import ColumnDecoder
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 MOMENTS: Final = frozenset(
     {"time_ms", "ended_ms", "settled_ms", "first_release_ms", "last_claim_ms", "last_ms"}

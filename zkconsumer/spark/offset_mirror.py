@@ -34,9 +34,10 @@ from zkconsumer.protocol.group_znodes import MEMBERS
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.payloads import encode_offset, stored_offset
 from zkconsumer.protocol.requests import MAX_MULTI_WRITES, Code, Create, SetData
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.zk.client import ZooKeeperClient
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 ATTEMPTS: Final = 10
 """Maximum number of attempts to write a transaction. An attempt fails if another client writes at

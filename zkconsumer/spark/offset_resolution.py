@@ -23,6 +23,7 @@ from zkconsumer.protocol.filters import matching
 from zkconsumer.protocol.model import Storage, TopicPartition
 from zkconsumer.protocol.payloads import stored_offset
 from zkconsumer.protocol.releases import DEFAULT, profile
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark.cluster_logs import ASK_S, ClusterLogs
 from zkconsumer.spark.offset_ranges import OffsetRange
 from zkconsumer.spark.option_parsing import (
@@ -37,7 +38,7 @@ from zkconsumer.spark.option_parsing import (
 from zkconsumer.spark.options import Assigned, Matching, SourceOptions, Topics
 from zkconsumer.zk.client import ZooKeeperClient
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 _RETRY_S: Final = 0.2
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import logging
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +20,7 @@ from zkconsumer.config.secrets import CREDENTIAL_NAME, from_environment
 from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ SECRET: Final = "zookeeper.auth.secret"
 
 
 def connection_properties(
-    given: Mapping[str, str], known: Container[str], log: logging.Logger
+    given: Mapping[str, str], known: Container[str], log: SafeLogger
 ) -> dict[str, str]:
     """Return the properties of a connection among the options: those of `known`, and librdkafka's.
 

@@ -18,6 +18,7 @@ from zkconsumer.config.settings import SETTINGS, ConsumerConfig
 from zkconsumer.errors import ConfigError, InvalidNameError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import TopicFilter, white_list
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark.option_parsing import (
     EARLIEST,
     LATEST,
@@ -42,7 +43,7 @@ from zkconsumer.spark.option_parsing import (
 )
 from zkconsumer.spark.schema import HEADERS, TOKEN
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 NO_GROUP: Final = "zkconsumer-spark"
 """The group name of the broker client if `group.id` is not set. No offset is stored under this

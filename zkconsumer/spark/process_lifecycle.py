@@ -29,7 +29,10 @@ from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark import too_old
+
+_log = SafeLogger(logging.getLogger(__name__))
 
 RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """The main module of a query's own process."""
@@ -139,7 +142,7 @@ def log_interpreters() -> None:
     """
     driver, executors = map(os.environ.get, ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"))
     if driver and executors and driver != executors:
-        logging.getLogger(__name__).info(
+        _log.info(
             "Spark starts one interpreter for this format, by the same path on the driver and on"
             " the executors. PYSPARK_DRIVER_PYTHON is %s, and PYSPARK_PYTHON is %s. If a task"
             ' cannot run its program, see "Interpreters at different paths"'

@@ -23,8 +23,9 @@ from pyspark.sql.streaming.listener import (
 
 from zkconsumer.errors import first_few
 from zkconsumer.protocol.model import Json, TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 # Maximum number of partitions that one line names, starting with the highest lag. More partitions
 # would not fit into a line of a terminal.

@@ -13,13 +13,14 @@ from typing import Final
 from zkconsumer.errors import first_few
 from zkconsumer.kafka.logs import LogRange
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark import offset_resolution
 from zkconsumer.spark.batch_member import Membership, ServedPartition
 from zkconsumer.spark.cluster_logs import ShortLogs
 from zkconsumer.spark.offset_ranges import OffsetRange, Offsets
 from zkconsumer.spark.options import SourceOptions
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 _LOGGED_PARTITIONS: Final = 10
 """Maximum number of partitions that one log line names."""

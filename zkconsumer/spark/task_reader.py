@@ -54,6 +54,7 @@ from zkconsumer.kafka.fetcher import (
 from zkconsumer.kafka.logs import STALE_END_S
 from zkconsumer.loops import Loops
 from zkconsumer.protocol.model import TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark.offset_ranges import OffsetRange, Ranges, tasks
 from zkconsumer.spark.options import SourceOptions
 from zkconsumer.spark.pickling import Pickled
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     import pyarrow
     from confluent_kafka import Message
 
-log = logging.getLogger(__name__)
+log = SafeLogger(logging.getLogger(__name__))
 
 # Messages per call to librdkafka. 10,000 messages exceed the processor's caches, which costs a
 # fifth of the throughput.

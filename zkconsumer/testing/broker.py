@@ -17,6 +17,7 @@ from typing import Final
 
 from zkconsumer.errors import FakeServerError
 from zkconsumer.protocol.kafka_fields import FieldReader, MalformedError
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.testing import messages as ms
 from zkconsumer.testing import wire
 from zkconsumer.testing.broker_calls import BrokerCall, Handler, Site
@@ -66,7 +67,7 @@ _OTHERS: Final[Mapping[int, str]] = {
     71: "GetTelemetrySubscriptions",
 }
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 
 class _Connection(FramedConnection):

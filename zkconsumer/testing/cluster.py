@@ -167,8 +167,11 @@ class FakeCluster:
             raise
 
     def stop(self) -> None:
-        """Stop all servers; another call does nothing. The object keeps the data."""
-        if not self._is_running:
+        """Stop all servers; another call does nothing. The object keeps the data.
+
+        In a fork of the process, the call does nothing: the servers belong to the parent.
+        """
+        if not self._is_running or self._engine.is_of_parent:
             return
         self._is_running = False
         for one in self.brokers:

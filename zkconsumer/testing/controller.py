@@ -21,6 +21,7 @@ from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import JsonObject, TopicPartition
 from zkconsumer.protocol.payloads import topic_config
 from zkconsumer.protocol.requests import Create, SetData
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.sim.znodes import ZnodeChange
 from zkconsumer.testing.broker_versions import BrokerProfile
 from zkconsumer.testing.clock import Clock
@@ -60,7 +61,7 @@ _ROOTS: Final[Mapping[str, str]] = {
     "/latest_producer_id_block": "3.9.1",
 }
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 
 def _compact(record: object) -> bytes:

@@ -26,6 +26,9 @@ SETTLE_LIMIT_S: Final = 60.0
 
 _PAUSE_S: Final = 0.02
 
+_END_S: Final = 5.0
+"""How long the end of `Rebalances` waits for its thread, in seconds: ZooKeeper may be silent."""
+
 
 def owners(zookeeper_connect: str, group: str) -> dict[TopicPartition, str]:
     """Return the consumer thread that owns each partition of a group now."""
@@ -140,12 +143,25 @@ class OwnerChange(NamedTuple):
 
 
 class Rebalances:
-    """Records every change of a group's owners while its block runs, from outside the group."""
+    """Records every change of a group's owners while its block runs, from outside the group.
 
-    def __init__(self, zookeeper_connect: str, group: str) -> None:
+    Args:
+        timeout_s: the time limit, in seconds, of the first read of the group.
+
+    Entering raises AssertionError if the group is not read in time. If the group can no longer be
+    followed, the end of the block raises the error.
+    """
+
+    def __init__(
+        self, zookeeper_connect: str, group: str, *, timeout_s: float = SETTLE_LIMIT_S
+    ) -> None:
+        self._group, self._timeout_s = group, timeout_s
         self._observer = Observer(zookeeper_connect, group, follow=[GroupPart.OWNERS])
-        self._thread = threading.Thread(target=self._follow, name=f"rebalances of {group}")
+        self._thread = threading.Thread(
+            target=self._run, name=f"rebalances of {group}", daemon=True
+        )
         self._has_begun = threading.Event()
+        self._error: Exception | None = None
         self._changes: list[OwnerChange] = []
 
     @property
@@ -157,6 +173,13 @@ class Rebalances:
         """Return the threads that have become the owner of a partition, in their order."""
         mine = (one for one in self._changes if one.partition == partition)
         return [one.after for one in mine if one.after is not None]
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # noqa: BLE001  # the thread's boundary: the block raises it
+            self._error = error
+        self._has_begun.set()
 
     def _follow(self) -> None:
         for at_s, change in self._observer.changes():
@@ -172,14 +195,24 @@ class Rebalances:
 
     def __enter__(self) -> Self:
         self._observer.__enter__()
-        self._thread.start()
-        self._has_begun.wait()
+        try:
+            self._thread.start()
+            if not self._has_begun.wait(self._timeout_s):
+                raise AssertionError(
+                    f"group {self._group} could not be read in {self._timeout_s:g} s"
+                )
+            if self._error is not None:
+                raise self._error
+        except BaseException:
+            self._observer.close()
+            raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._observer.close()
-        self._thread.join()
-        self._observer.__exit__()
+        self._thread.join(_END_S)
+        if self._error is not None and error is None:
+            raise self._error
 
 
 # ---- deliveries ----------------------------------------------------------------------------------

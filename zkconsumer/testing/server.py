@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import struct
 import threading
+import weakref
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import ClassVar, TypeVar, cast
+
+from zkconsumer.errors import FakeServerError
+from zkconsumer.safe_logger import SafeLogger
 
 HOST = "127.0.0.1"
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 Result = TypeVar("Result")
 
@@ -28,13 +34,19 @@ Result = TypeVar("Result")
 class ServerEngine:
     """The thread on which fake servers run; several servers can share one engine.
 
-    `start` and `stop` are counted: the thread ends when the last server stops.
+    `start` and `stop` are counted: the thread ends when the last server stops. A forked process has
+    no thread of its parent. There, `call` raises FakeServerError, and `stop` does nothing.
+
+    Attributes:
+        ports: the ports of the servers, open or closed.
     """
 
     def __init__(self, name: str = "fake servers") -> None:
         """`name` is the thread's name."""
         self._name = name
+        self.ports: list[Port] = []
         self._users = 0
+        self._process = 0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -46,25 +58,49 @@ class ServerEngine:
 
     def start(self) -> None:
         """Start the thread, unless it runs."""
+        self.check_process()
         self._users += 1
         if self._thread is None:
+            self._process = os.getpid()
+            _running.add(self)
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
         """End the thread if no other server needs it."""
+        if self.is_of_parent:
+            return
         self._users -= 1
         if self._users == 0 and self._thread is not None:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self._thread = self._loop = None
+            _running.discard(self)
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether the thread runs in the process from which this one was forked."""
+        return self._thread is not None and self._process != os.getpid()
+
+    def check_process(self) -> None:
+        """Raise FakeServerError if the thread runs in the parent of this process."""
+        if self.is_of_parent:
+            raise FakeServerError(
+                "the fake servers run in the process that has started them, and this is a fork",
+                where=self._name,
+                remedy="in the fork, only connect to their ports, or start others",
+            )
 
     def call(self, function: Callable[[], Result]) -> Result:
         """Run a function on the engine's thread; return its result, or raise what it raises.
 
         Without a thread, before `start` and after `stop`, the function runs on the caller's.
+
+        Raises:
+            FakeServerError: this process is a fork of the one in which the thread runs.
         """
+        self.check_process()
         if self._thread is None or self._thread is threading.current_thread():
             return function()
         result: Future[Result] = Future()
@@ -86,6 +122,26 @@ class ServerEngine:
             # Transports close their sockets in callbacks.
             loop.run_until_complete(asyncio.sleep(0))
             loop.close()
+
+
+_running: weakref.WeakSet[ServerEngine] = weakref.WeakSet()
+
+
+def _leave_sockets_to_parent() -> None:
+    """Replace the copies of the servers' sockets in a forked process.
+
+    Otherwise a client notices no end of a connection, and no port can be opened again, as long as
+    the fork lives. The numbers stay in use, because the copied objects close them at their end.
+    """
+    with suppress(OSError), open(os.devnull, "rb") as nothing:
+        for engine in _running:
+            for port in engine.ports:
+                for number in port.descriptors():
+                    os.dup2(nothing.fileno(), number)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_sockets_to_parent)
 
 
 class FramedConnection(asyncio.Protocol):
@@ -130,6 +186,11 @@ class FramedConnection(asyncio.Protocol):
         """The client's address and port."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return cast(tuple[str, int], name or (HOST, 0))
+
+    def descriptor(self) -> int:
+        """Return the number of the connection's socket; -1 if it is closed."""
+        sock = self._transport.get_extra_info("socket") if self._transport else None
+        return -1 if sock is None else int(sock.fileno())
 
     @property
     def is_open(self) -> bool:
@@ -248,6 +309,14 @@ class Port:
         self._connection = connection
         self._number = port
         self._server: asyncio.Server | None = None
+        engine.ports.append(self)
+
+    def descriptors(self) -> list[int]:
+        """Return the numbers of the open sockets."""
+        listening = self._server.sockets if self._server is not None else ()
+        numbers = [one.fileno() for one in listening]
+        numbers += [one.descriptor() for one in self.connections]
+        return [one for one in numbers if one >= 0]
 
     @property
     def address(self) -> str:
@@ -269,7 +338,9 @@ class Port:
 
         Raises:
             OSError: another program listens at the port.
+            FakeServerError: this process is a fork of the one in which the engine runs.
         """
+        self.engine.check_process()
         listener = socket.create_server((HOST, self._number), backlog=128)
         self._number = listener.getsockname()[1]
         ready: Future[asyncio.Server] = asyncio.run_coroutine_threadsafe(

@@ -168,8 +168,11 @@ class FakeZooKeeper:
         self.engine.call(self._tick)
 
     def stop(self) -> None:
-        """End all connections, the port and the thread; another call does nothing. Data stay."""
-        if not self._is_running:
+        """End all connections, the port and the thread; another call does nothing. Data stay.
+
+        In a fork of the process, the call does nothing: the server belongs to the parent.
+        """
+        if not self._is_running or self.engine.is_of_parent:
             return
         self._is_running = False
         self.clock.forget(self._advanced)

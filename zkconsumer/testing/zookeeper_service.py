@@ -18,6 +18,7 @@ from typing import Final
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.requests import Code, Reply, Stat
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.sim.znodes import AccessRules, SetAcl, ZnodeChange, parent_of
 from zkconsumer.sim.zookeeper import MAX_REQUEST_BYTES, NotConnected, SimZooKeeper
 from zkconsumer.testing import zookeeper_wire as wire
@@ -32,7 +33,7 @@ MAX_SESSION_TIMEOUT_S: Final = 60.0
 CONTAINERS_S: Final = 60.0
 """Seconds between two searches for empty containers (`znode.container.checkIntervalMs`)."""
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 
 # ---- metadata ------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from kazoo.exceptions import ConnectionDropped
 
 from zkconsumer.protocol.lost_data import RefusedHandshakes, is_lost
 from zkconsumer.protocol.model import session_text
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 Address = tuple[str, int]
 

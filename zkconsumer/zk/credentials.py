@@ -21,10 +21,11 @@ from kazoo.security import CREATOR_ALL_ACL, Permissions
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import AccessDeniedError, ConfigError, require
 from zkconsumer.protocol import paths
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.zk.attempts import ask
 from zkconsumer.zk.kazoo_transport import release_in
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 _CHANGES = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
 # ZooKeeper 3.6 and later return this instead of a hash to users who may not administer the znode.

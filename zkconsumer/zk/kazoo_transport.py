@@ -54,6 +54,7 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Children, Code, Get, Node, Reply, Request, Rights, Stat
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.zk.attempts import Attempts, HandshakeStage
 
 FromKazoo: TypeAlias = Any  # Any: kazoo has no types
@@ -149,19 +150,19 @@ def resolve_hosts(client: KazooClient, attempts: Attempts) -> None:
 
 def limit_attempts(
     client: KazooClient,
-    limit_s: float,
+    limit_s: Callable[[], float],
     *,
     attempts: Attempts,
     open_tls: Callable[..., FromKazoo] | None,
     negotiated: Callable[[float], None],
 ) -> None:
-    """Limit each attempt to connect to `limit_s` seconds, and report the negotiated timeout.
+    """Limit each attempt to connect to `limit_s()` seconds, and report the negotiated timeout.
 
     The two wrapped calls cover the whole time from the opening of a socket to the first request.
 
     Args:
         client: a client that has not been started.
-        limit_s: the upper bound of every wait within one attempt.
+        limit_s: returns the upper bound, in seconds, of every wait within one attempt.
         attempts: learns how far the attempt has come.
         open_tls: opens an encrypted connection instead of kazoo's plain one.
         negotiated: receives the session timeout in seconds that the server granted; kazoo itself
@@ -173,9 +174,9 @@ def limit_attempts(
     read = connection._read
 
     def open_socket(
-        address: FromKazoo, *, timeout: float = limit_s, **kwargs: FromKazoo
+        address: FromKazoo, *, timeout: float = float("inf"), **kwargs: FromKazoo
     ) -> FromKazoo:
-        timeout = min(timeout, limit_s)
+        timeout = min(timeout, limit_s())
         if open_tls is not None:
             return open_tls(address, hostname=kwargs.get("hostname"), timeout=timeout)
         return create_connection(address, timeout=timeout, **kwargs)
@@ -184,9 +185,9 @@ def limit_attempts(
         timeout: float, request: FromKazoo, xid: int | None = None
     ) -> FromKazoo:
         if not isinstance(request, Connect):
-            return invoke(min(timeout, limit_s), request, xid)
+            return invoke(min(timeout, limit_s()), request, xid)
         attempts.stage = HandshakeStage.GREETING
-        result = invoke(min(timeout, limit_s), request, xid)
+        result = invoke(min(timeout, limit_s()), request, xid)
         attempts.stage = HandshakeStage.LOGIN
         granted = getattr(result[0], "time_out", 0) if isinstance(result, tuple) else 0
         if granted > 0:
@@ -542,7 +543,7 @@ def split_reads(reads: Iterable[PlainRead]) -> Iterator[list[PlainRead]]:
 # ---- batches of requests -------------------------------------------------------------------------
 
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 TransportRequest = rq.Request | rq.Rights
 Done = Callable[[Sequence[Reply]], None]
@@ -810,5 +811,5 @@ def _code(error: BaseException) -> Code:
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code
-    logger.debug("ZooKeeper refused with %r", error)
+    logger.debug("ZooKeeper refused with %s", repr(error))
     return Code.OTHER

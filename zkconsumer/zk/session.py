@@ -31,12 +31,14 @@ from zkconsumer.errors import (
 )
 from zkconsumer.protocol.model import Session
 from zkconsumer.protocol.requests import Code, Reply, Requests, run_operation
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.zk import kazoo_transport
 from zkconsumer.zk.attempts import Address, AttemptFault, Attempts
 from zkconsumer.zk.credentials import TlsSockets, check_credential, client_options, tls_context
 from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, TransportRequest
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
+kazoo_logger = SafeLogger(logging.getLogger("kazoo.client"))  # the logger that kazoo uses
 
 RECONNECT_DELAY_MAX_S = 0.5
 """Maximum back-off between attempts to connect, in seconds.
@@ -105,6 +107,9 @@ class ZooKeeperSession:
         self._timeout_s = config.zookeeper_session_timeout_s
         # The session id and password, with which a new client resumes the session.
         self._identity: tuple[int, bytes] | None = None
+        # The last zxid that a client of this session has seen. kazoo's client forgets it when it
+        # fails permanently.
+        self._last_zxid = 0
         self._death: ClientDeath | None = None
         # Set at the first connection, at a permanent failure, or if no server's name is known.
         self._decided = threading.Event()
@@ -124,8 +129,11 @@ class ZooKeeperSession:
         """kazoo's present client; `recreate` replaces it."""
         return self._client
 
+    def _attempt_limit_s(self) -> float:
+        return max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s)
+
     def _open_socket(self, address: Address) -> socket.socket:
-        limit_s = max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s)
+        limit_s = self._attempt_limit_s()
         if self._tls:
             return self._tls.open(address, hostname=None, timeout=limit_s)
         return socket.create_connection(address, limit_s)
@@ -137,12 +145,13 @@ class ZooKeeperSession:
             timeout=config.zookeeper_session_timeout_s,
             client_id=self._identity,
             handler=BulkHandler(),
+            logger=kazoo_logger,
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_MAX_S},
             **client_options(config),
         )
         kazoo_transport.limit_attempts(
             client,
-            max(ATTEMPT_MIN_S, ATTEMPT_SHARE * self._timeout_s),
+            self._attempt_limit_s,
             attempts=self._attempts,
             open_tls=self._tls.open if self._tls else None,
             negotiated=self._timeout_negotiated,
@@ -159,6 +168,7 @@ class ZooKeeperSession:
 
     def _connection_established(self, identity: tuple[int, bytes]) -> None:
         self._identity = identity
+        self._last_zxid = self._client.last_zxid  # lower than before if the servers have lost data
         after_loss = self._attempts.take_loss()
         self._on_state(Session(identity[0], self._timeout_s, after_loss))
         self._decided.set()
@@ -185,6 +195,7 @@ class ZooKeeperSession:
     def _state_changed(self, client: KazooClient, state: str) -> None:
         # `_connection_established` reports a connection, after the authentication.
         if client is self._client and state != KazooState.CONNECTED:
+            self._last_zxid = client.last_zxid or self._last_zxid
             self._on_state(None)
 
     def _watch(self, event: WatchedEvent) -> None:
@@ -367,7 +378,7 @@ class ZooKeeperSession:
         """
         dead, self._death = self._client, None
         client = self._new_client()
-        client.last_zxid = dead.last_zxid  # a server with older data must refuse this client, too
+        client.last_zxid = self._last_zxid  # a server with older data must refuse this client, too
         sender = Sender(client, self._watch)
         sender.has_multi_read = self._sender.has_multi_read
         self._client, self._sender = client, sender

@@ -23,8 +23,9 @@ from typing import Any, Final, TypeAlias
 from zkconsumer.kafka.columns import parsers
 from zkconsumer.kafka.columns.record_sets import ParserEngine, compiled_engine, plain_engine
 from zkconsumer.kafka.fetcher import descriptors_error
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 Event: TypeAlias = Any  # Any: numba has no types
 

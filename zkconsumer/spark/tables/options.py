@@ -16,6 +16,7 @@ from zkconsumer.config.settings import SETTINGS, ConnectionConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.protocol.filters import TopicFilter, matching, white_list
 from zkconsumer.protocol.paths import validate_group, validate_topic
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark.option_parsing import (
     SECRET,
     ZOOKEEPER,
@@ -27,7 +28,7 @@ from zkconsumer.spark.option_parsing import (
     with_documented_names,
 )
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 PARALLELISM: Final = 4
 """Default of `parallelism`: the maximum number of tasks, and so of processes, that read a table at

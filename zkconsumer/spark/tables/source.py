@@ -39,6 +39,7 @@ from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import end_on_sigterm, errors_as_text, log_to_stderr
 from zkconsumer.spark.read_only import ReadOnlySource, RefusingStreamReader
@@ -49,7 +50,7 @@ from zkconsumer.spark.tables.options import GroupsOptions, Table, parse
 from zkconsumer.spark.tables.rows import COLUMNS, Row, RowReader, schema_of
 from zkconsumer.zk.client import ZooKeeperClient
 
-_log = logging.getLogger(__name__)
+_log = SafeLogger(logging.getLogger(__name__))
 
 # ---- Which task reads which groups ---------------------------------------------------------------
 
