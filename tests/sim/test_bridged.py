@@ -392,6 +392,18 @@ def test_somebody_is_left_to_read(seed: int) -> None:
     assert run(Decisions(random.Random(seed))).violation is None
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(15086407, id="a bridge without sessions decides about its consumers"),
+        pytest.param(15087980, id="a cooperative member has not revoked yet"),
+    ],
+)
+def test_what_a_bridge_does_not_promise(seed: int) -> None:
+    """A dead bridge changes nothing in ZooKeeper, and nobody can revoke for a new member."""
+    assert run(Decisions(random.Random(seed))).violation is None
+
+
 def _violation(seed: int, weather: Weather) -> InvariantViolation | None:
     """Return which promise a run breaks. If the run ends in an error, the error names the seed."""
     try:

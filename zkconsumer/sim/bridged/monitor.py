@@ -44,9 +44,10 @@ def new_members_deliver_only_what_the_bridge_owns(
     it in ZooKeeper. So no old member delivers it at the same time.
 
     A consumer may lose its session before the new members have revoked: another client has ended
-    the session, or the new members did not answer. Until they have revoked, the promise does not
-    hold. If nothing but ZooKeeper fails (`monitor.is_strict`), the bridge revokes before its lease
-    ends, so the promise holds always.
+    the session, or the new members did not answer. Cooperative members that the bridge has just
+    begun to lead have not revoked, either. Until they have revoked, the promise does not hold. If
+    nothing but ZooKeeper fails (`monitor.is_strict`), the bridge revokes before its lease ends, so
+    the promise holds always.
     """
     if not monitor.rules(world) or not _is_current(world, who):
         return None
@@ -80,8 +81,11 @@ def consumers_change_last(world: BridgedWorld, number: int, change: frozenset[in
     """The bridge decides to change its consumers only when no new member delivers what the change
     takes away from them, as far as it has read the old group, and ZooKeeper has the offsets.
 
-    A JVM member reads the offset before it claims, and gives up after four attempts.
+    A JVM member reads the offset before it claims, and gives up after four attempts. A bridge whose
+    sessions have all ended changes nothing in ZooKeeper.
     """
+    if not world.sessions_of(number):
+        return None
     state = world.bridge_state(number)
     left = shares.leaving(shares.with_plan(state, change))
     reading = {
@@ -200,7 +204,8 @@ class BridgeMonitor:
         is_strict: whether only the bridge's connection to ZooKeeper fails in this run.
         is_calm: whether no process dies and no member is removed in this run.
         ends: partition -> the offset after the last message that a user got.
-        lost: partitions whose consumer has lost them, until the new members have revoked them.
+        lost: partitions whose consumer has lost them, or which new members had before the bridge
+            led them, until the new members have revoked them.
         taken: partitions that another client has taken away from a bridge's consumer, until the
             consumer of a bridge claims them again: the client has deleted the owner znode, or ended
             the consumer's session.
@@ -258,9 +263,20 @@ class BridgeMonitor:
         if isinstance(command, bridge.BridgeEnded):
             only_a_dead_bridge_is_replaced.check(world, number)
         if isinstance(command, ev.Send) and isinstance(command.request, msg.SyncGroup):
+            self._begins_to_lead(world, number)
             for assignment in command.request.assignments.values():
                 for tp in decode_assignment(assignment)[0]:
                     a_bridge_assigns_what_it_owns.check(self, world, number, tp)
+
+    def _begins_to_lead(self, world: BridgedWorld, number: int) -> None:
+        """Note what cooperative members continue to deliver until they learn their assignment."""
+        state = world.bridge_state(number)
+        if state.occupied is None and state.joined is not None:
+            sessions = set(world.sessions_of(number))
+            for tp in state.joined:
+                owner = world.old.owner(tp)
+                if owner is None or owner[1] not in sessions:
+                    self.lost.add(tp)
 
     def new_delivered(self, message: Delivered) -> None:
         """Check a message that a new member has delivered."""
