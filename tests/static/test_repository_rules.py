@@ -198,8 +198,7 @@ def test_no_error_is_swallowed() -> None:
     assert not found, _report(found)
 
 
-# The command line and the pytest plugin log on the main thread. The bridge's folder is not changed
-# while recorded schedules run.
+# The command line logs on its main thread. The loggers of the bridge are not replaced yet.
 _MAIN_THREAD = ("zkconsumer/bridge/", "zkconsumer/cli/")
 _PLAIN_LOGGER = re.compile(r"^\w+ = logging\.getLogger|logging\.(debug|info|warning|error)\(", re.M)
 
