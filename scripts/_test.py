@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.jvm.member import RELEASES, recording
+from support.packages import build_kerberos_packages
 from support.processes import adopt_orphans, children, end_orphans, wait_and_bury
 
 # The jars of the servers that nearly all tests use. The few tests that need another release
@@ -192,6 +193,8 @@ def main() -> int:
                 _engine.install_compose()
                 if lane:
                     _engine.install_kerberos()
+                    with TemporaryDirectory(prefix="zkconsumer-kerberos-") as directory:
+                        build_kerberos_packages(Path(directory))
             missing = provide_engine(stack, required=required)
             jars.resolve(JARS)
             record_classes(RELEASES if lane else SOME_RELEASES)

@@ -6,7 +6,6 @@ The Kerberos server is real (MIT's, Debian's packages), and so are the packages 
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 import re
@@ -23,7 +22,7 @@ from typing import IO, Self
 
 import pytest
 from kazoo.exceptions import NoAuthError
-from support.packages import ROOT, pip
+from support.packages import ROOT, kerberos_packages, pip
 from support.wait import LIMIT_S, eventually
 from support.zk.client import peer_of
 
@@ -66,15 +65,6 @@ PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "klist", "krb5-conf
 def missing_programs() -> list[str]:
     """Return the Kerberos programs that this machine lacks."""
     return [one for one in PROGRAMS if shutil.which(one, path=_PATH) is None]
-
-
-def install_packages(directory: Path) -> None:
-    """Build and install the packages of the extra `kerberos`, which has no wheels for Linux."""
-    declared = configparser.ConfigParser()
-    declared.read(ROOT / "setup.cfg")
-    lines = declared["options.extras_require"]["kerberos"].splitlines()
-    wanted = [one for one in lines if one and not one.startswith(("#", "zkconsumer["))]
-    pip("install", "--target", str(directory), *wanted)
 
 
 class Realm:
@@ -282,7 +272,7 @@ def kerberized(
 ) -> Iterator[Callable[[str], Cluster]]:
     """Return the cluster with this broker release; each part starts when it is first requested."""
     packages = tmp_path_factory.mktemp("packages")
-    install_packages(packages)
+    pip("install", "--target", str(packages), *kerberos_packages())
     with ExitStack() as stack:
 
         @cache

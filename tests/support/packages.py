@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import shutil
@@ -53,6 +54,22 @@ def pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def kerberos_packages() -> list[str]:
+    """Return the requirements of the extra `kerberos` that have no wheels for Linux."""
+    declared = configparser.ConfigParser()
+    declared.read(ROOT / "setup.cfg")
+    lines = declared["options.extras_require"]["kerberos"].splitlines()
+    return [one for one in lines if one and not one.startswith(("#", "zkconsumer["))]
+
+
+def build_kerberos_packages(directory: Path) -> None:
+    """Build these packages. pip caches the wheels, so that a test installs them in seconds.
+
+    Beside six workers, the compiler would take longer than a test may.
+    """
+    pip("wheel", "--no-deps", "--wheel-dir", str(directory), *kerberos_packages())
 
 
 def node_packages(directory: Path, wanted: Mapping[str, str]) -> Path:
