@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import struct
 import threading
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ from zkconsumer.errors import ConfigError, FakeServerError
 from zkconsumer.kafka.fetcher import AutoOffsetReset
 from zkconsumer.kafka.group_offsets import GroupOffsets
 from zkconsumer.protocol.model import OffsetAndMetadata
+from zkconsumer.sandbox import Sandbox
 from zkconsumer.sandbox.topics import client_settings
 from zkconsumer.sim.logs import MemoryFetcher
-from zkconsumer.testing import RELEASES, Delay, FakeCluster, Fault, StoppedClock
+from zkconsumer.testing import RELEASES, Delay, FakeCluster, Fault, LegacyKafka, StoppedClock
 from zkconsumer.testing.errors import ErrorCode
 
 LAST = RELEASES[-1]
@@ -87,6 +89,34 @@ def test_every_release_serves_both_clients(release: str) -> None:
         assert [one.key for one in messages] == [b"k"] * 3
         has_times = release not in ("0.8.2.2", "0.9.0.1")
         assert {one.timestamp is not None for one in messages} == {has_times}
+
+
+# Methods of a sandbox report their progress, which a fake does not need.
+OF_SANDBOX = {"on_progress"}
+
+
+@pytest.mark.parametrize("fake", [FakeCluster, LegacyKafka])
+def test_methods_take_what_those_of_a_sandbox_take(fake: type) -> None:
+    """A test that calls a method of real servers can call the fake's with the same arguments."""
+    shared = {name for name in {*dir(fake)} & {*dir(Sandbox)} if not name.startswith("_")}
+    methods = {name for name in shared if inspect.isfunction(getattr(Sandbox, name))}
+    assert {"create_topic", "messages", "produce"} <= methods
+    for name in methods:
+        of_fake, of_sandbox = (
+            inspect.signature(getattr(one, name)).parameters for one in (fake, Sandbox)
+        )
+        assert {*of_sandbox} - OF_SANDBOX <= {*of_fake}, name
+
+
+def test_messages_of_one_partition(kafka: FakeCluster) -> None:
+    """`messages` reads one partition if its number is given, and refuses an unknown one."""
+    kafka.produce_keyed("t", [(None, "a"), (b"k", "b")], partition=1, timestamp_ms=5_000)
+    kafka.produce("t", ["c"], partition=0)
+    found = kafka.messages("t", partition=1)
+    assert [(one.key(), one.value()) for one in found] == [(None, b"a"), (b"k", b"b")]
+    assert [one.timestamp()[1] for one in found] == [5_000] * 2
+    with pytest.raises(FakeServerError, match="7"):
+        kafka.messages("t", partition=7)
 
 
 def test_messages_that_the_test_appends(kafka: FakeCluster) -> None:

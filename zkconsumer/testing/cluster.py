@@ -280,17 +280,33 @@ class FakeCluster:
                 larger than the topic's `max.message.bytes`.
         """
         values = map(str, range(messages)) if isinstance(messages, int) else messages
-        stamp = round(self.clock.now() * 1000) if timestamp_ms is None else timestamp_ms
-        records = [Record(0, _octets(key), _octets(one), stamp, headers) for one in values]
-        return self._do(lambda: self._append(name, records, partition, codec))
+        pairs = [(key, one) for one in values]
+        return self._produce(name, pairs, partition, timestamp_ms, headers=headers, codec=codec)
 
     def produce_keyed(
-        self, name: str, messages: Iterable[tuple[Content, Content]]
+        self,
+        name: str,
+        messages: Iterable[tuple[Content, Content]],
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> list[tuple[int, int]]:
         """Append pairs of key and value as `produce` does, each message with its own key."""
-        stamp = round(self.clock.now() * 1000)
-        records = [Record(0, _octets(key), _octets(value), stamp) for key, value in messages]
-        return self._do(lambda: self._append(name, records, None, "none"))
+        return self._produce(name, messages, partition, timestamp_ms)
+
+    def _produce(
+        self,
+        name: str,
+        messages: Iterable[tuple[Content, Content]],
+        partition: int | None,
+        timestamp_ms: int | None,
+        *,
+        headers: Headers = (),
+        codec: str = "none",
+    ) -> list[tuple[int, int]]:
+        stamp = round(self.clock.now() * 1000) if timestamp_ms is None else timestamp_ms
+        records = [Record(0, _octets(key), _octets(one), stamp, headers) for key, one in messages]
+        return self._do(lambda: self._append(name, records, partition, codec))
 
     def _append(
         self, name: str, records: list[Record], partition: int | None, codec: str
@@ -322,18 +338,23 @@ class FakeCluster:
         number = next(self._turn) if record.key is None else murmur2(record.key) & 0x7FFFFFFF
         return number % partitions
 
-    def messages(self, topic: str) -> list[Message]:
+    def messages(self, topic: str, *, partition: int | None = None) -> list[Message]:
         """Return all messages of a topic now, including those of aborted transactions.
 
+        Args:
+            topic: the topic.
+            partition: the only partition to read; None: all.
+
         Raises:
-            FakeServerError: there is no such topic.
+            FakeServerError: there is no such topic or partition.
         """
 
         def read() -> list[Message]:
-            self._partition(topic, 0)
+            self._partition(topic, partition or 0)
             return [
                 message_of(TopicPartition(topic, number), entry, record)
                 for number, one in sorted(self._metadata.topics[topic].partitions.items())
+                if partition in (None, number)
                 for entry, record in one.log.records()
             ]
 

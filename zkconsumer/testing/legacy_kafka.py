@@ -55,7 +55,7 @@ class Topics(Protocol):
         timestamp_ms: int | None,
     ) -> Sequence[tuple[int, int]]: ...
 
-    def messages(self, topic: str) -> list[Message]: ...
+    def messages(self, topic: str, *, partition: int | None = None) -> list[Message]: ...
 
 
 class LegacyKafka:
@@ -136,15 +136,19 @@ class LegacyKafka:
         )
         return list(placed)
 
-    def messages(self, topic: str) -> list[Message]:
-        """Return the messages of all partitions of a topic now, each partition's in their order.
+    def messages(self, topic: str, *, partition: int | None = None) -> list[Message]:
+        """Return the messages of a topic now, each partition's in their order.
 
         Messages of open and of aborted transactions are among them.
 
+        Args:
+            topic: the topic.
+            partition: the only partition to read; None: all.
+
         Raises:
-            FakeServerError, SandboxError: there is no such topic.
+            FakeServerError, SandboxError: there is no such topic or partition.
         """
-        return self._topics.messages(topic)
+        return self._topics.messages(topic, partition=partition)
 
     @staticmethod
     def unique(name: str) -> str:
