@@ -8,7 +8,7 @@ log and the members' traces tell what happened. `missed` counts rows that the ta
 with a wrong value, and `invented` counts rows that never happened.
 
 Runs of different seeds add up: with `--record`, each command writes one record, and
-docs/verification.md has the sum of all.
+docs/history.md has the sum of all.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ back, four times each. Its members are JVM members and zkconsumer on the old sid
 consumer of 3.9.1 and librdkafka on the new side; every 20 s one of each side is killed.
 
 `--record` writes a file to docs/records/, from which `scripts/records` generates the tables of
-docs/verification.md.
+docs/verification.md and docs/migrating.md.
 """
 
 from __future__ import annotations
