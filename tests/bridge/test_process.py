@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from bridge.test_hand_over import GROUP, PARTITIONS, TOPIC, Scene, running
 from support.internals import session_of
+from support.logged import refused_lines
 from support.wait import LIMIT_S, wait_for
 
 from zkconsumer.bridge import brokers, machine
@@ -341,3 +342,15 @@ def test_an_old_member_subscribes_to_another_topic(
         wait_for(lambda: len(process.state.old) == 4, "the old group is read again")
     words = "is read by the old members only, until the bridge is started again"
     assert caplog.text.count(f"topic later {words}") == caplog.text.count(words) == 1
+
+
+def test_a_users_log_filter_ends_no_thread(stage: Stage) -> None:
+    """If a filter raises at a warning of the thread that reads the old group, it reads again."""
+    stage.cluster.create_topic("later")
+    stage.join_old()
+    process = stage.process(stage.connect())
+    with refused_lines(), stage.bridge(process):
+        wait_for(lambda: len(process.state.old) == 1, "the old group is read")
+        for count in (2, 3):
+            stage.join_old("later")
+            wait_for(lambda count=count: len(process.state.old) == count, "it is read again")  # type: ignore[misc]  # a default

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from support.logged import refused_lines
 from support.members.group import SETTINGS
 from support.wait import LIMIT_S, eventually
 
@@ -17,29 +16,12 @@ from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.requests import Code, FetchOffsets, Reply
 from zkconsumer.testing import FakeCluster
 
-NAMES = ("zkconsumer", "kazoo")
-
-
-class Refusing(logging.Handler):
-    """A handler whose filter raises an exception for every line."""
-
-    def filter(self, record: logging.LogRecord) -> Any:
-        raise ValueError(f"the filter does not like {record.msg}")
-
 
 @pytest.fixture(autouse=True)
 def refusing() -> Iterator[None]:
     """Every line of this package and of kazoo raises an exception in the thread that logs it."""
-    handler = Refusing()
-    loggers = [logging.getLogger(name) for name in NAMES]
-    levels = [one.level for one in loggers]
-    for one in loggers:
-        one.addHandler(handler)
-        one.setLevel(logging.DEBUG)
-    yield
-    for one, level in zip(loggers, levels, strict=True):
-        one.removeHandler(handler)
-        one.setLevel(level)
+    with refused_lines():
+        yield
 
 
 class Failing:

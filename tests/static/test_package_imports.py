@@ -33,8 +33,8 @@ PERMITTED: dict[str, set[str]] = {
         *("errors", "times", "java", "protocol", "config", "zk", "kafka", "history", "file_lock"),
     },
     "bridge": {
-        *("errors", "times", "protocol", "config", "later", "zk", "kafka", "consumer", "admin"),
-        "history",
+        *("errors", "safe_logger", "times", "protocol", "config", "later", "zk", "kafka"),
+        *("consumer", "admin", "history"),
     },
     "loops": {"kafka", "history"},
     "spark": {
@@ -95,7 +95,7 @@ PERMITTED: dict[str, set[str]] = {
     "cli": {
         *("errors", "java", "protocol", "config", "zk", "kafka", "trace", "consumer", "admin"),
         *("sim", "judge", "sandbox", "demo", "lab", "history", "file_lock", "loops"),
-        *("zkconsumer", "bridge", "times"),
+        *("zkconsumer", "bridge", "times", "safe_logger"),
     },
     "zkconsumer": {"errors", "protocol", "config", "consumer", "cli"},
 }

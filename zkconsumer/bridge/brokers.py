@@ -34,8 +34,9 @@ from zkconsumer.later.client_state import REQUEST_S
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 JOIN_S: Final = 660.0
 """How long, in seconds, a JoinGroup may wait: twice the default of `max.poll.interval.ms`, and one

@@ -60,9 +60,10 @@ from zkconsumer.protocol.paths import thread_ids
 from zkconsumer.protocol.registrations import Registration, read_registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile, profile
+from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.zk.client import ZooKeeperClient
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 READ_S: Final = 1.0
 """How often, in seconds, the old group is read. Each read costs a request for each registration,

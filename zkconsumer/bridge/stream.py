@@ -10,8 +10,9 @@ from zkconsumer.bridge import state as bridge
 from zkconsumer.consumer.stream_partitions import CommitScope, Grant
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol.model import Position, TopicPartition
+from zkconsumer.safe_logger import SafeLogger
 
-logger = logging.getLogger(__name__)
+logger = SafeLogger(logging.getLogger(__name__))
 
 Post = Callable[[Callable[[float], bridge.Event]], None]
 """Passes an event, which gets the time, to the bridge."""

@@ -31,6 +31,9 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from zkconsumer.cli.exits import Exit, exit_code
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.safe_logger import SafeLogger
+
+_log = SafeLogger(logging.getLogger(__name__))
 
 Click: TypeAlias = Any
 """A context, a command or an error. Typer's own copy of click is not public, so only the methods
@@ -436,7 +439,7 @@ def main() -> None:
     except Exception as error:
         if not was_interrupted(error):
             raise
-        logging.getLogger("zkconsumer").debug("the clean-up after Ctrl-C failed", exc_info=error)
+        _log.debug("the clean-up after Ctrl-C failed", exc_info=error)
         sys.exit(Exit.INTERRUPTED)
     finally:
         # Before the interpreter ends, it would search all objects for cycles once more, which takes

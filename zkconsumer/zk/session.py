@@ -38,7 +38,9 @@ from zkconsumer.zk.credentials import TlsSockets, check_credential, client_optio
 from zkconsumer.zk.kazoo_transport import BulkHandler, Sender, TransportRequest
 
 logger = SafeLogger(logging.getLogger(__name__))
-kazoo_logger = SafeLogger(logging.getLogger("kazoo.client"))  # the logger that kazoo uses
+# kazoo's client and its connection use this logger. kazoo offers no way to replace the logger of
+# its handler's threads; they log only exceptions of callbacks, and the callbacks here only enqueue.
+kazoo_logger = SafeLogger(logging.getLogger("kazoo.client"))
 
 RECONNECT_DELAY_MAX_S = 0.5
 """Maximum back-off between attempts to connect, in seconds.
