@@ -93,7 +93,8 @@ class Stream(Generic[K, V]):
     def __aiter__(self) -> AsyncGenerator[Message[K, V], None]:
         """Iterate the messages; the iteration ends when the connector is shut down.
 
-        It raises the same errors as iterating a `zkconsumer.Stream`.
+        It raises the same errors as iterating a `zkconsumer.Stream`. If two tasks share one
+        iterator, the second one gets Python's RuntimeError instead of StreamInUseError.
         """
         return self._messages()
 

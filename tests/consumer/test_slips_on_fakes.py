@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -46,6 +47,30 @@ def test_the_next_message_for_two_threads(kafka: FakeCluster) -> None:
                 next(stream)
         kafka.produce("t", ["one", "two"])
         thread.join(LIMIT_S)
+    assert found == [b"one", b"two"]
+
+
+def test_an_iterator_that_two_threads_share(kafka: FakeCluster) -> None:
+    """The second thread gets StreamInUseError, and can use the iterator after the first thread."""
+    found: list[bytes | None] = []
+    with ConsumerConnector(config(kafka)) as connector:
+        (stream,) = connector.create_message_streams({"t": 1})["t"]
+        messages = iter(stream)
+        first_two = itertools.islice(messages, 2)
+        thread = threading.Thread(
+            target=lambda: found.extend(one.value for one in first_two), daemon=True
+        )
+        thread.start()
+        for produced in ("one", "two"):
+            eventually(lambda: reader_of(stream).is_asked)
+            for _ in range(2):
+                with pytest.raises(StreamInUseError, match="two threads"):
+                    next(messages)
+            kafka.produce("t", [produced])
+            eventually(lambda produced=produced: produced.encode() in found)  # type: ignore[misc]  # a default
+        thread.join(LIMIT_S)
+        kafka.produce("t", ["three"])
+        assert next(messages).value == b"three"
     assert found == [b"one", b"two"]
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from copy import copy
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
 
 from zkconsumer.consumer.messages import Batch, Message, Part
 from zkconsumer.consumer.stream_fetcher import (
@@ -177,16 +177,10 @@ class StreamReader(Generic[K, V]):
         FetchError, RebalanceBlockedError and other errors. Iterate again to continue after an
         error.
         """
-        return itertools.chain.from_iterable(self._batches())
-
-    def _batches(self) -> Generator[Iterator[Message[K, V]], None, None]:
-        self.as_columns = False
-        while self.wait(self.timeout_s, BUFFER_MESSAGES):
-            yield self.ready()
-            self.as_columns = False
+        return itertools.chain.from_iterable(_Iteration(self))
 
     def __next__(self) -> Message[K, V]:
-        self._check_caller()  # Python's own error for an iterator in use is a ValueError
+        self._check_caller()  # an error for a second thread must not end the first one's iterator
         if self._iterator is None:
             self._iterator = iter(self)
         try:
@@ -663,6 +657,37 @@ class StreamReader(Generic[K, V]):
         self._close_if_unused()
 
 
+class _Iteration(Generic[K, V]):
+    """One iteration of a stream for `itertools.chain`: each step waits, and returns `ready`.
+
+    This is not a generator: if a second thread calls a running generator, `chain` frees it, and the
+    interpreter crashes. `chain` also ends the iteration of both threads if `__next__` raises, so
+    the second thread gets StreamInUseError from the iterator that `__next__` returns.
+    """
+
+    def __init__(self, reader: StreamReader[K, V]) -> None:
+        self._reader = reader
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Iterator[Message[K, V]]:
+        reader = self._reader
+        reader.as_columns = False
+        try:
+            if reader.wait(reader.timeout_s, BUFFER_MESSAGES):
+                return reader.ready()
+        except StreamInUseError as error:
+            return _raising(error)
+        raise StopIteration
+
+
+def _raising(error: StreamInUseError) -> Generator[Any, None, None]:  # Any: it yields nothing
+    """Raise this error at the first step."""
+    yield from ()
+    raise error
+
+
 class Stream(Generic[K, V]):
     """The messages of one consumer thread; a partition's messages come in order while it is owned.
 
@@ -708,7 +733,8 @@ class Stream(Generic[K, V]):
         iteration raises it once and then ends. It raises ConsumerTimeoutError after
         `consumer.timeout.ms` without a message (JVM: ConsumerTimeoutException). It also raises
         FetchError, RebalanceBlockedError and other errors, unless the connector has `on_error`.
-        Iterate again to continue after an error.
+        Iterate again to continue after an error. If two threads share one iterator, the second one
+        gets StreamInUseError, or Python's ValueError while the first one takes a fetched message.
         """
         return iter(self._reader)
 
