@@ -12,10 +12,12 @@ from typing import cast
 import pytest
 from confluent_kafka import Consumer
 from judge.examples import EXAMPLES, example
+from judge.test_registrations import Filled, Persistent, Plain, Rewritten, Twice, Unnamed
 from typer.testing import CliRunner
 
 from zkconsumer.cli import app
 from zkconsumer.judge.program import LocalProgram
+from zkconsumer.judge.promises import registers_for_every_release
 from zkconsumer.judge.real import GROUP, TOPIC, RealMember, Run
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
@@ -55,12 +57,39 @@ def test_an_offset_that_nobody_can_read() -> None:
             run.check_offsets()
 
 
+class InTransactions(Plain):
+    """Registers without a pattern, in a transaction."""
+
+    async def register(self, me: str, payload: str) -> None:
+        wrong = payload.replace('"static"', "null")
+        await self.multi(self.create(me, data=wrong, ephemeral=True))
+
+
+@pytest.mark.parametrize("kind", [InTransactions, Persistent, Filled, Rewritten, Twice, Unnamed])
+def test_a_registration_that_misleads_the_others(kind: type[Plain]) -> None:
+    """Each write of a registration is checked, even if a later write corrects it."""
+    with FakeZooKeeper() as fake, session(fake.connect) as client, ExitStack() as stack:
+        servers = SimpleNamespace(zookeeper_connect=fake.connect, produce=lambda *_, **__: None)
+        fake.create(paths.ids(GROUP))
+        run = Run(
+            [LocalProgram("g_0", kind)],
+            cast(Sandbox, servers),
+            client,
+            cast(Consumer, None),
+            say=print,
+            stack=stack,
+        )
+        with pytest.raises(InvariantViolation) as found:
+            run.join(0)
+    assert found.value.promise == registers_for_every_release.name
+
+
 def test_a_delivery_while_the_session_lives() -> None:
     """Without a connection, a member may deliver what its session still owns."""
     tp, program = TopicPartition(TOPIC, 0), LocalProgram("g_0", example("solution").Solution)
     with FakeZooKeeper() as fake, session(fake.connect) as client, ExitStack() as stack:
         servers = cast(Sandbox, SimpleNamespace(zookeeper_connect=fake.connect))
-        member = RealMember(0, program, servers, post=lambda _: None)
+        member = RealMember(0, program, servers, lambda _: None, on_write=lambda *_: None)
         stack.callback(member.proxy.__exit__)
         run = Run([], servers, client, cast(Consumer, None), say=print, stack=stack)
         own, other = fake.session(), fake.session()

@@ -16,8 +16,8 @@ from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import decode_offset
 from zkconsumer.protocol.registrations import Pattern, decode_registration
 from zkconsumer.protocol.releases import profile
+from zkconsumer.protocol.requests import Node
 from zkconsumer.sim.kernel.promises import Promise, Reason, promise
-from zkconsumer.sim.znodes import ZnodeChange
 
 READERS: Final = tuple(map(profile, ("0.11", "1.0.0", "1.1.1")))
 """One release for each JSON parser with which JVM members read registrations."""
@@ -52,16 +52,13 @@ def writes_readable_offsets(tp: TopicPartition, data: bytes | None) -> Reason:
 
 
 @promise("P5")
-def registers_for_every_release(settings: Settings, change: ZnodeChange) -> Reason:
+def registers_for_every_release(settings: Settings, path: str, node: Node) -> Reason:
     """A member registers only itself, in a form that JVM members of every release read correctly.
 
     Each write must keep this promise, because JVM members read a registration as soon as it exists,
     and set no watch on it. If it is incomplete, their rebalance fails. A later change goes
     unnoticed.
     """
-    path, node = change.path, change.new
-    if node is None:
-        return None
     at = paths.locate(path)
     if at.kind is not ZnodeKind.MEMBER:
         if node.stat.owner and _is_parent(settings.group, path):

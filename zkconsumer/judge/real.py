@@ -24,8 +24,9 @@ from confluent_kafka import TopicPartition as BrokerPartition
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.judge.member import ProgramMember
+from zkconsumer.judge.messages import Request
 from zkconsumer.judge.program import Program
-from zkconsumer.judge.promises import writes_readable_offsets
+from zkconsumer.judge.promises import registers_for_every_release, writes_readable_offsets
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
@@ -74,6 +75,9 @@ STEP_S: Final = 0.02
 Post = Callable[[Callable[[], None]], None]
 """Lets the judge's thread do something."""
 
+OnWrite = Callable[["RealMember", rq.Create | rq.SetData], None]
+"""Gets a member and a write that the server has executed for it, on the judge's thread."""
+
 
 class RealMember:
     """One process of the program, with its session at a real ZooKeeper behind a proxy.
@@ -86,7 +90,9 @@ class RealMember:
         is_frozen: whether nothing happens in the process; what arrives waits.
     """
 
-    def __init__(self, who: int, program: Program, sandbox: Sandbox, post: Post) -> None:
+    def __init__(
+        self, who: int, program: Program, sandbox: Sandbox, post: Post, on_write: OnWrite
+    ) -> None:
         name = f"{GROUP}_{who}"
         self.is_frozen = self.is_connected = False
         self._program, self._waiting = program, list[Callable[[], None]]()
@@ -95,6 +101,7 @@ class RealMember:
         self.proxy = Proxy(sandbox.zookeeper_connect)
         self.session_id = 0
         self._post, self._connection = partial(self._arrives, post), 0
+        self._on_write = on_write
         self._session = ZooKeeperSession(
             ConnectionConfig(
                 zookeeper_connect=self.proxy.address,
@@ -166,8 +173,14 @@ class RealMember:
         self.core.watch(fired)
         self.core.receive(time.monotonic())
 
-    def _replied(self, connection: int, number: int, replies: Sequence[Reply]) -> None:
+    def _replied(
+        self, connection: int, number: int, request: Request, replies: Sequence[Reply]
+    ) -> None:
         """Pass a reply on, unless its connection has broken: then the program has been told."""
+        if replies[0].code is Code.OK:
+            for one in request.writes if isinstance(request, rq.Multi) else (request,):
+                if isinstance(one, rq.Create | rq.SetData):
+                    self._on_write(self, one)
         if connection == self._connection and replies[0].code is not Code.BROKEN:
             self.core.replied(number, replies[0])
             self.core.receive(time.monotonic())
@@ -178,11 +191,14 @@ class RealMember:
             number, request = self.core.wire.popleft()
             if isinstance(request, rq.SetData | rq.Delete | rq.Check):
                 request = rq.Multi((request,))  # a session sends these only in transactions
-            self._session.submit([request], partial(self._answered, self._connection, number))
+            answered = partial(self._answered, self._connection, number, request)
+            self._session.submit([request], answered)
 
-    def _answered(self, connection: int, number: int, replies: Sequence[Reply]) -> None:
+    def _answered(
+        self, connection: int, number: int, request: Request, replies: Sequence[Reply]
+    ) -> None:
         """Queue a reply; the session's thread calls this."""
-        self._post(partial(self._replied, connection, number, replies))
+        self._post(partial(self._replied, connection, number, request, replies))
 
 
 class Run:
@@ -224,7 +240,8 @@ class Run:
     def join(self, who: int) -> None:
         """Let a process of the program join, or join again under its old id."""
         self._say(f"{_name(who)} joins, and messages arrive")
-        member = RealMember(who, self._programs[who], self._sandbox, self._items.put)
+        program = self._programs[who]
+        member = RealMember(who, program, self._sandbox, self._items.put, self.written)
         self._members[who] = self._stack.enter_context(member)
         self.settle()
 
@@ -399,6 +416,17 @@ class Run:
             )
         self._delivered_below[tp] = max(below, offset + 1)
         self.deliveries += 1
+
+    def written(self, member: RealMember, write: rq.Create | rq.SetData) -> None:
+        """Take a write. Raises InvariantViolation if it breaks a promise."""
+        if isinstance(write, rq.Create):
+            stat = rq.Stat(0, 0, 0, member.session_id if write.ephemeral else 0)
+        elif (node := self._read(write.path)) is not None:
+            stat = node.stat
+        else:
+            return  # it has been deleted since
+        new = rq.Node(write.data, stat)
+        registers_for_every_release.check(member.core.settings, write.path, new)
 
     def _passed(self, tp: TopicPartition) -> int:
         """Return the offset below which every message was delivered. What a JVM member has

@@ -228,8 +228,9 @@ class JudgeMonitor(MixedMonitor):
 
     def written(self, world: ObservedWorld, entry: ZnodeChange) -> None:
         for who, link in enumerate(world.links[: self._programs]):
-            if link.session == entry.session:
-                registers_for_every_release.check(world.members[who].settings, entry)
+            if link.session == entry.session and entry.new is not None:
+                settings = world.members[who].settings
+                registers_for_every_release.check(settings, entry.path, entry.new)
         super().written(world, entry)
 
     def acted(self, world: World, action: Action) -> None:
