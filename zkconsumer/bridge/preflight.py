@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
+from contextlib import closing
 from typing import Final
 
 from zkconsumer.admin.apply import count
@@ -33,8 +34,9 @@ from zkconsumer.history.offset_records import (
 )
 from zkconsumer.history.offset_records import has_members as has_members_in
 from zkconsumer.kafka.client_settings import Settings
-from zkconsumer.kafka.columns.lookups import Lookup, Stored
+from zkconsumer.kafka.columns.lookups import Stored
 from zkconsumer.kafka.group_evidence import has_consumer_protocol, partition_count, records_since
+from zkconsumer.kafka.group_offsets import GroupOffsets
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import (
     OFFSETS_TOPIC,
@@ -231,15 +233,11 @@ def _in_kafka(
     limit_s: float,
 ) -> Stored:
     """Return the group's offsets in Kafka; a text says why an offset is unknown."""
-    lookup = Lookup(brokers, has_offsets_topic=lambda: exists)
-    found: Stored | FetchError
     try:
-        found = lookup.committed({group: partitions}, limit_s)[group]
+        with closing(GroupOffsets(brokers, lambda: exists)) as client:
+            return client.read(group, partitions, limit_s=limit_s)
     except FetchError as error:
-        found = error
-    finally:
-        lookup.close()
-    return dict.fromkeys(partitions, str(found)) if isinstance(found, FetchError) else found
+        return dict.fromkeys(partitions, str(error))
 
 
 def _stores_in_kafka(group: str, evidence: str) -> RefusedError:
