@@ -34,10 +34,12 @@ from zkconsumer.later import client_state
 from zkconsumer.later.classic_member_state import ClassicPhase
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.member_events import Answered, Commands, Send
+from zkconsumer.protocol.assignors import Strategy
+from zkconsumer.protocol.group_assignment import GroupInput
 from zkconsumer.protocol.later import messages as msg
 from zkconsumer.protocol.later.messages import Error
-from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.registrations import Registration, encode_registration
+from zkconsumer.protocol.model import OFFSETS_TOPIC, TopicPartition
+from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
 from zkconsumer.sim.bridged.search import Weather, run
 from zkconsumer.sim.bridged.world import INSTANCE, BridgedPlan, BridgedWorld
 from zkconsumer.sim.kernel.search import Decisions
@@ -102,6 +104,21 @@ def test_a_topic_of_old_members_is_not_assigned_as_a_whole() -> None:
         world.run(1.0, first)
         assert world.bridge_state(0).settings.lends["more"] == frozenset()
     assert world.bridge_state(0).generation == before + 1, "new members go on with the whole topic"
+
+
+@pytest.mark.parametrize("is_excluded", [True, False])
+def test_an_internal_topic_of_old_members(is_excluded: bool) -> None:
+    """With `exclude.internal.topics=false`, an internal topic is not assigned as a whole either."""
+    member = Registration({"__.*": 1}, pattern=Pattern.WHITE_LIST, timestamp_ms=0)
+    view = GroupInput(
+        Strategy.RANGE,
+        {"g_x": encode_registration(member)},
+        {OFFSETS_TOPIC: b'{"version": 1, "partitions": {"0": [1]}}'},
+        exclude_internal=is_excluded,
+    )
+    setup = Settings(ClientSettings("g", "c", ("t",)), ("g_bridge",))
+    state, _ = machine.step(begin(setup), GroupSeen(1.0, view))
+    assert (OFFSETS_TOPIC in (state.settings.lends or {})) is not is_excluded
 
 
 def test_a_partition_whose_offset_is_not_shown_does_not_keep_a_bridge() -> None:

@@ -54,10 +54,10 @@ from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.protocol import paths, payloads
 from zkconsumer.protocol.assignors import RoundRobinRule, Strategy
-from zkconsumer.protocol.group_assignment import GroupInput, partitions_in, requested_topics
+from zkconsumer.protocol.group_assignment import GroupInput, partitions_in, stream_counts
 from zkconsumer.protocol.model import Purpose, TopicPartition
 from zkconsumer.protocol.paths import thread_ids
-from zkconsumer.protocol.registrations import Registration, read_registration
+from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.release_detection import detect
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.safe_logger import SafeLogger
@@ -685,13 +685,8 @@ def _release(connection: ZooKeeperClient, config: ConsumerConfig) -> Profile:
 
 def _topics_of(group: GroupInput, release: Profile) -> frozenset[str]:
     """Return the topics that the members of a group subscribe to."""
-    members = {}
-    for name, payload in group.registrations.items():
-        with suppress(ZkConsumerError):
-            members[name] = read_registration(payload, where=name, profile=release)
-    hides = group.exclude_internal
-    requested = requested_topics(members, group.topics, profile=release, exclude_internal=hides)
-    return frozenset(topic for of_member in requested.counts.values() for topic in of_member)
+    counts = stream_counts(group, release)
+    return frozenset(topic for of_member in counts.values() for topic in of_member)
 
 
 def _shared_topics(

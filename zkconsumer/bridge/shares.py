@@ -8,24 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from math import isclose
 
 from zkconsumer.bridge.state import AssignmentPlan, Division, Goal, Settings, State
-from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol.group_assignment import (
     AssignmentFailure,
     GroupInput,
     assign_each_member,
-    requested_topics,
+    stream_counts,
 )
 from zkconsumer.protocol.model import ConsumerId, TopicPartition
-from zkconsumer.protocol.registrations import (
-    Registration,
-    encode_registration,
-    read_registration,
-)
+from zkconsumer.protocol.registrations import Registration, encode_registration
 
 
 def old_members(setup: Settings, view: GroupInput) -> tuple[dict[ConsumerId, int], frozenset[str]]:
@@ -33,15 +27,10 @@ def old_members(setup: Settings, view: GroupInput) -> tuple[dict[ConsumerId, int
 
     A member whose registration cannot be read has 0 streams.
     """
-    names = [name for name in view.registrations if name not in setup.consumers]
-    members = {}
-    for name in names:
-        with suppress(ZkConsumerError):
-            payload = view.registrations[name]
-            members[name] = read_registration(payload, where=name, profile=setup.profile)
-    counts = requested_topics(members, view.topics, profile=setup.profile).counts
-    streams = {name: max(counts.get(name, {}).values(), default=0) for name in names}
-    return streams, frozenset(topic for of_one in counts.values() for topic in of_one)
+    counts = stream_counts(view, setup.profile)
+    old = [name for name in view.registrations if name not in setup.consumers]
+    streams = {name: max(counts.get(name, {}).values(), default=0) for name in old}
+    return streams, frozenset(topic for name in old for topic in counts.get(name, ()))
 
 
 def wanted_consumers(state: State) -> int:

@@ -115,6 +115,11 @@ def assign_group(group: GroupInput, profile: Profile) -> dict[TopicPartition, Th
     return None if isinstance(whole, AssignmentFailure) else whole
 
 
+def stream_counts(group: GroupInput, profile: Profile) -> Mapping[ConsumerId, Mapping[str, int]]:
+    """Return member -> topic -> number of streams, for the members that can be read."""
+    return _Reading(group, profile).counts
+
+
 class _Reading:
     """The decoded payloads. All members read the same payloads, so each is decoded only once."""
 
