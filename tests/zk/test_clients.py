@@ -111,6 +111,9 @@ def test_a_client_that_may_have_written() -> None:
     assert found.startswith("0x1 may be this client, at 10.0.0.1:1")
     assert ClientAddresses(clients).writers([30]) == ["0x3 is this client, at 10.0.0.3:3"]
     assert ClientAddresses(clients).writers([70]) == []
+    clients[4] = ConnectedClient("10.0.0.4:4", "CREA")
+    (unknown,) = ClientAddresses(clients).writers([70])
+    assert unknown.startswith("0x4 may be this client, at 10.0.0.4:4")
 
 
 def test_a_session_without_a_sign() -> None:

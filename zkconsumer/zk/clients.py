@@ -54,12 +54,12 @@ _NOT_SERVING: Final = b"not currently serving"
 
 class ConnectedClient(NamedTuple):
     """A client: its address `HOST:PORT`, its last request, the zxid of the last reply, and the time
-    at which it connected, in milliseconds by the server's clock; None if the server does not say
-    it."""
+    at which it connected, in milliseconds by the server's clock. What the server does not say is
+    None; the request is then ""."""
 
     address: str
     operation: str = ""
-    zxid: int = 0
+    zxid: int | None = None
     since_ms: int | None = None
 
 
@@ -92,8 +92,9 @@ class ClientAddresses:
         """Return the clients that may have written the transactions with these zxids, in clauses.
 
         A server knows only the last request of a client. If that is one of these transactions, the
-        client is certain. If it is a later write, the client may be one that writes often. After
-        any other request, even a ping, the client is not found.
+        client is certain. If it is a later write, or a write whose zxid the server does not say,
+        the client may be one that writes often. After any other request, even a ping, the client
+        is not found.
         """
         writes = {session: one for session, one in self.found.items() if one.operation in _WRITES}
         certain = [
@@ -105,7 +106,7 @@ class ClientAddresses:
             f"{session_text(session)} may be this client, at {one.address}, because its last"
             " request is a write"
             for session, one in writes.items()
-            if one.zxid > min(zxids)
+            if one.zxid is None or one.zxid > min(zxids)
         ]
 
     @property
@@ -218,7 +219,7 @@ def _of_lines(text: str) -> Clients:
     found = {}
     for line in text.splitlines():
         if match := _LINE.match(line):
-            zxid = int(match["zxid"] or "0", 16)
+            zxid = int(match["zxid"], 16) if match["zxid"] else None
             since_ms = int(match["since"]) if match["since"] else None
             address = _address(match["address"])
             one = ConnectedClient(address, match["operation"] or "", zxid, since_ms)
@@ -246,7 +247,7 @@ def _of_admin(host: str, port: int) -> Clients | None:
             _unsigned(int(one["session_id"])): ConnectedClient(
                 _address(str(one["remote_socket_address"])),
                 str(one.get("last_operation", "")),
-                int(str(one.get("last_zxid", "0")), 0),
+                None if (zxid := one.get("last_zxid")) is None else int(str(zxid), 0),
                 one.get("established"),
             )
             for one in listed
