@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.security import make_digest_acl
 from support.scenes import Scene, job, scenes
 from typer.testing import CliRunner, Result
 
@@ -125,6 +126,79 @@ def test_idle_groups(scene: Scene) -> None:
     assert rows(scene, "groups", "list", "--idle-for", "1m") == []
     assert rows(scene, "groups", "list", "--idle-for", "1h") == []
     assert run(scene, "groups", "list", "--idle-for", "soon").exit_code == Exit.USAGE
+
+
+# ---- groups of which only a part may be read -----------------------------------------------------
+
+NOBODY = [make_digest_acl("somebody", "else", all=True)]
+
+
+def hide(scene: Scene, *hidden: str) -> str:
+    """Take away all rights to these znodes of group g; return how a note names them."""
+    for path in hidden:
+        scene.session.set_acls(path, NOBODY)
+    which = "the znode" if len(hidden) == 1 else f"{len(hidden)} znodes"
+    return f"ZooKeeper does not allow this client to read {which} ({', '.join(hidden)}): "
+
+
+def test_members_of_a_partly_readable_group(scene: Scene) -> None:
+    """The readable members are shown, what others may own as unknown, and the znodes are named."""
+    scene.settled({"g_a": {"t": 1}, "g_b": {"u": 1}, "g_c": {"u": 1}}, {"t": 2, "u": 2})
+    note = hide(scene, paths.member("g", "g_c"), paths.owner("g", T0))
+    for names in ([], ["g"]):
+        result = run(scene, "members", *names, "--output", "json")
+        assert (result.exit_code, f"group g: {note}" in result.stderr) == (Exit.FAILED, True)
+        first, second = json.loads(result.stdout)
+        assert (first["member"], first["owned"], first["idle"]) == ("g_a", None, None)
+        assert paths.owner("g", T0) in first["unknown"]["owned"]
+        assert (second["member"], second["owned"], second["idle"]) == ("g_b", 1, 0)
+    note = hide(scene, paths.ids("g"))
+    result = run(scene, "members", "g", "--output", "json")
+    assert (result.exit_code, json.loads(result.stdout)) == (Exit.FAILED, [])
+    assert paths.ids("g") in result.stderr
+    assert "no member is registered" not in result.stderr
+
+
+def test_idle_groups_that_are_partly_readable(scene: Scene) -> None:
+    """Such a group is named, unless its readable part shows that it is in use."""
+    for number in (0, 1):
+        scene.offset("t", number, 5)
+    note = hide(scene, scene.put(paths.ids("g")), paths.offset("g", T0))
+    for age, code in (("0s", Exit.FAILED), ("1h", Exit.OK)):
+        result = run(scene, "groups", "list", "--idle-for", age, "--output", "json")
+        assert (result.exit_code, json.loads(result.stdout)) == (code, [])
+        assert (f"group g is skipped: {note}" in result.stderr) == (code is Exit.FAILED)
+
+
+@pytest.mark.parametrize("hidden", [paths.member("g", "g_old"), paths.offset("g", T0)])
+def test_plans_for_a_partly_readable_group(scene: Scene, tmp_path: Path, hidden: str) -> None:
+    """Every change is refused, and the error names the unreadable znode."""
+    scene.put(paths.member("g", "g_old"), b"{}")
+    scene.put(paths.owner("g", T0), b"g_old-0")
+    scene.offset("t", 0, 5)
+    hide(scene, hidden)
+    options = ("--execute", "--backup-dir", str(tmp_path), "--patience", "0")
+    for command in (
+        ("offsets", "set", "g", "t:0=1"),
+        ("offsets", "reset", "g", "--topic", "t", "--to-offset", "1"),
+        ("offsets", "delete", "g", "--topic", "t"),
+        ("offsets", "copy", "--from", "g", "--group", "new"),
+        ("groups", "copy", "g", "new"),
+        ("groups", "rename", "g", "new"),
+        ("groups", "delete", "g"),
+        ("topics", "forget", "t", "--all-groups"),
+    ):
+        result = run(scene, *command, *options)
+        assert (result.exit_code, hidden in result.stderr) == (Exit.FAILED, True), command
+    assert [one["group"] for one in rows(scene, "groups", "list")] == ["g"]
+
+
+def test_a_member_whose_registration_cannot_be_decoded(scene: Scene) -> None:
+    """Its owner znodes show what it owns; its threads are unknown."""
+    scene.hold(paths.member("g", "g_a"), b"{")
+    scene.owner("t", 0, "g_a-0")
+    (row,) = rows(scene, "members", "g")
+    assert (row["owned"], row["threads"], row["idle"]) == (1, None, None)
 
 
 # ---- who uses a group ----------------------------------------------------------------------------

@@ -139,8 +139,9 @@ class Admin:
     ) -> dict[str, list[MemberReport]]:
         """Return group -> its registered members; groups that do not exist are left out.
 
-        `on_denied` is called with each group that this client may not read entirely, and with the
-        error; the group is left out. Without `on_denied`, the first such error is raised.
+        `on_denied` is called with each group that this client may not read entirely, and with an
+        error that names the znodes. The result has the readable members; a group whose
+        registrations cannot be listed is left out. Without `on_denied`, the first error is raised.
         """
         asked = arguments.names(names, "names")
         found = members(self._connection, asked, on_denied=on_denied)

@@ -57,7 +57,7 @@ from zkconsumer.protocol.payloads import (
     readable_brokers,
 )
 from zkconsumer.protocol.registrations import Pattern, Registration, decode_registration
-from zkconsumer.protocol.requests import Node
+from zkconsumer.protocol.requests import Node, denied
 from zkconsumer.protocol.suggestions import did_you_mean
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -104,16 +104,48 @@ class GroupImage:
     def refusal(self, path: str) -> AccessDeniedError | None:
         """Return why a znode may exist unseen: this client may not read it, or its parents."""
         while path not in self.unreadable and path:
-            path = path.rpartition("/")[0]
             if path in self.listed:
                 return None  # all children of this parent are known
+            path = path.rpartition("/")[0]
         return self.unreadable.get(path)
+
+    @cached_property
+    def denial(self) -> AccessDeniedError | None:
+        """The error that names what this client may not read; None if it may read everything."""
+        return denied(*self.unreadable) if self.unreadable else None
 
     @property
     def has_unknown_members(self) -> bool:
         """Whether members may exist unseen, or this client may not read a registration."""
+        return bool(self.unread_members or self.refusal(paths.ids(self.name)))
+
+    @cached_property
+    def unread_members(self) -> tuple[ConsumerId, ...]:
+        """The registered consumer ids whose registrations this client may not read.
+
+        Their sessions are unknown. Reports count them as members, because few are leftovers.
+        """
+        found = map(paths.locate, self.unreadable)
+        return tuple(at.name for at in found if at.kind is ZnodeKind.MEMBER)
+
+    @property
+    def has_unknown_offsets(self) -> bool:
+        """Whether offsets may exist unseen, or this client may not read one."""
         kinds = {paths.locate(path).kind for path in self.unreadable}
-        return ZnodeKind.MEMBER in kinds or bool(self.refusal(paths.ids(self.name)))
+        is_one = not kinds.isdisjoint((ZnodeKind.OFFSETS_OF, ZnodeKind.OFFSET))
+        return is_one or bool(self.refusal(paths.offsets(self.name)))
+
+    def refused_owners(self, topics: Iterable[str]) -> AccessDeniedError | None:
+        """Return why partitions of these topics may have owners unseen."""
+        wanted = set(topics) if self.unreadable else set()
+        for topic in wanted:
+            if error := self.refusal(paths.owners_of(self.name, topic)):
+                return error
+        for path, error in self.unreadable.items():
+            at = paths.locate(path)
+            if at.kind is ZnodeKind.OWNER and at.name in wanted:
+                return error
+        return None
 
     @property
     def has_unknown_partitions(self) -> bool:
@@ -327,12 +359,12 @@ def read_groups(
 ) -> dict[str, GroupImage]:
     """Read groups as `read_readable_parts` does.
 
-    Raises AccessDeniedError with the first znode that this client may not read.
+    Raises AccessDeniedError with the znodes of a group that this client may not read.
     """
     images = read_readable_parts(connection, names, directories=directories, topics=topics)
     for image in images.values():
-        for error in image.unreadable.values():
-            raise error
+        if image.denial:
+            raise image.denial
     return images
 
 
@@ -381,12 +413,8 @@ def read_allowed_groups(
 ) -> tuple[dict[str, GroupImage], dict[str, AccessDeniedError]]:
     """Return the groups that this client may read entirely, and group -> error of the others."""
     images = read_readable_parts(connection, names, directories=directories, topics=topics)
-    denied = {
-        name: next(iter(image.unreadable.values()))
-        for name, image in images.items()
-        if image.unreadable
-    }
-    return {name: one for name, one in images.items() if name not in denied}, denied
+    refused = {name: image.denial for name, image in images.items() if image.denial}
+    return {name: one for name, one in images.items() if name not in refused}, refused
 
 
 def unknown_group(group: str, connection: ZooKeeperClient) -> UnknownGroupError:
@@ -516,6 +544,8 @@ class MemberReport:
         fault: why the registration cannot be read.
         is_other_client: whether its owner znodes hold the consumer id without a thread number, as
             kafka-node and the Go library consumergroup write them.
+        owned_fault: why it may own more than `owned`: this client may not read owner znodes of its
+            topics.
     """
 
     group: str
@@ -528,10 +558,11 @@ class MemberReport:
     since_ms: int
     fault: str = ""
     is_other_client: bool = False
+    owned_fault: str = ""
 
     @property
     def idle(self) -> tuple[ThreadId, ...]:
-        """Threads that own no partition."""
+        """Threads that own no partition, as far as the readable owner znodes show."""
         return tuple(thread for thread in self.threads if thread not in self.owned)
 
 
@@ -616,14 +647,17 @@ def members(
 ) -> dict[str, tuple[RequestedTopics, list[MemberReport]]]:
     """Return group -> (its requested topics, its members), for the groups that exist.
 
-    If ZooKeeper denies access to a group, `on_denied` is called and the group is left out; if
-    `on_denied` is None, the error is raised.
+    `on_denied` is called with each group that this client may not read entirely, and with an error
+    that names the znodes. The result has the readable members; a group whose registrations cannot
+    be listed is left out. If `on_denied` is None, the first error is raised.
     """
-    images, denied = read_allowed_groups(connection, list(names), directories=(MEMBERS, OWNERS))
-    for name, error in denied.items():
-        if on_denied is None:
-            raise error
-        on_denied(name, error)
+    images = read_readable_parts(connection, list(names), directories=(MEMBERS, OWNERS))
+    for name, image in images.items():
+        if image.denial and on_denied is None:
+            raise image.denial
+        if image.denial and on_denied is not None:
+            on_denied(name, image.denial)
+    images = {name: one for name, one in images.items() if not one.refusal(paths.ids(name))}
     topics = read_topic_payloads(connection, images.values())
     found = {}
     for name, image in images.items():
@@ -652,26 +686,29 @@ def read_topic_payloads(connection: ZooKeeperClient, images: Iterable[GroupImage
 
 def member_reports(image: GroupImage, wanted: RequestedTopics) -> Iterator[MemberReport]:
     """Yield a report on each member of a group, sorted."""
-    owned: dict[ThreadId, int] = {}
+    owned: dict[ConsumerId, dict[ThreadId, int]] = {}
     for thread in image.threads.values():
-        owned[thread] = owned.get(thread, 0) + 1
+        of_member = owned.setdefault(paths.consumer_of(thread), {})
+        of_member[thread] = of_member.get(thread, 0) + 1
     for consumer, member in sorted(image.members.items()):
         stat = image.nodes[paths.member(image.name, consumer)].stat
         streams = max(wanted.counts.get(consumer, {}).values(), default=0)
         threads = tuple(thread_ids(consumer, streams))
         registration = member if isinstance(member, Registration) else None
         fault = wanted.faults.get(consumer)
+        unread = image.refused_owners(wanted.counts.get(consumer, ()))
         yield MemberReport(
             image.name,
             consumer,
             registration.pattern if registration else None,
             registration.subscription if registration else {},
             threads,
-            {thread: owned[thread] for thread in threads if thread in owned},
+            owned.get(consumer, {}),
             stat.owner,
             stat.mtime_ms,
             fault.what if fault else "",
             consumer in image.health.other_clients,
+            str(unread or ""),
         )
 
 

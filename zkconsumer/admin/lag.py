@@ -33,7 +33,6 @@ from zkconsumer.admin.groups import (
     Selection,
     in_slices,
     member_reports,
-    read_allowed_groups,
     read_readable_parts,
     read_topic_payloads,
     registered_brokers,
@@ -536,22 +535,24 @@ def idle_groups(
     """Return the groups without members whose last commit is at least `idle_s` seconds old.
 
     The result has three parts: these groups, the oldest commit first; the names of the groups whose
-    last commit is unknown; and group -> reason for the groups that this client may not read. A
-    group without any offset counts from its creation. Raises what `ZooKeeperClient.read` raises.
+    last commit is unknown; and group -> reason for the groups that may be such groups, and that
+    this client may not read entirely. A group without any offset counts from its creation. Raises
+    what `ZooKeeperClient.read` raises.
     """
     cutoff_ms = 1_000 * (time.time() - idle_s)
-    every = {one.name: one for one in group_summaries(connection, topics=topics)}
-    denied = {name: one.fault for name, one in every.items() if one.fault}
     summaries = {
-        name: one
-        for name, one in every.items()
-        if one.state in (GroupState.IDLE, GroupState.LEFTOVER)
+        one.name: one
+        for one in group_summaries(connection, topics=topics)
+        if one.state is not GroupState.LIVE
     }
+    denied: dict[str, str] = {}
     old: dict[str, GroupImage] = {}
     for some in in_slices(list(summaries), on_progress):
-        images, refused = read_allowed_groups(connection, some)
-        denied |= {name: str(error) for name, error in refused.items()}
-        old |= {name: one for name, one in images.items() if _last_use_ms(one) <= cutoff_ms}
+        images = read_readable_parts(connection, some)
+        # What may be read of a group may show that it is in use.
+        unused = {name: one for name, one in images.items() if _last_use_ms(one) <= cutoff_ms}
+        denied |= {name: str(one.denial) for name, one in unused.items() if one.denial}
+        old |= {name: one for name, one in unused.items() if not one.denial}
     found: list[IdleGroup] = []
     unknown: list[str] = []
     for name, group in lags_of(connection, old, limit_s=limit_s).items():
@@ -569,19 +570,26 @@ def idle_groups(
 def _last_use_ms(image: GroupImage) -> float:
     """Return the time of the last commit, or of the group's creation; infinity if it is in use.
 
-    Each write to a foreign znode counts as a commit.
+    Each write to a foreign znode counts as a commit. The time is 0 if this client may not read it.
     """
     if image.health.live or image.health.unregistered_owners:
         return math.inf
     written = [node.mtime_ms for node in image.offsets.values()]
     written += [one.mtime_ms for one in image.foreign.values()]
-    return max(written, default=image.nodes[paths.group(image.name)].stat.mtime_ms)
+    created = image.nodes.get(paths.group(image.name))
+    return max(written, default=created.stat.mtime_ms if created else 0)
 
 
 def total_lag(group: GroupLag) -> int | str | None:
-    """Return the lag of all partitions with an offset; a partition beyond its log has none."""
+    """Return the lag of all partitions with an offset; a partition beyond its log has none.
+
+    The result is a string with the reason if the lag of a partition is unknown, or if the group may
+    use partitions that cannot be read.
+    """
     lags = [one.messages for one in group.partitions if one.committed is not None]
     unknown = [lag for lag in lags if isinstance(lag, str)]
+    if group.image.has_unknown_partitions:
+        unknown.append(str(group.image.denial))
     if unknown:
         return unknown[0]
     return sum(max(0, lag) for lag in lags if isinstance(lag, int)) if lags else None

@@ -219,13 +219,8 @@ def offset_notes(group: GroupLag) -> Iterator[str]:
 
 def refusals(group: GroupLag) -> Iterator[str]:
     """Yield which znodes of a group this client may not read, and what to do."""
-    if group.unreadable:
-        count, error = len(group.unreadable), next(iter(group.unreadable.values()))
-        what = "the znode" if count == 1 else f"{count} znodes"
-        yield (
-            f"group {group.name}: ZooKeeper does not allow this client to read {what}"
-            f" ({first_few(group.unreadable, 5)}): {error.remedy}"
-        )
+    if denial := group.image.denial:
+        yield f"group {group.name}: {denial}"
 
 
 def unmatched(

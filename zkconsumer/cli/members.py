@@ -53,17 +53,19 @@ COLUMNS = (
 
 def member_row(member: MemberReport, addresses: ClientAddresses | None = None) -> Row:
     """Return a row of `COLUMNS`. `owned` is the number of partitions; `idle` is the number of
-    threads without one. Without a readable registration, the number of threads is unknown.
+    threads without one. Without a readable registration, the number of threads is unknown; both
+    numbers are unknown without the right to read the owner znodes.
     With `addresses`, `client` is the address of the member."""
     unknown = Unknown(member.fault) if member.fault else None
+    unread = Unknown(member.owned_fault) if member.owned_fault else None
     return {
         "group": member.group,
         "member": member.consumer,
         "subscription": dict(member.subscription) or unknown,
         "pattern": member.pattern.value if member.pattern else unknown,
         "threads": unknown or len(member.threads),
-        "owned": sum(member.owned.values()),
-        "idle": unknown or len(member.idle),
+        "owned": unread or sum(member.owned.values()),
+        "idle": unknown or unread or len(member.idle),
         "session": session_text(member.session) if member.session else None,
         "client": client_cell(member.session, addresses),
         "since": of_time(member.since_ms),
@@ -106,7 +108,7 @@ def members(
     """Show the members of groups, their subscriptions, and what they own. Changes nothing.
 
     If no group is named, the members of all groups are shown. Exit code 1: ZooKeeper denied access
-    to some of the groups.
+    to some of the groups' znodes. Their values are shown as unknown.
 
     Example: zkconsumer members -z zk1:2181/kafka --group billing
     """
@@ -116,10 +118,10 @@ def members(
             watch(
                 common,
                 connection,
-                lambda: _read(common, connection, names, []),
+                lambda: _read(common, connection, names, {}),
                 interval_s=interval,
             )
-        denied: list[str] = []
+        denied: dict[str, AccessDeniedError] = {}
         _, table, words = _read(common, connection, names, denied)
     common.write(table.rows, table.columns)
     say_all(words)
@@ -127,34 +129,26 @@ def members(
         raise typer.Exit(Exit.FAILED)
 
 
-def skipped(group: str, error: AccessDeniedError) -> str:
-    """Return the note on a group that this client may not read."""
-    return f"group {group} is skipped: {error}"
-
-
 def _read(
-    common: Addressed, connection: ZooKeeperClient, names: list[str] | None, denied: list[str]
+    common: Addressed,
+    connection: ZooKeeperClient,
+    names: list[str] | None,
+    denied: dict[str, AccessDeniedError],
 ) -> Reading:
-    """Read the members of groups (None: of all groups); append groups to which access is denied to
-    `denied`."""
+    """Read the members of groups (None: of all groups); add the groups that cannot be read
+    entirely to `denied`."""
     from zkconsumer.admin import groups as admin
 
-    def skip(name: str, error: AccessDeniedError) -> None:
-        denied.append(skipped(name, error))
-
-    found = (
-        admin.members(connection, admin.read_group_names(connection), on_denied=skip)
-        if names is None
-        else admin.members(connection, names)
-    )
+    asked = admin.read_group_names(connection) if names is None else names
+    found = admin.members(connection, asked, on_denied=denied.__setitem__)
     for name in names or ():
-        if name not in found:
+        if name not in found and name not in denied:
             raise admin.unknown_group(name, connection)
     reports = [one for _, of_group in found.values() for one in of_group]
     words = [
         f"group {name}: no member is registered"
         for name, (_, of_group) in found.items()
-        if names is not None and not any(one.session for one in of_group)
+        if names is not None and name not in denied and not any(one.session for one in of_group)
     ]
     words += _member_words(reports)
     words += [
@@ -162,7 +156,8 @@ def _read(
         for name, (requested, _) in found.items()
         for why in admin.idle_by_design(requested)
     ]
+    words += [f"group {name}: {error}" for name, error in denied.items()]
     title = f"{len(reports)} members of {len(found)} groups"
     addresses = common.shown_addresses(connection.config)
     rows = [member_row(one, addresses) for one in reports]
-    return title, Table(rows, COLUMNS), [*words, *denied]
+    return title, Table(rows, COLUMNS), words

@@ -19,7 +19,6 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.protocol import paths
-from zkconsumer.protocol.paths import ZnodeKind
 
 if TYPE_CHECKING:
     from zkconsumer.admin.findings import Finding
@@ -111,11 +110,10 @@ def row_of(group: GroupLag, history: LagHistory) -> GroupRow:
     observed = [history.status(group.name, one) for one in group.partitions]
     statuses = {status.value for status in observed if status is not None}
     image = group.image
-    # As in `admin.groups.groups`, a registration that this client may not read is a member's.
-    unread = sum(paths.locate(path).kind is ZnodeKind.MEMBER for path in image.unreadable)
+    members = len(health.live) + len(image.unread_members)
     return GroupRow(
         group.name,
-        None if image.refusal(paths.ids(group.name)) else len(health.live) + unread,
+        None if image.refusal(paths.ids(group.name)) else members,
         empty=replace(health, live={}).state.value,
         partitions=len(lags),
         lag=sum(known) if known or not (lags or image.has_unknown_partitions) else None,

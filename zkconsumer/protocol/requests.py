@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from zkconsumer.errors import AccessDeniedError
+from zkconsumer.errors import AccessDeniedError, first_few
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 Result: TypeAlias = Any  # Any: the kind of the request or operation has its type
@@ -177,11 +177,12 @@ Asked = TypeVar("Asked")
 Outcome = TypeVar("Outcome")
 
 
-def denied(path: str) -> AccessDeniedError:
-    """Return the error for a znode that ZooKeeper does not allow this client to read."""
+def denied(*paths: str) -> AccessDeniedError:
+    """Return the error for znodes that ZooKeeper does not allow this client to read."""
+    what = "the znode" if len(paths) == 1 else f"{len(paths)} znodes"
     return AccessDeniedError(
-        "ZooKeeper does not allow this client to read the znode",
-        where=path,
+        f"ZooKeeper does not allow this client to read {what}",
+        where=first_few(paths, 5),
         remedy="authenticate as a user who may read it (zookeeper.auth.*)",
     )
 
