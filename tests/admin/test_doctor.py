@@ -27,6 +27,7 @@ from zkconsumer.zk.client import ZooKeeperClient
 
 TWO = {"g_a": {"orders": 2}, "g_b": {"orders": 1, "logs": 1}}
 SIZES = {"orders": 7, "logs": 2}
+ALICE = [make_acl("digest", "alice:hash", all=True)]
 
 
 def examined(scene: Scene, *groups: str, **said: Any) -> list[Finding]:
@@ -382,13 +383,40 @@ def test_a_group_that_may_not_be_read(scene: Scene) -> None:
     """A group that may not be read is a finding, and the other groups are still examined."""
     for name in ("a", "b", "c"):
         scene.offset("deleted", 0, 1, name)
-    scene.session.set_acls(paths.offsets("b"), [make_acl("digest", "alice:hash", all=True)])
+    scene.session.set_acls(paths.offsets("b"), ALICE)
     found = examined(scene)
     assert [(one.group, one.code) for one in found] == [
-        ("b", "access-denied"),
         ("a", "offset-of-nothing"),
+        ("b", "access-denied"),
         ("c", "offset-of-nothing"),
     ]
+
+
+def test_a_partly_readable_group(scene: Scene) -> None:
+    """The readable znodes are examined and not repaired; what is unreadable counts as unknown."""
+    scene.settled(TWO, SIZES)
+    scene.hold(paths.member("g", "g_x"), b"{")
+    scene.offset("logs", 1, "x")
+    scene.offset("deleted", 0, 1)
+    hidden = [
+        paths.member("g", "g_b"),
+        paths.owner("g", TopicPartition("orders", 0)),
+        paths.offset("g", TopicPartition("deleted", 1)),
+        scene.put(f"{paths.owners_of('g', 'orders')}/odd"),
+    ]
+    scene.offset("deleted", 1, 1)
+    for path in hidden:
+        scene.session.set_acls(path, ALICE)
+    found = examined(scene, "g")
+    assert codes(found) == [
+        "access-denied",
+        "malformed-registration",
+        "foreign-owner-nodes",
+        "malformed-offset",
+        "offset-of-nothing",
+    ]
+    assert all(path in found[0].what + found[0].subject for path in hidden)
+    assert not any(one.fixes for one in found)
 
 
 def test_a_group_that_does_not_exist(scene: Scene) -> None:

@@ -14,25 +14,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from zkconsumer.admin.apply import Live
 from zkconsumer.admin.checks import offsets, owners, registrations, rights
 from zkconsumer.admin.findings import ExaminedGroup, Finding, LogEnds, Severity
 from zkconsumer.admin.group_changes import plan_writes
 from zkconsumer.admin.groups import (
-    GroupImage,
     in_slices,
     read_all_topic_payloads,
-    read_allowed_groups,
     read_brokers,
     read_group_names,
+    read_readable_parts,
     registered_brokers,
     unknown_group,
 )
 from zkconsumer.admin.health import read_again
 from zkconsumer.admin.lag import FEW
 from zkconsumer.admin.plan import Plan
-from zkconsumer.admin.verify import ACCESS_DENIED, MALFORMED, NO_OWNER, UNREGISTERED
+from zkconsumer.admin.verify import MALFORMED, NO_OWNER, UNREGISTERED
 from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.errors import RefusedError, first_few
 from zkconsumer.kafka.client_settings import Brokers
@@ -40,9 +40,9 @@ from zkconsumer.kafka.logs import log_ends, without_messages
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_health import PATIENCE_S
 from zkconsumer.protocol.model import TopicPartition
-from zkconsumer.protocol.requests import Node
 from zkconsumer.zk.client import ZooKeeperClient
 
+T = TypeVar("T")
 Logs = Mapping[TopicPartition, LogEnds | str]
 AskLogs = Callable[[Brokers, Sequence[TopicPartition]], Logs]
 MemberSettings = Callable[[str], ConsumerConfig | None]
@@ -66,19 +66,32 @@ TAILS_S = 5.0
 """Time limit of each request that asks whether only transaction markers are left, in seconds."""
 
 
+CHECKS = (
+    rights.of_access,
+    registrations.of_users,
+    registrations.of_members,
+    registrations.of_settings,
+    owners.of_owners,
+    registrations.of_layouts,
+    registrations.of_agreement,
+    offsets.of_offsets,
+    rights.of_rights,
+)
+OF_WHOLE_GROUPS = frozenset({registrations.of_users, owners.of_owners, registrations.of_agreement})
+"""The checks that compare znodes of the group with each other, so that an unreadable znode would
+look like a missing one."""
+
+
 def examine(examined: ExaminedGroup) -> list[Finding]:
-    """Return everything that is wrong with a group, most severe first. Performs no I/O."""
-    found = [
-        *registrations.of_users(examined),
-        *registrations.of_members(examined),
-        *registrations.of_settings(examined),
-        *owners.of_owners(examined),
-        *registrations.of_layouts(examined),
-        *registrations.of_agreement(examined),
-        *offsets.of_offsets(examined),
-        *rights.of_rights(examined),
-    ]
-    return _sorted(found)
+    """Return everything that is wrong with a group, most severe first. Performs no I/O.
+
+    A group that can be read only in part gets no fixes, because they could destroy what is unknown.
+    """
+    if not examined.image.denial:
+        return _sorted(one for check in CHECKS for one in check(examined))
+    checks = [one for one in CHECKS if one not in OF_WHOLE_GROUPS]
+    found = (one for check in checks for one in check(examined))
+    return _sorted(replace(one, fixes=(), advice=None) if one.fixes else one for one in found)
 
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:
@@ -113,20 +126,19 @@ def doctor(
         ZooKeeperUnreachableError: the connection is lost.
     """
     names = read_group_names(connection) if groups is None else list(groups)
-    denied: list[Finding] = []
     by_name: dict[str, ExaminedGroup] = {}
     for some in in_slices(names, on_progress):
-        by_name |= _read_examined(connection, some, settings, denied)
+        by_name |= _read_examined(connection, some, settings)
     if groups is not None:
         for name in names:
-            if name not in by_name and all(one.group != name for one in denied):
+            if name not in by_name:
                 raise unknown_group(name, connection)
     read_at_s = time.monotonic()
     by_name = _with_logs(connection, by_name, ask_logs)
     found = {name: examine(examined) for name, examined in by_name.items()}
 
     def read_second(transient: Sequence[str]) -> dict[str, ExaminedGroup]:
-        second = _read_examined(connection, transient, settings, denied) if transient else {}
+        second = _read_examined(connection, transient, settings) if transient else {}
         return _with_logs(connection, second, ask_logs)
 
     def wait(again: int) -> None:
@@ -135,7 +147,7 @@ def doctor(
         time.sleep(left_s)
 
     _examine_again(connection, by_name, found, read_second=read_second, wait=wait)
-    return denied + [one for name in names for one in found.get(name, ())]
+    return [one for name in names for one in found.get(name, ())]
 
 
 def _examine_again(
@@ -155,7 +167,7 @@ def _examine_again(
     written = {
         name: one.image.reading
         for name, one in by_name.items()
-        if one.health.write_age_s(time.time()) is not None
+        if one.health.write_age_s(time.time()) is not None and not one.image.denial
     }
     if not transient and not written:
         return
@@ -202,11 +214,10 @@ def _read_examined(
     connection: ZooKeeperClient,
     names: Sequence[str],
     settings: MemberSettings | None,
-    denied: list[Finding],
 ) -> dict[str, ExaminedGroup]:
     payloads = read_all_topic_payloads(connection)
     brokers = read_brokers(connection)
-    images = _images(connection, names, denied)
+    images = read_readable_parts(connection, names)
     by_name = {
         name: ExaminedGroup(
             image,
@@ -217,21 +228,26 @@ def _read_examined(
         for name, image in images.items()
     }
     extra = {name: _to_read_whole(examined) for name, examined in by_name.items()}
-    nodes = connection.tree(*(path for roots in extra.values() for path in roots))
-    of_group: dict[str, dict[str, Node]] = {}
-    for path, node in nodes.items():
-        of_group.setdefault(path.split("/")[2], {})[path] = node
-    by_name = {
-        name: replace(
-            examined,
-            image=replace(examined.image, nodes={**examined.image.nodes, **of_group[name]}),
+    nodes, refused = connection.tree_allowed(*(path for roots in extra.values() for path in roots))
+    found, unread = _by_group(nodes), _by_group(refused)
+    for name in found.keys() | unread.keys():
+        image = by_name[name].image
+        image = replace(
+            image,
+            nodes={**image.nodes, **found.get(name, {})},
+            unreadable={**image.unreadable, **unread.get(name, {})},
         )
-        if name in of_group
-        else examined
-        for name, examined in by_name.items()
-    }
+        by_name[name] = replace(by_name[name], image=image)
     by_name = _with_rights(connection, by_name, rights.places)
     return _with_rights(connection, by_name, rights.more_places)
+
+
+def _by_group(znodes: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """Return group -> path -> value, for paths of groups."""
+    found: dict[str, dict[str, T]] = {}
+    for path, one in znodes.items():
+        found.setdefault(path.split("/")[2], {})[path] = one
+    return found
 
 
 def _with_rights(
@@ -246,26 +262,6 @@ def _with_rights(
         known = {path: lists[path] for path in where if path in lists}
         found[name] = replace(by_name[name], rights={**by_name[name].rights, **known})
     return found
-
-
-def _images(
-    connection: ZooKeeperClient, names: Sequence[str], denied: list[Finding]
-) -> dict[str, GroupImage]:
-    images, secret = read_allowed_groups(connection, names)
-    denied += (
-        Finding(
-            Severity.ERROR,
-            ACCESS_DENIED,
-            name,
-            error.where,
-            "ZooKeeper denies this connection access to the group",
-            "members that authenticate as this connection does cannot join the group",
-            "authenticate as the group's members do (zookeeper.auth.*), or change the access"
-            " control list",
-        )
-        for name, error in secret.items()
-    )
-    return images
 
 
 def _to_read_whole(examined: ExaminedGroup) -> Iterator[str]:

@@ -164,13 +164,29 @@ class ZooKeeperClient:
 
     def tree(self, *roots: str) -> dict[str, Node]:
         """Return existing znodes and all znodes below them, parents first."""
+        nodes, refused = self.tree_allowed(*roots)
+        for error in refused.values():
+            raise error
+        return nodes
+
+    def tree_allowed(self, *roots: str) -> tuple[dict[str, Node], dict[str, AccessDeniedError]]:
+        """Read as `tree` does; also return path -> error of what this client may not read."""
         nodes: dict[str, Node] = {}
+        refused: dict[str, AccessDeniedError] = {}
         level = list(roots)
         while level:
-            nodes |= self.read(level)
-            below = self.children(path for path in level if path in nodes)
-            level = [f"{path}/{name}" for path, names in below.items() for name in names]
-        return nodes
+            found = self.read_allowed(level)
+            nodes |= {path: node for path, node in found.items() if isinstance(node, Node)}
+            below = self.list_allowed(found)
+            answers = [*found.items(), *below.items()]
+            refused |= {path: one for path, one in answers if isinstance(one, AccessDeniedError)}
+            level = [
+                f"{path}/{name}"
+                for path, names in below.items()
+                if isinstance(names, list)
+                for name in sorted(names)
+            ]
+        return nodes, refused
 
     def _allowed(self, requests: Iterable[Read]) -> dict[str, Result]:
         """Return the values of existing znodes; the value of an unreadable znode is the error."""

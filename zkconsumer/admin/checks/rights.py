@@ -1,10 +1,11 @@
-"""Access control lists that deny members an operation that a member needs."""
+"""Access control lists that deny members an operation that a member needs, or deny the doctor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from zkconsumer.admin.findings import ExaminedGroup, Finding, Severity
+from zkconsumer.admin.verify import ACCESS_DENIED
 from zkconsumer.errors import AccessDeniedError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.requests import CREATE, DELETE, READ, WRITE, Right
@@ -72,6 +73,22 @@ def _able(rights: tuple[Right, ...], needed: int) -> frozenset[str]:
         bits[right.identity] = bits.get(right.identity, open_bits) | right.permissions
     able = frozenset(one for one, has in bits.items() if has & needed == needed)
     return frozenset({ANYONE}) if ANYONE in able else able
+
+
+def of_access(examined: ExaminedGroup) -> Iterator[Finding]:
+    """Yield what the doctor itself may not read."""
+    if denial := examined.image.denial:
+        yield Finding(
+            Severity.ERROR,
+            ACCESS_DENIED,
+            examined.group,
+            denial.where,
+            f"{denial.what}, so nothing of the group is repaired, and its users, its owners and the"
+            " agreement of its members are not examined",
+            "members that authenticate as this connection does cannot join the group",
+            "authenticate as the group's members do (zookeeper.auth.*), or change the access"
+            " control list",
+        )
 
 
 def of_rights(examined: ExaminedGroup) -> Iterator[Finding]:
