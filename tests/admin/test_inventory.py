@@ -15,7 +15,7 @@ from support.zk.client import peer_of
 from typer.testing import CliRunner
 
 from zkconsumer.admin.broker_offsets import BrokerOffsets
-from zkconsumer.admin.inventory import InventoryEntry, Verdict, inventory
+from zkconsumer.admin.inventory import Inventory, InventoryEntry, Verdict, inventory
 from zkconsumer.admin.inventory_page import page, remember
 from zkconsumer.admin.runbooks import WAYS, runbook
 from zkconsumer.cli import app
@@ -113,13 +113,40 @@ def test_a_group_that_may_not_be_read(topic: Scene) -> None:
     assert path in row["unknown"]["members"]
 
 
+def test_a_partly_readable_group(topic: Scene) -> None:
+    """What may be read is shown and decides; the rest is unknown, and the znodes are named."""
+    hidden = [make_digest_acl("other", "secret", all=True)]
+    for group in ("used", "unused"):
+        for tp in (ORDERS, LOGS):
+            topic.offset(*tp, 5, group)
+        topic.session.set_acls(paths.offset(group, LOGS), hidden)
+    member = "used_host1-1400000000000-1a2b3c4d"
+    topic.session.set_acls(paths.member("used", topic.member(member, "used", orders=1)), hidden)
+    found = taken(topic, idle_s=-1.0)
+    used, unused = found["used"], found["unused"]
+    assert (used.state, used.members, used.hosts) == (GroupState.LIVE, 1, ("host1",))
+    assert (unused.state, unused.members, unused.hosts) == (None, 0, ())
+    assert (used.verdict, unused.verdict) == (Verdict.ACT, Verdict.UNKNOWN)
+    assert paths.member("used", member) in used.why
+    for one in (used, unused):
+        path = paths.offset(one.name, LOGS)
+        assert (one.topics, type(one.lag)) == (("orders",), str)
+        assert path in one.why and path in str(one.committed_ms)
+        assert any(path in clause for clause in one.blocked_by)
+        assert f"<td>{one.name}</td>" in page(Inventory((one,), 0), [], "zk1")
+    command = ["inventory", "--group", "unused", "--output", "json", "--zookeeper", topic.connect]
+    (row,) = json.loads(CliRunner().invoke(app, [*command, "--idle-for", "0s"]).stdout)
+    assert (row["members"], row["topics"]) == (0, ["orders"])
+    assert row["unknown"].keys() == {"state", "lag", "last_commit"}
+
+
 def test_offsets_of_a_spout_that_may_not_be_read(topic: Scene) -> None:
     """A tree of Storm whose offsets this client may not read is unknown, and not 50 years old."""
     path = topic.put("/storm-hidden/clicks/partition_0", b"{}")
     topic.session.set_acls(path, [make_digest_acl("other", "secret", all=True)])
     one = taken(topic)["/storm-hidden/clicks"]
-    assert (one.verdict, one.committed_ms) == (Verdict.UNKNOWN, None)
-    assert path in one.why
+    assert one.verdict is Verdict.UNKNOWN
+    assert all(path in str(value) for value in (one.why, one.committed_ms, one.lag))
 
 
 def test_a_registration_that_cannot_be_read(topic: Scene) -> None:

@@ -21,8 +21,8 @@ from zkconsumer.admin.groups import (
     GroupImage,
     in_slices,
     read_all_topic_payloads,
-    read_allowed_groups,
     read_group_names,
+    read_readable_parts,
     registered_brokers,
 )
 from zkconsumer.admin.health import age, listed, read_again, written
@@ -34,7 +34,7 @@ from zkconsumer.admin.lag import (
     total_lag,
     unasked_kafka,
 )
-from zkconsumer.errors import AccessDeniedError
+from zkconsumer.errors import first_few
 from zkconsumer.kafka.logs import LogRange, log_ends
 from zkconsumer.protocol import paths, programs
 from zkconsumer.protocol.assignors import Strategy
@@ -51,7 +51,7 @@ from zkconsumer.protocol.payloads import TopicPayloads
 from zkconsumer.protocol.programs import Evidence, Program, SpoutOffset
 from zkconsumer.protocol.registrations import Registration
 from zkconsumer.protocol.release_detection import detect
-from zkconsumer.protocol.requests import Node
+from zkconsumer.protocol.requests import Node, denied
 from zkconsumer.zk.client import ZooKeeperClient
 from zkconsumer.zk.clients import ClientAddresses
 
@@ -75,18 +75,21 @@ class InventoryEntry:
 
     Attributes:
         name: the group, or the path of another program's tree.
-        state: who uses it; None if it is not a group, or may not be read.
+        state: who uses it; None if it is not a group, or if unreadable znodes may show another
+            state.
         evidence: the programs that left it, certain ones first.
-        members: the number of live members; None if this client may not read the group, whose
-            topics, hosts, lag and last commit are then unknown, too.
+        members: the number of live members, and of registrations that this client may not read;
+            None if it may not list the registrations.
         topics: the topics of its offsets, owners and subscriptions.
         lag: messages from its offsets to the ends of the logs; a string that says why it is
             unknown; None without an offset.
         committed_ms: time of the last commit in ZooKeeper by the server's clock, in milliseconds
-            since 1970.
+            since 1970; a string that says why it is unknown; None without an offset.
         hosts: the hosts of its members, from their consumer ids or from ZooKeeper's connections.
         blocked_by: what prevents its migration, one clause each.
         why: the reason for the verdict.
+        unreadable: which znodes this client may not read, and what to do; "" if it may read
+            everything. Topics and hosts may then be missing.
     """
 
     name: str
@@ -95,11 +98,12 @@ class InventoryEntry:
     members: int | None = 0
     topics: tuple[str, ...] = ()
     lag: int | str | None = None
-    committed_ms: int | None = None
+    committed_ms: int | str | None = None
     hosts: tuple[str, ...] = ()
     blocked_by: tuple[str, ...] = ()
     verdict: Verdict = Verdict.UNKNOWN
     why: str = ""
+    unreadable: str = ""
 
     @property
     def program(self) -> Program:
@@ -168,7 +172,6 @@ class _Survey:
     _lags: dict[str, GroupLag] = field(default_factory=dict)
     _health: dict[str, GroupHealth] = field(default_factory=dict)
     _first: dict[str, GroupReading] = field(default_factory=dict)
-    _denied: dict[str, AccessDeniedError] = field(default_factory=dict)
     _spouts: dict[str, list[SpoutOffset]] = field(default_factory=dict)
     _read_s: float = 0.0
 
@@ -180,9 +183,8 @@ class _Survey:
 
     def read(self, names: Collection[str]) -> None:
         """Read some groups."""
-        images, denied = read_allowed_groups(self.connection, list(names))
+        images = read_readable_parts(self.connection, names)
         self._images |= images
-        self._denied |= denied
         self._read_s = time.monotonic()
         for name, image in images.items():
             self._health[name] = image.health
@@ -211,7 +213,7 @@ class _Survey:
         suspects = {
             name: self._first[name]
             for name, one in self._health.items()
-            if one.write_age_s(self.now_s) is not None
+            if one.write_age_s(self.now_s) is not None and not self._images[name].denial
         }
         if suspects:
             left_s = max(0.0, self._read_s + patience_s - time.monotonic())
@@ -223,16 +225,16 @@ class _Survey:
 
     def entries(self) -> Iterator[InventoryEntry]:
         """Yield each group, with its verdict."""
-        for name, error in self._denied.items():
-            why = f"this client may not read it: {error.where}"
-            yield InventoryEntry(name, None, members=None, why=why)
         for name, group in self._lags.items():
             yield self._judged(self._described(group, self._health[name]), group)
 
     def _described(self, group: GroupLag, health: GroupHealth) -> InventoryEntry:
-        image = group.image
+        image, unreadable = group.image, str(group.image.denial or "")
         committed = [node.mtime_ms for node in image.offsets.values()]
         committed += [write.mtime_ms for write in image.foreign.values()]
+        last_ms = max(committed, default=None)
+        members = len(health.live) + len(image.unread_members)
+        state = GroupState.LIVE if members else None if unreadable else health.state
         topics = {tp.topic for tp in (*image.offsets, *image.owners)}
         topics |= group.requested_topics.threads.keys()
         spouts = self._spouts.get(image.name, [])
@@ -240,14 +242,15 @@ class _Survey:
         lag = total_lag(replace(group, partitions=tuple(readable)))
         return InventoryEntry(
             image.name,
-            health.state,
+            state,
             evidence=tuple(self._evidence(group, health)),
-            members=len(health.live),
+            members=None if image.refusal(paths.ids(image.name)) else members,
             topics=tuple(sorted(topics | {one.partition.topic for one in spouts})),
             lag=self._spout_lag(spouts) if spouts and lag is None else lag,
-            committed_ms=max(committed, default=None),
-            hosts=tuple(sorted(set(self._hosts(image.name, health)))),
+            committed_ms=unreadable if image.has_unknown_offsets else last_ms,
+            hosts=tuple(sorted(set(self._hosts(image, health)))),
             blocked_by=tuple(self._blockers(group, health)),
+            unreadable=unreadable,
         )
 
     def _evidence(self, group: GroupLag, health: GroupHealth) -> Iterator[Evidence]:
@@ -269,10 +272,13 @@ class _Survey:
         found.append(programs.by_name(image.name))
         yield from dict.fromkeys(one for one in found if one is not None)
 
-    def _hosts(self, group: str, health: GroupHealth) -> Iterator[str]:
+    def _hosts(self, image: GroupImage, health: GroupHealth) -> Iterator[str]:
         for consumer, session in health.live.items():
-            host = paths.host_of(group, consumer) or self.clients.of(session)
+            host = paths.host_of(image.name, consumer) or self.clients.of(session)
             if host:
+                yield host
+        for consumer in image.unread_members:
+            if host := paths.host_of(image.name, consumer):
                 yield host
         for session in health.unregistered_owners.values():
             if (address := self.clients.of(session)) is not None:
@@ -300,9 +306,10 @@ class _Survey:
     def _blockers(self, group: GroupLag, health: GroupHealth) -> Iterator[str]:
         """Yield what prevents the migration of a group's offsets."""
         image = group.image
-        if health.live:
-            count = len(health.live)
+        if count := len(health.live) + len(image.unread_members):
             yield f"{count} live member{'' if count == 1 else 's'}"
+        if image.unreadable:
+            yield f"this client may not read {first_few(image.unreadable, 5)}"
         if health.is_written:
             yield written(health)
         if health.leftovers or health.leftover_owners:
@@ -325,15 +332,20 @@ class _Survey:
 
     def _judged(self, one: InventoryEntry, group: GroupLag) -> InventoryEntry:
         verdict, why = self._verdict(one, group, self._health[one.name])
+        if one.unreadable and verdict is Verdict.ACT:
+            why = f"{why}; {one.unreadable}"
         return replace(one, verdict=verdict, why=why)
 
     def _verdict(
         self, one: InventoryEntry, group: GroupLag, health: GroupHealth
     ) -> tuple[Verdict, str]:
-        if health.live:
+        if health.live or group.image.unread_members:
             return Verdict.ACT, "members are registered in ZooKeeper"
         if health.is_written or health.unregistered_owners:
-            return Verdict.ACT, "a client without a registration uses it"
+            which = "" if group.image.has_unknown_members else " without a registration"
+            return Verdict.ACT, f"a client{which} uses it"
+        if one.unreadable:
+            return Verdict.UNKNOWN, one.unreadable
         stored = [part for part in group.partitions if isinstance(part.in_zookeeper, int)]
         in_kafka = [p for p in group.partitions if isinstance(p.in_kafka, OffsetAndMetadata)]
         if in_kafka and all(_has_moved(part) for part in stored if self._exists(part.tp)):
@@ -342,9 +354,9 @@ class _Survey:
             return Verdict.DELETE, "it has no offset and no member"
         if stored and not any(self._exists(part.tp) for part in stored):
             return Verdict.DELETE, "all its topics have been deleted"
-        ago_s = self.now_s - (one.committed_ms or 0) / 1000
         last = "its last commit is unknown"
-        if one.committed_ms is not None:
+        if isinstance(one.committed_ms, int):
+            ago_s = self.now_s - one.committed_ms / 1000
             last = f"its last commit was {age(max(0.0, ago_s))} ago"
             if ago_s > self.idle_s:
                 return Verdict.DELETE, f"nobody uses it, and {last}"
@@ -379,7 +391,8 @@ class _Survey:
 
     def _spout_tree(self, path: str, znodes: Iterable[str]) -> InventoryEntry:
         answers = self.connection.read_allowed(znodes)
-        denied = [one for one, node in answers.items() if not isinstance(node, Node)]
+        hidden = [one for one, node in answers.items() if not isinstance(node, Node)]
+        unreadable = str(denied(*hidden)) if hidden else ""
         nodes = [node for node in answers.values() if isinstance(node, Node)]
         spouts = list(programs.spout_offsets(node.data for node in nodes))
         last_ms = max((node.stat.mtime_ms for node in nodes), default=0)
@@ -389,19 +402,22 @@ class _Survey:
             verdict = Verdict.ACT
         elif ago_s > self.idle_s:
             verdict = Verdict.DELETE
-        if verdict is not Verdict.ACT and (denied or not nodes):
-            which = denied[0] if denied else path
-            verdict, why = Verdict.UNKNOWN, f"this client may not read {which}, or it is gone"
+        if unreadable:
+            verdict = verdict if verdict is Verdict.ACT else Verdict.UNKNOWN
+            why = f"{why}; {unreadable}" if nodes else unreadable
+        elif not nodes:
+            verdict, why = Verdict.UNKNOWN, "its offsets have just been deleted"
         names = ", ".join(sorted({one.topology for one in spouts})) or "unknown"
         return InventoryEntry(
             path,
             None,
             evidence=(Evidence(Program.STORM, f"offsets in JSON, of topology {names}"),),
             topics=tuple(sorted({one.partition.topic for one in spouts})),
-            lag=self._spout_lag(spouts),
-            committed_ms=last_ms or None,
+            lag=unreadable or self._spout_lag(spouts),
+            committed_ms=unreadable or last_ms or None,
             verdict=verdict,
             why=why,
+            unreadable=unreadable,
         )
 
 

@@ -123,19 +123,23 @@ def page(found: Inventory, past: Sequence[PastRun], place: str) -> str:
 def _cells(one: InventoryEntry) -> Iterator[str]:
     hint = "?" if one.evidence and all(it.is_hint for it in one.evidence) else ""
     evidence = "; ".join(f"{it.program.value}: {it.reason}" for it in one.evidence)
-    none = "unknown" if one.members is None else "-"
-    at = time_text(one.committed_ms) if one.committed_ms else none
-    lag = "unknown" if isinstance(one.lag, str) else none if one.lag is None else str(one.lag)
-    members = none if one.members is None else one.members
+    none = "unknown" if one.unreadable else "-"
+    at = "unknown" if isinstance(one.committed_ms, str) else _time(one.committed_ms)
+    lag = "unknown" if isinstance(one.lag, str) else "-" if one.lag is None else str(one.lag)
+    members = "unknown" if one.members is None else one.members
     topics = ", ".join(one.topics) or none
     yield f"<td>{_text(one.name)}</td>"
-    yield f"<td>{_text(one.state.value if one.state else '-')}</td>"
+    yield f"<td>{_text(one.state.value if one.state else none)}</td>"
     yield f'<td title="{_text(evidence)}">{_text(one.program.value + hint)}</td>'
     yield f'<td class="n">{members}</td><td>{_text(topics)}</td>'
     yield f'<td class="n" data-v="{one.lag if isinstance(one.lag, int) else -1}">{lag}</td>'
     yield f"<td>{_text(at)}</td><td>{_text(', '.join(one.hosts))}</td>"
     yield f'<td class="{one.verdict.name.lower()}">{_text(one.verdict.value)}</td>'
     yield f"<td>{_text(one.why)}</td><td>{_text('; '.join(one.blocked_by))}</td>"
+
+
+def _time(at_ms: int | None) -> str:
+    return time_text(at_ms) if at_ms else "-"
 
 
 def _text(value: str) -> str:

@@ -181,16 +181,17 @@ def _write(
 
 def _row(one: InventoryEntry) -> Mapping[str, object]:
     hint = "?" if one.evidence and all(it.is_hint for it in one.evidence) else ""
-    unread = Unknown(one.why) if one.members is None else None
+    unread = Unknown(one.unreadable) if one.unreadable else None
+    at = one.committed_ms
     return {
         "name": one.name,
-        "state": one.state.value if one.state else None,
+        "state": one.state.value if one.state else unread,
         "program": one.program.value + hint,
-        "members": unread or one.members,
-        "topics": unread or list(one.topics),
-        "lag": Unknown(one.lag) if isinstance(one.lag, str) else unread or one.lag,
-        "last_commit": of_time(one.committed_ms) if one.committed_ms else unread,
-        "hosts": unread or list(one.hosts),
+        "members": unread if one.members is None else one.members,
+        "topics": list(one.topics) or unread or [],
+        "lag": Unknown(one.lag) if isinstance(one.lag, str) else one.lag,
+        "last_commit": Unknown(at) if isinstance(at, str) else of_time(at) if at else None,
+        "hosts": unread if one.members is None else list(one.hosts),
         "verdict": one.verdict.value,
         "why": one.why,
         "blocked_by": list(one.blocked_by),
