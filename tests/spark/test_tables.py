@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from zkconsumer.spark import tables
 from zkconsumer.spark.tables import changes
 from zkconsumer.spark.tables.changes import ZnodeReading
 from zkconsumer.spark.tables.options import OPTIONS, Table, parse
-from zkconsumer.spark.tables.rows import COLUMNS, schema_of
+from zkconsumer.spark.tables.rows import COLUMNS, RowReader, schema_of
 from zkconsumer.spark.tables.source import ChangesReader, GroupSlice, GroupsSource, chunks, plan
 from zkconsumer.zk.client import ZooKeeperClient
 
@@ -312,6 +312,59 @@ def test_a_forbidden_group(spark: SparkSession, scene: Scene) -> None:
     rows = tables.lag(spark, zookeeper=scene.connect).collect()
     errors = {row.group: row.error for row in rows}
     assert errors.keys() == {"a", "b", "c"} and "does not allow this client to read" in errors["b"]
+
+
+def _rows(scene: Scene, table: str) -> dict[Any, dict[str, Any]]:
+    """Return partition, or member without a partition, -> row of group g; no broker is asked."""
+    options = parse({"table": table, "zookeeper": scene.connect})
+    columns = COLUMNS[options.table].keys() - {"log_start", "log_end", "lag"}
+    with (
+        ZooKeeperClient(options.config) as connection,
+        closing(RowReader(connection, options, columns)) as reader,
+    ):
+        found: list[Any] = reader.rows(["g"], None)
+    keyed = {row["member"] if (n := row.get("partition")) is None else n: row for row in found}
+    assert len(keyed) == len(found)
+    return keyed
+
+
+def test_a_partly_readable_group(scene: Scene) -> None:
+    """Each unreadable znode is one row, or an error of its partition; other rows are complete."""
+    scene.settled({"g_a": {"t": 1}, "g_b": {"t": 1}}, {"t": 4})
+    of_member, of_owner, of_offset = hidden = (
+        paths.member("g", "g_b"),
+        paths.owner("g", TopicPartition("t", 1)),
+        paths.offset("g", TopicPartition("t", 0)),
+    )
+    nobody = make_digest_acl("somebody", "else", all=True)
+    for path in (*hidden, scene.put(paths.edits("g"))):
+        scene.session.set_acls(path, [nobody])
+    members = _rows(scene, "members")
+    assert members.keys() == {"g_a", "g_b"}
+    assert (members["g_a"]["threads"], members["g_a"]["owned"]) == (1, None)
+    assert of_owner in members["g_a"]["error"] and of_member in members["g_b"]["error"]
+    owners = _rows(scene, "owners")
+    assert of_member in owners.pop("g_b")["error"] and of_owner in owners[1].pop("error")
+    assert [owners[n].get("owner") for n in range(4)] == ["g_a-0", None, "g_b-0", "g_b-0"]
+    offsets = _rows(scene, "offsets")
+    assert of_offset in offsets[0]["error"] and paths.edits("g") in offsets[1]["error"]
+    assert [offsets[n].get("offset") for n in range(4)] == [None, 5, 5, 5]
+    assert offsets[1]["marked"] is None
+    lag = _rows(scene, "lag")
+    assert of_member in lag.pop("g_b")["error"]
+    assert of_offset in lag[0]["error"] and of_owner in lag[1]["error"]
+    assert [lag[n]["owner"] for n in range(4)] == ["g_a-0", None, "g_b-0", "g_b-0"]
+    assert [lag[n]["offset"] for n in range(4)] == [None, 5, 5, 5]
+
+
+def test_one_task_reads_a_group_whose_members_are_hidden(scene: Scene) -> None:
+    """The plan does not fail, and only one task reports the unreadable znode."""
+    scene.settled({"g_a": {"t": 1, "u": 1}}, {"t": 2, "u": 2})
+    scene.session.set_acls(paths.ids("g"), [make_digest_acl("somebody", "else", all=True)])
+    options = parse({"table": "lag", "zookeeper": scene.connect, "parallelism": "1000"})
+    with ZooKeeperClient(options.config) as connection:
+        ((one,),) = plan(connection, options)
+    assert (one.group, one.topics) == ("g", None)
 
 
 def test_thousands_of_groups(spark: SparkSession, scene: Scene) -> None:
@@ -667,6 +720,18 @@ def test_a_group_that_may_not_be_read_for_a_while(scene: Scene) -> None:
         scene.session.set_acls(paths.owners("a"), [open_])
         scene.session.delete(znode)
         assert query.changes() == [("a", 0, "released", "a_a-0", None)]
+
+
+def test_a_znode_that_may_not_be_read_for_a_while(scene: Scene) -> None:
+    """Changes of other znodes of its group appear meanwhile, and none of its own is lost."""
+    znode, other = scene.owner("t", 0, "g_a-0"), scene.owner("t", 1, "g_a-0")
+    with Follower("owner_changes", scene) as query:
+        assert len(query.changes()) == 2
+        scene.session.set_acls(znode, [make_digest_acl("somebody", "else", all=True)])
+        scene.session.delete(other)
+        assert query.changes() == [("g", 1, "released", "g_a-0", None)]
+        scene.session.delete(znode)
+        assert query.changes() == [("g", 0, "released", "g_a-0", None)]
 
 
 def test_available_now(spark: SparkSession, scene: Scene, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The tables of groups: their columns, and their rows as ZooKeeper and the brokers return them.
 
-Data that cannot be read become a row with an `error`, so one malformed znode hides no other group.
+Data that cannot be read become a row with an `error`, so one malformed or forbidden znode hides
+nothing else.
 Only the requests that the selected columns need are sent: the brokers are asked only for columns
 about logs.
 """
@@ -27,7 +28,7 @@ from pyspark.sql.types import (
 from zkconsumer.admin.groups import (
     GroupImage,
     member_reports,
-    read_groups,
+    read_readable_parts,
     read_topic_payloads,
 )
 from zkconsumer.admin.lag import (
@@ -45,6 +46,7 @@ from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.group_health import owner_of
 from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
+from zkconsumer.protocol.paths import ZnodeKind
 from zkconsumer.protocol.payloads import TopicPayloads, marked
 from zkconsumer.protocol.requests import Stat
 from zkconsumer.spark.tables.options import GroupsOptions, Table
@@ -170,10 +172,11 @@ class RowReader:
         self._kept.close()
 
     def rows(self, groups: Sequence[str], topics: Collection[str] | None) -> list[Row]:
-        """Return the rows of these groups and topics. A group without read permission becomes one
-        row with an error.
+        """Return the rows of these groups and topics; a znode that may not be read is a row with an
+        error.
 
-        Raises what `ZooKeeperClient.read` raises for other errors.
+        If the brokers or the list of topics that a group needs may not be read, the group becomes
+        one row with an error. Raises what `ZooKeeperClient.read` raises for other errors.
         """
         try:
             return list(self._rows(groups, topics))
@@ -185,15 +188,23 @@ class RowReader:
 
     # ---- the tables ------------------------------------------------------------------------------
 
+    def _read(
+        self, groups: Sequence[str], topics: Collection[str] | None, directories: Collection[str]
+    ) -> dict[str, GroupImage]:
+        return read_readable_parts(self._connection, groups, directories=directories, topics=topics)
+
     def _members(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
         directories = (MEMBERS, OWNERS) if self._columns & _OF_OWNERS else (MEMBERS,)
-        images = read_groups(self._connection, groups, directories=directories, topics=topics)
+        images = self._read(groups, topics, directories)
         payloads: TopicPayloads = {}
         if self._columns & _OF_TOPICS:
             payloads = read_topic_payloads(self._connection, images.values())
         for image in images.values():
             wanted = requested_topics(image.members, payloads)
+            # An owner znode that may not be read is an error of the members of its topic.
+            yield from _unread(image, but=(ZnodeKind.OWNER, ZnodeKind.OWNERS_OF))
             for one in member_reports(image, wanted):
+                fault = one.fault or one.owned_fault
                 yield {
                     "group": one.group,
                     "member": one.consumer,
@@ -202,17 +213,18 @@ class RowReader:
                     "subscription": None if one.pattern is None else [*one.subscription.items()],
                     "topics": None if one.fault else [*wanted.counts[one.consumer].items()],
                     "threads": None if one.fault else len(one.threads),
-                    "owned": None if one.fault else sum(one.owned.values()),
-                    "idle": None if one.fault else len(one.idle),
+                    "owned": None if fault else sum(one.owned.values()),
+                    "idle": None if fault else len(one.idle),
                     "session": one.session,
                     "since": instant(one.since_ms),
-                    "error": one.fault or None,
+                    "error": fault or None,
                 }
 
     def _owners(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
         directories = (MEMBERS, OWNERS) if "member" in self._columns else (OWNERS,)
-        images = read_groups(self._connection, groups, directories=directories, topics=topics)
+        images = self._read(groups, topics, directories)
         for image in images.values():
+            yield from _unread(image)
             for tp, node in image.owners.items():
                 stat = image.nodes[paths.owner(image.name, tp)].stat
                 yield {
@@ -227,13 +239,18 @@ class RowReader:
 
     def _offsets(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
         directories = (MEMBERS, OWNERS, OFFSETS) if self._options.ask_kafka else (OFFSETS,)
-        images = read_groups(self._connection, groups, directories=directories, topics=topics)
+        images = self._read(groups, topics, directories)
         marks = self._marks(groups) if "marked" in self._columns else {}
         for image in images.values():
+            yield from _unread(image)
             mzxids = {
                 tp: image.nodes[paths.offset(image.name, tp)].stat.mzxid for tp in image.offsets
             }
-            edited = marked(mzxids, marks.get(image.name, ()))
+            mark = marks.get(image.name, [])
+            unknown = str(mark) if isinstance(mark, AccessDeniedError) else ""
+            edited: Collection[TopicPartition] = ()
+            if not isinstance(mark, AccessDeniedError):
+                edited = marked(mzxids, mark)
             for tp, node in image.offsets.items():
                 stat = image.nodes[paths.offset(image.name, tp)].stat
                 # A JVM member writes a negative value for "no offset".
@@ -245,8 +262,8 @@ class RowReader:
                     "written": instant(stat.mtime_ms),
                     "version": stat.version,
                     "zxid": stat.mzxid,
-                    "marked": tp in edited,
-                    "error": node.fault or None,
+                    "marked": None if unknown else tp in edited,
+                    "error": node.fault or unknown or None,
                 }
         if self._options.ask_kafka:
             yield from self._in_kafka(images, topics)
@@ -268,10 +285,12 @@ class RowReader:
                     }
 
     def _lags(self, groups: Sequence[str], topics: Collection[str] | None) -> Iterator[Row]:
-        images = read_groups(self._connection, groups, topics=topics)
+        images = self._read(groups, topics, (MEMBERS, OWNERS, OFFSETS))
         is_asked = bool(self._columns & _OF_LOGS)
         logs = self._brokers.ends if is_asked else unasked_logs
         for group in self._lags_of(images, topics, logs).values():
+            # An offset or an owner that may not be read is an error of its partition.
+            yield from _unread(group.image, but=(ZnodeKind.OWNER, ZnodeKind.OFFSET))
             for one in group.partitions:
                 yield {**_partition(group.image, one), **_lag(one, is_asked=is_asked)}
 
@@ -289,17 +308,35 @@ class RowReader:
             kafka=self._brokers.committed if self._options.ask_kafka else unasked_kafka,
         )
 
-    def _marks(self, groups: Sequence[str]) -> dict[str, list[Stat]]:
-        """Return each group's edit marks."""
+    def _marks(self, groups: Sequence[str]) -> dict[str, list[Stat] | AccessDeniedError]:
+        """Return each group's edit marks, or the error if this client may not list them."""
         parents = {paths.edits(name): name for name in groups}
-        found = self._connection.children(parents)
+        found = self._connection.list_allowed(parents)
+        listed = {path: names for path, names in found.items() if isinstance(names, list)}
         marks = {
-            f"{parent}/{name}": parents[parent] for parent, names in found.items() for name in names
+            f"{parent}/{name}": parents[parent]
+            for parent, names in listed.items()
+            for name in names
         }
         stats: dict[str, list[Stat]] = {}
         for path, stat in self._connection.stats(marks).items():
             stats.setdefault(marks[path], []).append(stat)
-        return stats
+        refused = {
+            parents[path]: one for path, one in found.items() if isinstance(one, AccessDeniedError)
+        }
+        return {**stats, **refused}
+
+
+def _unread(image: GroupImage, *, but: Collection[ZnodeKind] = ()) -> Iterator[Row]:
+    """Yield a row for each znode that this client may not read, except those of some kinds."""
+    for path, error in image.unreadable.items():
+        at = paths.locate(path)
+        if at.kind in but:
+            continue
+        name = "member" if at.kind is ZnodeKind.MEMBER else "topic"
+        number = at.partition if at.partition >= 0 else None
+        row = {"group": image.name, name: at.name or None, "partition": number}
+        yield {**row, "error": str(error)}
 
 
 def _partition(image: GroupImage, at: TopicPartition | PartitionLag) -> Row:
@@ -319,7 +356,8 @@ def _lag(one: PartitionLag, *, is_asked: bool) -> Row:
     if known and isinstance(committed, int) and committed > known.end:
         # A negative number would falsify a sum of lags.
         beyond, lag = f"the offset is beyond the log's end, {known.end}", ""
-    errors = (one.fault, committed, log if is_asked else None, beyond)
+    texts: tuple[object, ...] = one.fault, one.in_zookeeper, committed, is_asked and log, beyond
+    errors = dict.fromkeys(text for text in texts if text and isinstance(text, str))
     return {
         "owner": one.owner or None,
         "member": one.consumer or None,
@@ -330,5 +368,5 @@ def _lag(one: PartitionLag, *, is_asked: bool) -> Row:
         "log_start": known and known.start,
         "log_end": known and known.end,
         "lag": lag if isinstance(lag, int) else None,
-        "error": "; ".join(text for text in errors if text and isinstance(text, str)) or None,
+        "error": "; ".join(errors) or None,
     }

@@ -30,15 +30,16 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from zkconsumer.admin.groups import (
-    read_allowed_groups,
+    GroupImage,
     read_group_names,
-    read_groups,
+    read_readable_parts,
     read_topic_payloads,
 )
 from zkconsumer.errors import SparkSourceError, ZkConsumerError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_assignment import requested_topics
 from zkconsumer.protocol.group_znodes import MEMBERS, OFFSETS, OWNERS
+from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.safe_logger import SafeLogger
 from zkconsumer.spark.pickling import Pickled
 from zkconsumer.spark.process_lifecycle import end_on_sigterm, errors_as_text, log_to_stderr
@@ -99,7 +100,7 @@ def plan(connection: ZooKeeperClient, options: GroupsOptions) -> list[list[Group
     slices = []
     for name, topics in counts.items():
         size = 1 + sum(topics.values())
-        if size <= share or len(topics) == 1:
+        if size <= share or len(topics) == 1 or not _may_be_split(connection, name):
             slices.append(GroupSlice(name, options.topics, size))
             continue
         rest = _subscribed(connection, name, options) - topics.keys()
@@ -145,13 +146,20 @@ def _counts(
     return counts
 
 
+def _may_be_split(connection: ZooKeeperClient, name: str) -> bool:
+    """Return whether tasks may share a group: each would report an unreadable znode that belongs to
+    no topic."""
+    images = read_readable_parts(connection, [name], topics=())
+    return not any(image.denial for image in images.values())
+
+
 def _subscribed(connection: ZooKeeperClient, name: str, options: GroupsOptions) -> Collection[str]:
     """Return the subscribed topics that the table includes although the group has no znodes for
     them yet.
     """
     if options.table is not Table.LAG and not options.ask_kafka:
         return frozenset()
-    images = read_groups(connection, [name], directories=(MEMBERS,))
+    images = read_readable_parts(connection, [name], directories=(MEMBERS,))
     payloads = read_topic_payloads(connection, images.values())
     found = {
         topic
@@ -306,8 +314,8 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
     changes of one znode never do. Each reading starts with `sync`, so it is never older than the
     last one.
 
-    The changes of a group that ZooKeeper does not allow to be read appear as soon as it may be
-    read again. A warning names the group once.
+    The changes of znodes that ZooKeeper does not allow to be read appear as soon as they may be
+    read again. A warning names the group and these znodes once.
     """
 
     def __init__(self, options: GroupsOptions, schema: StructType) -> None:
@@ -315,7 +323,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._connection: ZooKeeperClient | None = None
         self._due_s = 0.0
         self._target: dict[Key, ZnodeReading] | None = None
-        self._denied: set[str] = set()
+        self._partial: dict[str, GroupImage] = {}
         self._warned: set[str] = set()
 
     def initialOffset(self) -> dict[str, object]:
@@ -339,7 +347,7 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
             return start
         before = changes.from_offset(self._options.table, start)
         now = self._read() if self._target is None else self._target
-        now |= {key: one for key, one in before.items() if key[0] in self._denied}
+        now |= {key: one for key, one in before.items() if self._is_hidden(key)}
         self._due_s = time.monotonic() + self._options.poll_interval_s
         if start and now == before:
             return start
@@ -360,14 +368,25 @@ class ChangesReader(Pickled, DataSourceStreamReader, SupportsTriggerAvailableNow
         connection.sync()
         names = self._options.selected(read_group_names(connection))
         directory = OWNERS if self._options.table is Table.OWNER_CHANGES else OFFSETS
-        images, denied = read_allowed_groups(
+        images = read_readable_parts(
             connection, names, directories=(directory,), topics=self._options.topics
         )
-        self._denied = set(denied)
-        for name in self._denied - self._warned:
-            _log.warning("the changes of group %s are not reported: %s", name, denied[name])
-        self._warned |= self._denied
+        self._partial = {name: image for name, image in images.items() if image.denial}
+        for name in self._partial.keys() - self._warned:
+            _log.warning(
+                "group %s: some changes are not reported: %s", name, self._partial[name].denial
+            )
+        self._warned |= self._partial.keys()
         return changes.states_of(images.values())
+
+    def _is_hidden(self, key: Key) -> bool:
+        """Return whether a znode may exist although the last reading does not have it."""
+        group, topic, partition = key
+        path_of = paths.owner if self._options.table is Table.OWNER_CHANGES else paths.offset
+        image = self._partial.get(group)
+        return image is not None and bool(
+            image.refusal(path_of(group, TopicPartition(topic, partition)))
+        )
 
     def _set_up_process(self) -> None:
         """Set up logging and shutdown of the process that Spark created for this reader."""
