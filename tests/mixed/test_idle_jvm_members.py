@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.jvm.member import JvmMember
 from support.wait import wait_for
-from support.zk.client import peer_of
+from support.zk.client import data_of, peer_of
 
 from zkconsumer import ConsumerConfig, ConsumerConnector
 from zkconsumer.consumer import group_member
@@ -58,8 +58,8 @@ def test_a_member_that_gave_up_behind_a_frozen_one_is_woken(
         def owned_by(names: str) -> bool:
             """Return whether the owners of the partitions, in their order, have these names."""
             found = [paths.owner(group, TopicPartition(topic, one)) for one in range(6)]
-            owners = [client.get(path)[0].decode() if client.exists(path) else "" for path in found]
-            return owners == [f"{group}_{name}-0" for name in names.split()]
+            owners = [data_of(client, path) for path in found]
+            return owners == [f"{group}_{name}-0".encode() for name in names.split()]
 
         joins("a")
         members = {name: jvm(name=name) for name in ("c", "d")}

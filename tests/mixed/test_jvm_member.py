@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from support.jvm.member import RELEASES, JvmMember
 from support.wait import wait_for
-from support.zk.client import peer_of
+from support.zk.client import data_of, peer_of
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -19,8 +19,8 @@ from zkconsumer.sandbox import Sandbox
 
 
 def offset(client: KazooClient, group: str, topic: str) -> int | None:
-    path = paths.offset(group, TopicPartition(topic, 0))
-    return int(client.get(path)[0]) if client.exists(path) else None
+    data = data_of(client, paths.offset(group, TopicPartition(topic, 0)))
+    return None if data is None else int(data)
 
 
 @pytest.mark.parametrize("release", RELEASES)

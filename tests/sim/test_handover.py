@@ -13,8 +13,10 @@ from support.sim.handover import (
 )
 from support.sim.mutants import HAND_OVER, HandOverMutant
 
-LIMIT_S = 600.0
+LIMIT_S = 1200.0
 """Time limit of a search in seconds. On an idle machine a search takes a few seconds."""
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 100)
 
 
 @pytest.fixture(scope="module")

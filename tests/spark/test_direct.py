@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 from support.kafka.logs import ABORTED, COMMITTED, open_transaction, transact
 from support.wait import LIMIT_S
-from support.zk.client import peer_of
+from support.zk.client import data_of, peer_of
 
 from zkconsumer.errors import ConfigError, SparkSourceError
 from zkconsumer.kafka.client_settings import Brokers
@@ -144,12 +144,9 @@ def test_committed_messages_only(
 
 def stored(sandbox: Sandbox, group: str, topic: str) -> list[bytes | None]:
     """Return the contents of the offset znodes of partitions 0 and 1."""
-    found: list[bytes | None] = []
+    znodes = [paths.offset(group, TopicPartition(topic, number)) for number in (0, 1)]
     with peer_of(sandbox.zookeeper_connect) as zk:
-        for number in (0, 1):
-            path = paths.offset(group, TopicPartition(topic, number))
-            found.append(zk.get(path)[0] if zk.exists(path) else None)
-    return found
+        return [data_of(zk, path) for path in znodes]
 
 
 # ---- the reader by itself -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from support.zk.client import peer_of
+from support.zk.client import data_of, peer_of
 
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
@@ -71,7 +71,7 @@ def test_spark_s_own_source(sandbox: Sandbox, unique: Callable[[str], str], tmp_
     def has_all(name: str) -> bool:
         nodes = [paths.offset(f"{group}-{name}", TopicPartition(topic, n)) for n in range(3)]
         with peer_of(sandbox.zookeeper_connect) as zk:
-            return [zk.get(path)[0] for path in nodes if zk.exists(path)] == [b"40", b"41", b"42"]
+            return [data_of(zk, path) for path in nodes] == [b"40", b"41", b"42"]
 
     arguments = [str(ROOT), *site.getsitepackages(), sandbox.bootstrap, sandbox.zookeeper_connect]
     process = kafka_source().start(PROGRAM, *arguments, topic, group, directory=tmp_path)

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from support.wait import LIMIT_S, eventually
-from support.zk.client import OtherClient, peer_of
+from support.zk.client import OtherClient, data_of, peer_of
 from zkconsumer import ConsumerConfig, ConsumerConnector, TopicPartition
 from zkconsumer.consumer.messages import Message
 from zkconsumer.consumer.status import Status
@@ -176,8 +176,8 @@ class Group:
 
     def stored(self, partition: int) -> str | None:
         """Return the payload of an offset znode, or None if there is none."""
-        path = self.offset(partition)
-        return self.admin.get(path)[0].decode() if self.admin.exists(path) else None
+        data = data_of(self.admin, self.offset(partition))
+        return None if data is None else data.decode()
 
     def write(self, partition: int, payload: bytes) -> None:
         """Let another client write an offset znode."""

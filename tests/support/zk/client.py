@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 from kazoo.security import make_acl
 
 from support.wait import LIMIT_S
@@ -145,6 +146,14 @@ class Client(OtherClient):
                 data, stat = self.peer.get(self.owner(tp))
                 found[tp] = (data, stat.ephemeralOwner)
         return found
+
+
+def data_of(client: KazooClient, path: str) -> bytes | None:
+    """Return the data of a znode that others may delete at any time; None if it does not exist."""
+    with suppress(NoNodeError):
+        data: bytes = client.get(path)[0]
+        return data
+    return None
 
 
 @contextmanager
