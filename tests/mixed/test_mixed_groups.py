@@ -24,6 +24,9 @@ STALE_COMMITS = 2
 STOPPED = 3
 BACKLOG_S = 0.8
 
+# On an idle machine, a scenario with its reference takes two minutes.
+pytestmark = pytest.mark.timeout(1800)
+
 
 @pytest.fixture(scope="module")
 def outcome(setup: GroupSetup, plays: Callable[[GroupSetup], Outcome]) -> Outcome:

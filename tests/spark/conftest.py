@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 from pyspark.sql import SparkSession
+from spark.hadoop import QUICK_JVM
 
 from zkconsumer.sandbox import spark as sparks
 
@@ -51,7 +52,7 @@ def quick_jvms() -> Iterator[None]:
     compiler."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
-            patch.setenv(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            patch.setenv(name, QUICK_JVM)
         yield
 
 

@@ -48,6 +48,8 @@ SERVERS = [
 ]
 # A start takes 35 s on a busy machine.
 LIMIT_S = 120.0
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that runs briefly: without the second compiler."""
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 # Fewer jars let the servers start sooner, because they search each of them.
 _LIBRARIES = ("hadoop-client", "jcl-over", "log4j-", "slf4j-api")

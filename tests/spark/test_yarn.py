@@ -13,7 +13,7 @@ from typing import Any
 import fsspec
 import pyspark
 import pytest
-from spark.hadoop import Hdfs, Yarn
+from spark.hadoop import QUICK_JVM, Hdfs, Yarn
 from support.packages import LIMIT_S, build, pip, python_without_package
 from support.zk.client import peer_of
 from support.zk.history_logs import every_kind
@@ -26,6 +26,8 @@ from zkconsumer.sandbox.spark import environment
 JOB = Path(__file__).with_name("yarnjob.py")
 SPARK = Path(pyspark.__file__).parent
 MESSAGES = [str(number) for number in range(20)]
+JOB_S = 3 * LIMIT_S
+"""Time limit of a job in seconds. On two busy cores, five JVMs of a job took 500 s and more."""
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +86,15 @@ def submitted(
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.yarn.am.memory": "512m",
+        "spark.executor.extraJavaOptions": QUICK_JVM,
     }
     if mode == "client":
+        settings["spark.yarn.am.extraJavaOptions"] = QUICK_JVM
         (directory / "environment").symlink_to(python.parents[1])
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     else:
         settings["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] = "./environment/bin/python"
+        settings["spark.driver.extraJavaOptions"] = QUICK_JVM
     command = [str(SPARK / "bin" / "spark-submit"), "--master", "yarn", "--deploy-mode", mode]
     command += ["--archives", f"{archive}#environment"]
     for name, value in settings.items():
@@ -102,7 +107,7 @@ def submitted(
         env=found,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=JOB_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:] + yarn.tails()
@@ -110,7 +115,7 @@ def submitted(
     return answer
 
 
-@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.timeout(JOB_S + LIMIT_S)
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_a_job_on_yarn(
     yarn: Yarn, python: Path, request_of: dict[str, str], tmp_path: Path, mode: str
