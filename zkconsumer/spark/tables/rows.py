@@ -1,9 +1,8 @@
 """The tables of groups: their columns, and their rows as ZooKeeper and the brokers return them.
 
 Data that cannot be read become a row with an `error`, so one malformed or forbidden znode hides
-nothing else.
-Only the requests that the selected columns need are sent: the brokers are asked only for columns
-about logs.
+nothing else. Only the requests that the selected columns need are sent: the brokers are asked only
+for columns about logs.
 """
 
 from __future__ import annotations
