@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from strangers import writers
 from support.scenes import Scene, job
 from support.zk.client import peer_of
@@ -140,6 +140,22 @@ def test_a_partly_readable_group(topic: Scene) -> None:
     assert row["unknown"].keys() == {"state", "lag", "last_commit"}
 
 
+def test_a_hidden_tree_of_another_program_below_a_group(topic: Scene) -> None:
+    """A group below which another program may write unseen is neither idle nor to be deleted."""
+    topic.offset(*ORDERS, 5, "shared")
+    topic.put("/consumers/shared/state/open/partition_0", b"{}")
+    secret = topic.put("/consumers/shared/state/secret")
+    topic.session.set_acls(secret, [make_acl("world", "anyone", admin=True)])
+    one = taken(topic, idle_s=-1.0)["shared"]
+    assert (one.state, one.topics, one.verdict) == (None, ("orders",), Verdict.UNKNOWN)
+    assert secret in one.why and secret in str(one.committed_ms)
+    command = ["groups", "list", "--idle-for", "0s", "--zookeeper", topic.connect]
+    told = CliRunner().invoke(app, command)
+    assert secret in told.stderr and "shared" not in told.stdout
+    topic.session.set_acls(secret, OPEN_ACL_UNSAFE)
+    assert taken(topic, idle_s=-1.0)["shared"].verdict is Verdict.DELETE
+
+
 def test_offsets_of_a_spout_that_may_not_be_read(topic: Scene) -> None:
     """A tree of Storm whose offsets this client may not read is unknown, and not 50 years old."""
     path = topic.put("/storm-hidden/clicks/partition_0", b"{}")
@@ -147,6 +163,21 @@ def test_offsets_of_a_spout_that_may_not_be_read(topic: Scene) -> None:
     one = taken(topic)["/storm-hidden/clicks"]
     assert one.verdict is Verdict.UNKNOWN
     assert all(path in str(value) for value in (one.why, one.committed_ms, one.lag))
+
+
+def test_znodes_that_were_not_searched_are_named(
+    topic: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inventory says where a spout's offsets may be that it has not found."""
+    secret = topic.put("/secret-root")
+    topic.session.set_acls(secret, [make_digest_acl("other", "secret", all=True)])
+    topic.put("/open-root/a")
+    command = ["inventory", "--output", "html", "--zookeeper", topic.connect]
+    told = CliRunner().invoke(app, command)
+    assert f"may not list {secret}: " in told.stderr and f"may not list {secret}: " in told.stdout
+    assert "znodes of level" not in told.stderr
+    monkeypatch.setattr("zkconsumer.admin.inventory.MOST_TREES", 1)
+    assert "only 1 of 2 znodes of level 1 were searched" in CliRunner().invoke(app, command).stderr
 
 
 def test_a_registration_that_cannot_be_read(topic: Scene) -> None:

@@ -93,6 +93,7 @@ class GroupImage:
         foreign: path -> the last write to a znode that the consumers' layout does not have.
         unreadable: path -> the error of a znode that this client may not read. Images
             of `read_groups` and `read_allowed_groups` have no such znode.
+        unlisted: path -> the error of a foreign znode below which others may exist unseen.
     """
 
     name: str
@@ -100,6 +101,7 @@ class GroupImage:
     listed: Mapping[str, Collection[str]] = field(default_factory=dict)
     foreign: Mapping[str, LastWrite] = field(default_factory=dict)
     unreadable: Mapping[str, AccessDeniedError] = field(default_factory=dict)
+    unlisted: Mapping[str, AccessDeniedError] = field(default_factory=dict)
 
     def refusal(self, path: str) -> AccessDeniedError | None:
         """Return why a znode may exist unseen: this client may not read it, or its parents."""
@@ -113,6 +115,12 @@ class GroupImage:
     def denial(self) -> AccessDeniedError | None:
         """The error that names what this client may not read; None if it may read everything."""
         return denied(*self.unreadable) if self.unreadable else None
+
+    @cached_property
+    def unknown_use(self) -> AccessDeniedError | None:
+        """The error that names all znodes that may show, unseen, that the group is in use."""
+        hidden = (*self.unreadable, *self.unlisted)
+        return denied(*hidden) if hidden else None
 
     @property
     def has_unknown_members(self) -> bool:
@@ -386,7 +394,7 @@ def read_readable_parts(
     """
     operation = read_group_znodes(names, directories=directories, topics=topics)
     return {
-        name: GroupImage(name, one.nodes, one.listed, one.foreign, one.unreadable)
+        name: GroupImage(name, one.nodes, one.listed, one.foreign, one.unreadable, one.unlisted)
         for name, one in connection.run(operation).items()
     }
 

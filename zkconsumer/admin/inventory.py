@@ -115,10 +115,15 @@ class InventoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All users of a cluster's ZooKeeper, sorted by name; and when they were read."""
+    """All users of a cluster's ZooKeeper, sorted by name; and when they were read.
+
+    `unsearched` says which znodes outside of the consumers' layout were not searched for the
+    offsets of a Storm spout, and why.
+    """
 
     entries: tuple[InventoryEntry, ...]
     at_ms: int
+    unsearched: tuple[str, ...] = ()
 
 
 def inventory(
@@ -153,7 +158,8 @@ def inventory(
     survey.look_again(patience_s, on_wait)
     survey.clients = addresses()
     entries = [*survey.entries(), *(survey.trees() if groups is None else ())]
-    return Inventory(tuple(sorted(entries, key=lambda one: one.name)), round(survey.now_s * 1000))
+    entries.sort(key=lambda one: one.name)
+    return Inventory(tuple(entries), round(survey.now_s * 1000), tuple(survey.unsearched))
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -168,6 +174,7 @@ class _Survey:
     idle_s: float
     now_s: float = field(default_factory=time.time)
     clients: ClientAddresses = field(default_factory=ClientAddresses)
+    unsearched: list[str] = field(default_factory=list)
     _images: dict[str, GroupImage] = field(default_factory=dict)
     _lags: dict[str, GroupLag] = field(default_factory=dict)
     _health: dict[str, GroupHealth] = field(default_factory=dict)
@@ -229,7 +236,7 @@ class _Survey:
             yield self._judged(self._described(group, self._health[name]), group)
 
     def _described(self, group: GroupLag, health: GroupHealth) -> InventoryEntry:
-        image, unreadable = group.image, str(group.image.denial or "")
+        image, unreadable = group.image, str(group.image.unknown_use or "")
         committed = [node.mtime_ms for node in image.offsets.values()]
         committed += [write.mtime_ms for write in image.foreign.values()]
         last_ms = max(committed, default=None)
@@ -247,7 +254,7 @@ class _Survey:
             members=None if image.refusal(paths.ids(image.name)) else members,
             topics=tuple(sorted(topics | {one.partition.topic for one in spouts})),
             lag=self._spout_lag(spouts) if spouts and lag is None else lag,
-            committed_ms=unreadable if image.has_unknown_offsets else last_ms,
+            committed_ms=unreadable if image.has_unknown_offsets or image.unlisted else last_ms,
             hosts=tuple(sorted(set(self._hosts(image, health)))),
             blocked_by=tuple(self._blockers(group, health)),
             unreadable=unreadable,
@@ -308,8 +315,8 @@ class _Survey:
         image = group.image
         if count := len(health.live) + len(image.unread_members):
             yield f"{count} live member{'' if count == 1 else 's'}"
-        if image.unreadable:
-            yield f"this client may not read {first_few(image.unreadable, 5)}"
+        if image.unknown_use:
+            yield f"this client may not read {image.unknown_use.where}"
         if health.is_written:
             yield written(health)
         if health.leftovers or health.leftover_owners:
@@ -374,10 +381,15 @@ class _Survey:
 
     def trees(self) -> Iterator[InventoryEntry]:
         """Yield the trees of Storm and Secor outside of the consumers' layout."""
-        listed_below = self.connection.permitted_children(["/"]).get("/", [])
+        listed_below = self._children(["/"]).get("/", [])
         level = [f"/{name}" for name in listed_below if name not in KAFKA_ROOTS]
-        for _ in range(TREE_DEPTH):
-            below = self.connection.permitted_children(level[:MOST_TREES])
+        for depth in range(1, TREE_DEPTH + 1):
+            if len(level) > MOST_TREES:
+                self.unsearched.append(
+                    f"only {MOST_TREES} of {len(level)} znodes of level {depth} were searched for a"
+                    " Storm spout's offsets"
+                )
+            below = self._children(level[:MOST_TREES])
             for path, names in below.items():
                 spouts = [f"{path}/{name}" for name in names if programs.is_spout_znode(name)]
                 if spouts:
@@ -388,6 +400,17 @@ class _Survey:
             why = "Secor's locks, without offsets: delete the tree after Secor has been stopped"
             evidence = (Evidence(Program.SECOR, reason),)
             yield InventoryEntry(SECOR_ROOT, None, evidence, why=why)
+
+    def _children(self, parents: Iterable[str]) -> dict[str, list[str]]:
+        """Return the children of znodes, and note which ones this client may not list."""
+        answers = self.connection.list_allowed(parents)
+        forbidden = [path for path, names in answers.items() if not isinstance(names, list)]
+        if forbidden:
+            self.unsearched.append(
+                f"this client may not list {first_few(forbidden, 5)}: a Storm spout's offsets below"
+                " would not be found"
+            )
+        return {path: sorted(names) for path, names in answers.items() if isinstance(names, list)}
 
     def _spout_tree(self, path: str, znodes: Iterable[str]) -> InventoryEntry:
         answers = self.connection.read_allowed(znodes)
@@ -444,7 +467,7 @@ TREE_DEPTH: Final = 3
 
 MOST_TREES: Final = 1_000
 """Number of znodes of a level that are searched. ZooKeeper may serve other programs with large
-trees; a spout in the rest is not found."""
+trees; a spout in the rest is not found, and `Inventory.unsearched` says so."""
 
 
 # ---- parts ---------------------------------------------------------------------------------------

@@ -107,12 +107,13 @@ def page(found: Inventory, past: Sequence[PastRun], place: str) -> str:
     counts = Counter(one.verdict for one in found.entries)
     summary = ", ".join(f"{counts[one]} {one.value}" for one in Verdict)
     titles = "".join(f"<th>{_text(one)}</th>" for one in _TITLES)
+    unsearched = "".join(f"<p>{_text(one)}.</p>\n" for one in found.unsearched)
     rows = "\n".join(f"<tr>{''.join(_cells(one))}</tr>" for one in found.entries)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>Users of ZooKeeper</title><style>{_STYLE}</style></head><body>\n"
         f"<h1>Users of ZooKeeper</h1>\n<p>{_text(place)}, {_text(time_text(found.at_ms))}:"
-        f" {_text(summary)}.</p>\n{_burn_down(past)}"
+        f" {_text(summary)}.</p>\n{unsearched}{_burn_down(past)}"
         f"<table><thead><tr>{titles}</tr></thead><tbody>\n{rows}\n</tbody></table>\n"
         "<p><small>Written by <code>zkconsumer inventory</code>. Click a title to sort."
         "</small></p>\n"

@@ -551,8 +551,8 @@ def idle_groups(
         images = read_readable_parts(connection, some)
         # What may be read of a group may show that it is in use.
         unused = {name: one for name, one in images.items() if _last_use_ms(one) <= cutoff_ms}
-        denied |= {name: str(one.denial) for name, one in unused.items() if one.denial}
-        old |= {name: one for name, one in unused.items() if not one.denial}
+        denied |= {name: str(one.unknown_use) for name, one in unused.items() if one.unknown_use}
+        old |= {name: one for name, one in unused.items() if not one.unknown_use}
     found: list[IdleGroup] = []
     unknown: list[str] = []
     for name, group in lags_of(connection, old, limit_s=limit_s).items():

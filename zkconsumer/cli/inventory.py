@@ -169,6 +169,8 @@ def _write(
         from zkconsumer.admin.inventory_page import remember
 
         past = remember(state, found)
+    for one in found.unsearched:
+        say(one)
     if html or common.output is Output.HTML:
         from zkconsumer.admin.inventory_page import page
 

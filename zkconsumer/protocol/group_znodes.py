@@ -41,12 +41,14 @@ class GroupZnodes:
         listed: parent -> sorted names of its children, for every parent that was listed.
         foreign: path -> the last write to a znode that the consumers' layout does not have.
         unreadable: path -> the error of a znode of the layout that this client may not read.
+        unlisted: path -> the error of a foreign znode below which others may exist unseen.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
     listed: dict[str, list[str]] = field(default_factory=dict)
     foreign: dict[str, LastWrite] = field(default_factory=dict)
     unreadable: dict[str, AccessDeniedError] = field(default_factory=dict)
+    unlisted: dict[str, AccessDeniedError] = field(default_factory=dict)
 
 
 Reads = Sequence[Get | Exists | Children]
@@ -104,8 +106,12 @@ def read_group_znodes(
             for path in below_topics
             if path.split("/", 4)[3] == OFFSETS and not paths.is_partition(path.rpartition("/")[2])
         )
-        for path, stat in (yield from _foreign_stats(map(paths.group, found), odd)).items():
+        unlisted: dict[str, AccessDeniedError] = {}
+        roots = map(paths.group, found)
+        for path, stat in (yield from _foreign_stats(roots, odd, unlisted)).items():
             found[_group_of(path)].foreign[path] = last_write(stat)
+        for path, error in unlisted.items():
+            found[_group_of(path)].unlisted[path] = error
     return found
 
 
@@ -118,8 +124,10 @@ def _group_of(path: str) -> str:
     return path.split("/", 3)[2]
 
 
-def _foreign_stats(roots: Iterable[str], odd: Iterable[str]) -> Values:
-    """Return the stats of foreign znodes, as far as this client may read them.
+def _foreign_stats(
+    roots: Iterable[str], odd: Iterable[str], unlisted: dict[str, AccessDeniedError]
+) -> Values:
+    """Return the stats of foreign znodes; add an error to `unlisted` for each forbidden one.
 
     These are the znodes `odd` below `offsets`, other children of the groups' znodes (`roots`), and
     all znodes below them.
@@ -143,7 +151,7 @@ def _foreign_stats(roots: Iterable[str], odd: Iterable[str]) -> Values:
                 wanted.append(path)
         stats = yield from _permitted(map(Exists, wanted))
         found |= {path: stat for path, stat in stats.items() if stat is not None}
-        below = yield from _permitted(map(Children, wanted))
+        below = yield from _values(map(Children, wanted), unlisted)
         level = [f"{path}/{name}" for path, names in below.items() for name in sorted(names)]
     return found
 
