@@ -78,6 +78,19 @@ def test_a_directory_that_vanishes_during_the_search(tmp_path: Path) -> None:
     assert [first.base, *found] == ["log.1"]
 
 
+def test_a_file_that_vanishes_during_the_search(tmp_path: Path) -> None:
+    """A file that a running server deletes during the search is left out; a wrong link is not."""
+    folder = server(tmp_path, {n: [entry(n)] for n in (1, 2, 3)}) / "version-2"
+    found = inputs.sources_at(str(folder), lambda name: name.startswith("log."), ("", ""))
+    first = next(found)
+    kept, deleted = {"log.1", "log.2", "log.3"} - {first.base}
+    (folder / deleted).unlink()
+    assert [one.base for one in found] == [kept]
+    (folder / deleted).symlink_to(folder / "nowhere")
+    with pytest.raises(HistoryError, match="No such file"):
+        find_servers([folder])
+
+
 TAR_MODES = {
     "tar": "w",
     **dict.fromkeys(("tar.gz", "tgz", "taz", "TGZ"), "w:gz"),

@@ -187,9 +187,13 @@ def _at_path(path: Path, wanted: Wanted) -> Iterator[LogSource]:
         for folder, folders, names in os.walk(path, onerror=_raise):
             if len(Path(folder).parts) >= depth:
                 folders.clear()
-            for name in names:
-                if wanted(name):
+            for name in filter(wanted, names):
+                try:
                     yield LogSource.of_path(Path(folder, name))
+                except HistoryError:
+                    # A running server has deleted the file since the directory was listed.
+                    if os.path.lexists(Path(folder, name)):
+                        raise
     elif path.exists():
         yield LogSource.of_path(path)
     else:
