@@ -229,6 +229,32 @@ def test_wrong_paths(tmp_path: Path) -> None:
         find_replicas([tmp_path])
 
 
+def test_the_cleaner_removes_a_commit_before_the_segments_are_opened(tmp_path: Path) -> None:
+    """A commit is found in a segment that was added after the directory had been listed."""
+    file = segment(tmp_path, 0, batch([commit(0, "g", 1, 100), commit(1, "h", 1, 110)]))
+    segment(tmp_path, 2, b"")
+    replicas = find_replicas([tmp_path])
+    file.unlink()
+    segment(tmp_path, 0, batch([commit(1, "h", 1, 110)]))
+    segment(tmp_path, 2, b"")
+    segment(tmp_path, 3, batch([commit(3, "g", 3, 160)]))
+    found = [read_past_in_kafka(replicas, at).offsets["g"][TP] for at in (120, 160)]
+    assert isinstance(found[0], str) and isinstance(found[1], KafkaCommit)
+
+
+def test_a_segment_that_the_cleaner_has_not_renamed(tmp_path: Path) -> None:
+    """A segment `.swap` replaces the one with its base, and those that are deleted already."""
+    cleaned = segment(tmp_path, 0, batch([commit(0, "idle", 1, 100), commit(3, "g", 4, 130)]))
+    swap = cleaned.rename(cleaned.with_name(f"{cleaned.name}.swap"))
+    segment(tmp_path, 4, batch([commit(4, "g", 5, 140)]))
+    (tmp_path / CHECKPOINT).write_text("0\n1\n__consumer_offsets 3 4\n")
+    for _ in ("the old segment is deleted", "the old segment is still there"):
+        assert [offset(ms, tmp_path, group="idle") for ms in (100, 140)] == [1, 1]
+        assert [offset(ms, tmp_path) for ms in (129, 130, 140)] == ["unknown", 4, 5]
+        segment(tmp_path, 0, batch([commit(n, "g", n, 100 + n) for n in range(3)]))
+    assert find_replicas([swap])[0].size == swap.stat().st_size
+
+
 def test_the_broker_deletes_a_segment(tmp_path: Path) -> None:
     """If a segment disappears before it is opened, the directory is listed again."""
     segment(tmp_path, 0, batch([commit(0, "g", 1, 100)]))

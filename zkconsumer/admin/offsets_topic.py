@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.history.offset_logs import Replica, Segment
+from zkconsumer.history.offset_logs import Opened, Replica, Segment
 from zkconsumer.kafka.client_settings import Settings, without_own_connections
 from zkconsumer.kafka.columns.stored_logs import StoredLogs
 from zkconsumer.kafka.log_answers import LogRange
@@ -56,7 +56,7 @@ class OffsetsTopic:
         self._logs.close()
 
     def replicas(self) -> list[Replica]:
-        """Return the logs of all partitions up to their present ends; `entries` reads them.
+        """Return the logs of all partitions; `entries` reads them up to their ends.
 
         Raises:
             ConfigError: the topic does not exist.
@@ -81,13 +81,18 @@ class OffsetsTopic:
             for tp, span in sorted(spans.items())
         ]
 
-    def _open(self, tp: TopicPartition, span: LogRange, files: ExitStack) -> list[Segment]:
-        return [Segment(span.start, f"{tp} of the brokers", self._pieces(tp, span))]
+    def _open(self, tp: TopicPartition, span: LogRange, files: ExitStack) -> Opened:
+        return Opened([Segment(span.start, f"{tp} of the brokers", self._pieces(tp, span))])
 
     def _pieces(self, tp: TopicPartition, span: LogRange) -> Iterator[bytes]:
-        before = self._done
-        for batches, following in self._logs.batches(tp, span):
+        before, at = self._done, span.start
+        for batches, at in self._logs.batches(tp, span):
             yield batches
-            self._done = before + min(following, span.end) - span.start
+            self._done = before + min(at, span.end) - span.start
             self._on_progress(self._done, self._total)
         self._done = before + span.end - span.start
+        if at >= span.end:
+            # While the log was read, the cleaner may have removed records of which the only later
+            # ones are after its former end.
+            for batches, _ in self._logs.batches(tp, LogRange(at, self._logs.end(tp))):
+                yield batches

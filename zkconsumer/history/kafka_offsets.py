@@ -239,9 +239,8 @@ class LogReplay:
     def unexplained_gaps(self) -> list[Gap]:
         """Return the gaps that the cleaner does not explain: a segment is lost or damaged."""
         inner = (one.end for one in self.gaps if one.is_inner and not one.is_damage)
-        cleaned = self.replica.cleaned
+        cleaned, absent = self.replica.opened.cleaned, self.replica.opened.absent
         reached = max(inner, default=0) if cleaned is None else cleaned
-        absent = self.replica.absent
         return [
             one
             for one in self.gaps

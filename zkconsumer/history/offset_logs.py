@@ -3,12 +3,16 @@
     for replica in find_replicas(["/var/lib/kafka"]):
         for entry in replica.entries(): ...
 
-A replica is one directory `__consumer_offsets-N` of one broker. Only its segments (`*.log`) are
-read. The broker may write, compact and delete segments meanwhile: the files of a replica are opened
-together, and again if one of them has disappeared.
+A replica is one directory `__consumer_offsets-N` of one broker. Only its segments are read:
+`*.log`, and `*.log.swap`, which is a whole segment that the cleaner has made and not yet renamed.
+The broker may write, compact and delete segments meanwhile. Therefore the files of a directory are
+opened together, and again until no file has been added or replaced since the directory was listed.
+If they came from different moments, all commits of a key could be missing: removed from an old
+segment, because of a later commit in a segment that is too new for the list.
 
-Sources of Kafka: `kafka.log.UnifiedLog` for the names of files, and
-`kafka.server.checkpoints.OffsetCheckpointFile` for the cleaner's checkpoint.
+Sources of Kafka: `kafka.log.UnifiedLog` for the names of files, `kafka.log.LocalLog` for the order
+in which `replaceSegments` renames them, and `kafka.server.checkpoints.OffsetCheckpointFile` for the
+cleaner's checkpoint.
 """
 
 from __future__ import annotations
@@ -16,12 +20,12 @@ from __future__ import annotations
 import os
 import re
 import struct
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import IO, Final, NamedTuple, TypeAlias
 
@@ -43,6 +47,7 @@ from zkconsumer.protocol.model import OFFSETS_TOPIC, TopicPartition
 _ENDINGS = "|".join(map(re.escape, COMPRESSIONS))
 _FOLDER: Final = re.compile(rf"{OFFSETS_TOPIC}-(\d{{1,9}})")
 _SEGMENT: Final = re.compile(rf"(\d{{20}})\.log({_ENDINGS})?")
+_SWAP: Final = re.compile(r"(\d{20})\.log\.swap")
 _INDEX: Final = re.compile(rf"(\d{{20}})\.index({_ENDINGS})?")
 _CHECKPOINT: Final = "cleaner-offset-checkpoint"
 _NAMES: Final = (
@@ -56,8 +61,9 @@ _PIECE_BYTES: Final = 1 << 20
 _MAX_BATCH: Final = 1 << 30
 """Bytes of the longest batch that is read; a longer one is damage."""
 
-_ATTEMPTS: Final = 20
-"""Attempts to open the segments of a directory, if the broker deletes one of them meanwhile."""
+_ATTEMPTS, _PAUSE_S = 100, 0.05
+"""Attempts to open the segments of a directory, if the broker replaces one of them meanwhile, and
+seconds between them."""
 
 
 class Record(NamedTuple):
@@ -111,6 +117,20 @@ class Segment:
     pieces: Iterator[bytes]
 
 
+class Opened(NamedTuple):
+    """The segments of a replica, in the order of their offsets.
+
+    Attributes:
+        cleaned: the offset up to which the broker's cleaner has removed records; None if the
+            checkpoint of the cleaner is missing.
+        absent: the base offsets of the segments of which only the index exists.
+    """
+
+    segments: Sequence[Segment]
+    cleaned: int | None = None
+    absent: frozenset[int] = frozenset()
+
+
 @dataclass
 class Replica:
     """One replica of one partition of the topic.
@@ -118,20 +138,17 @@ class Replica:
     Attributes:
         name: its directory, or the broker that is asked.
         partition: the number of the partition.
-        open: returns the segments in the order of their offsets; the stack closes their files.
+        open: returns the segments; the stack closes their files.
         size: the bytes of its segments.
-        cleaned: the offset up to which the broker's cleaner has removed records; None if the
-            checkpoint of the cleaner is missing.
-        absent: the base offsets of the segments of which only the index exists.
+        opened: what `entries` has opened.
         problems: the damage that `entries` has found.
     """
 
     name: str
     partition: int
-    open: Callable[[ExitStack], list[Segment]]
+    open: Callable[[ExitStack], Opened]
     size: int = 0
-    cleaned: int | None = None
-    absent: frozenset[int] = frozenset()
+    opened: Opened = field(default_factory=lambda: Opened(()))
     problems: list[Problem] = field(default_factory=list)
 
     def entries(self) -> Iterator[Entry]:
@@ -142,7 +159,8 @@ class Replica:
         engine = engine_for if self.size >= FAST_FROM else _plain_engine
         last = -1
         with ExitStack() as files:
-            segments = self.open(files)
+            self.opened = self.open(files)
+            segments = self.opened.segments
             for number, segment in enumerate(segments):
                 yield Break(False, segment.base)
                 reader = _SegmentReader(segment, self.partition, engine)
@@ -175,6 +193,7 @@ def find_replicas(given: Iterable[str | os.PathLike[str]]) -> list[Replica]:
     """
     folders: dict[str, dict[str, LogSource]] = {}
     checkpoints: dict[str, LogSource] = {}
+    listed: set[str] = set()
     for path in [os.fspath(one) for one in given]:
         is_found = False
         for folder, source in _files(path):
@@ -182,7 +201,9 @@ def find_replicas(given: Iterable[str | os.PathLike[str]]) -> list[Replica]:
                 checkpoints[folder] = source
             elif _FOLDER.fullmatch(folder.rpartition("/")[2]):
                 folders.setdefault(folder, {})[source.base] = source
-                is_found = is_found or bool(_SEGMENT.fullmatch(source.base))
+                is_found = is_found or _is_segment(source.base)
+                if os.path.isdir(path):
+                    listed.add(folder)
         if not is_found:
             raise BadFileError(
                 f"there is no segment of {OFFSETS_TOPIC}",
@@ -190,9 +211,8 @@ def find_replicas(given: Iterable[str | os.PathLike[str]]) -> list[Replica]:
                 remedy="give a directory of the broker's log.dirs: it contains the directories"
                 f" {OFFSETS_TOPIC}-0, {OFFSETS_TOPIC}-1 and so on",
             )
-    cleaned = {folder: _checkpoint(source) for folder, source in checkpoints.items()}
     return [
-        _replica(folder, files, cleaned.get(folder.rpartition("/")[0]))
+        _replica(folder, files, checkpoints.get(folder.rpartition("/")[0]), folder in listed)
         for folder, files in sorted(folders.items())
     ]
 
@@ -211,68 +231,103 @@ def _files(path: str) -> Iterator[tuple[str, LogSource]]:
 
 
 def _is_wanted(name: str) -> bool:
-    return bool(_SEGMENT.fullmatch(name) or _INDEX.fullmatch(name)) or name == _CHECKPOINT
+    return _is_segment(name) or bool(_INDEX.fullmatch(name)) or name == _CHECKPOINT
 
 
-def _checkpoint(source: LogSource) -> Mapping[int, int]:
-    """Return partition -> the offset up to which the cleaner has been, from its checkpoint.
+def _is_segment(name: str) -> bool:
+    return bool(_SEGMENT.fullmatch(name) or _SWAP.fullmatch(name))
 
-    A partition that the cleaner has never cleaned is missing in it.
+
+def _cleaned(source: LogSource | None, partition: int) -> int | None:
+    """Return the offset up to which the cleaner has been, from its checkpoint.
+
+    A partition that the cleaner has never cleaned is missing in the checkpoint.
     """
+    if source is None:
+        return None
     try:
         with source.open() as file:
             lines = file.read().decode(errors="replace").splitlines()
     except READ_ERRORS as error:
         raise unreadable(source.name, error) from None
-    found = {}
     for line in lines[2:]:  # the version, and the number of lines
         words = line.split()
-        if len(words) == 3 and words[0] == OFFSETS_TOPIC and words[1].isdigit():
-            found[int(words[1])] = int(words[2])
-    return found
+        if len(words) == 3 and words[:2] == [OFFSETS_TOPIC, str(partition)]:
+            return int(words[2])
+    return 0
 
 
 def _replica(
-    folder: str, files: Mapping[str, LogSource], cleaned: Mapping[int, int] | None
+    folder: str, files: Mapping[str, LogSource], checkpoint: LogSource | None, is_listed: bool
 ) -> Replica:
+    """`is_listed`: whether the files are those of a directory that can be listed again."""
     match = _FOLDER.fullmatch(folder.rpartition("/")[2])
     assert match is not None
     partition = int(match[1])
-    segments = {int(name[:20]): one for name, one in files.items() if _SEGMENT.fullmatch(name)}
-    indexes = {int(name[:20]) for name in files if _INDEX.fullmatch(name)}
-    return Replica(
-        folder,
-        partition,
-        partial(_open, folder, segments),
-        sum(one.size for one in segments.values()),
-        None if cleaned is None else cleaned.get(partition, 0),
-        frozenset(indexes - segments.keys()),
+    cleaned = partial(_cleaned, checkpoint, partition)
+    opening = partial(_opened, files, cleaned)
+    if is_listed:
+        directory = Path(next(iter(files.values())).name).parent
+        opening = partial(_open_directory, directory, cleaned)
+    size = sum(one.size for name, one in files.items() if _is_segment(name))
+    return Replica(folder, partition, opening, size)
+
+
+def _open_directory(directory: Path, cleaned: Callable[[], int | None], files: ExitStack) -> Opened:
+    """Open the segments that a directory has at one moment.
+
+    Raises HistoryError if a file cannot be read, or if the broker replaces files all the time.
+    """
+    failure: HistoryError | None = None
+    for _ in range(_ATTEMPTS):
+        opened = ExitStack()
+        try:
+            listed = _listed(directory)
+            sources = {name: LogSource.of_path(directory / name) for name in listed}
+            found = _opened(sources, cleaned, opened)
+            if _listed(directory) == listed:
+                files.enter_context(opened)
+                return found
+        except HistoryError as error:
+            failure = error
+        opened.close()
+        time.sleep(_PAUSE_S)
+    raise failure or HistoryError(
+        "the broker replaced segments while they were opened",
+        where=str(directory),
+        remedy="try again, or copy the directory and read the copy",
     )
 
 
-def _open(folder: str, segments: Mapping[int, LogSource], files: ExitStack) -> list[Segment]:
-    """Open the segments of a directory together.
+def _listed(directory: Path) -> dict[str, tuple[int, int]]:
+    """Return the names of the wanted files in a directory, with their inodes. Raises HistoryError.
 
-    If the cleaner or the retention deletes one meanwhile, list and open all of them again.
+    A file that the broker replaces has another inode afterwards.
     """
-    is_directory = os.path.isdir(folder)
-    for attempt in count(1):
-        opened = ExitStack()
-        try:
-            found = [
-                Segment(base, one.name, _pieces(one.name, opened.enter_context(one.open())))
-                for base, one in sorted(segments.items())
-            ]
-        except HistoryError:
-            opened.close()
-            if attempt == _ATTEMPTS or not is_directory:
-                raise
-            present = sources_at(folder, _is_wanted, _NAMES)
-            segments = {int(one.base[:20]): one for one in present if _SEGMENT.fullmatch(one.base)}
-            continue
-        files.enter_context(opened)
-        return found
-    raise AssertionError
+    try:
+        names = sorted(filter(_is_wanted, os.listdir(directory)))
+        stats = {name: (directory / name).stat() for name in names}
+    except OSError as error:
+        raise unreadable(str(directory), error) from None
+    return {name: (stat.st_dev, stat.st_ino) for name, stat in stats.items()}
+
+
+def _opened(
+    sources: Mapping[str, LogSource], cleaned: Callable[[], int | None], files: ExitStack
+) -> Opened:
+    """Open the segments among some files.
+
+    The checkpoint is read after they are open, because the cleaner writes it after it has replaced
+    them.
+    """
+    # In this order, the segment that the cleaner has made comes after the one that it replaces.
+    chosen = {int(name[:20]): sources[name] for name in sorted(sources) if _is_segment(name)}
+    segments = [
+        Segment(base, one.name, _pieces(one.name, files.enter_context(one.open())))
+        for base, one in sorted(chosen.items())
+    ]
+    indexes = {int(name[:20]) for name in sources if _INDEX.fullmatch(name)}
+    return Opened(segments, cleaned(), frozenset(indexes - chosen.keys()))
 
 
 def _pieces(name: str, file: IO[bytes]) -> Iterator[bytes]:

@@ -68,22 +68,32 @@ class StoredLogs:
             known = self._known(topic)
             if code := known.refused.get(topic, 0) if topic in known.topics else 0:
                 raise _refused(topic, code)
-            tps = [TopicPartition(topic, one) for one in known.topics.get(topic, ())]
-            deadline = time.monotonic() + self._limit_s
-            while True:
-                found, reasons = self._spans_once(tps)
-                if not reasons:
-                    return found
-                if time.monotonic() > deadline:
-                    raise BrokersUnreachableError(
-                        "the ends of logs are unknown: " + first_few(reasons, 3, separator="; "),
-                        where=topic,
-                        remedy="check that all brokers run, and try again",
-                    )
-                time.sleep(_PAUSE_S)
-                self._metadata = None
+            return self._spans([TopicPartition(topic, n) for n in known.topics.get(topic, ())])
         except AuthenticationError as error:
             raise error.error from error
+
+    def end(self, tp: TopicPartition) -> int:
+        """Return the present end of a log. Raises BrokersUnreachableError and BrokerAccessError."""
+        try:
+            return self._spans([tp])[tp].end
+        except AuthenticationError as error:
+            raise error.error from error
+
+    def _spans(self, tps: list[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        """Return the present span of each log. Raises FetchError and AuthenticationError."""
+        deadline = time.monotonic() + self._limit_s
+        while True:
+            found, reasons = self._spans_once(tps)
+            if not reasons:
+                return found
+            if time.monotonic() > deadline:
+                raise BrokersUnreachableError(
+                    "the ends of logs are unknown: " + first_few(reasons, 3, separator="; "),
+                    where=tps[0].topic,
+                    remedy="check that all brokers run, and try again",
+                )
+            time.sleep(_PAUSE_S)
+            self._metadata = None
 
     def _spans_once(
         self, tps: list[TopicPartition]
