@@ -42,7 +42,8 @@ ELSEWHERE = {
     r"spark-submit|pip wheel|mv |hdfs\]": "tests/spark: they need a cluster",
     r"kerberos|KRB5|apt-get": "tests/security/test_kerberos.py",
     r"--connections": "tests/cli/test_history.py: it needs a recording of the servers",
-    r"--offsets-topic": "tests/cli/test_offsets_logs.py: its group has commits in Kafka",
+    r"--offsets-topic|restore billing --offsets-log": "tests/cli/test_offsets_logs.py: its group"
+    " has commits in Kafka",
     r"FILE|\[--": "tests/cli: the page describes the file or the syntax",
 }
 # These commands run until they are interrupted.
