@@ -23,7 +23,7 @@ import struct
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -278,21 +278,22 @@ def _open_directory(directory: Path, cleaned: Callable[[], int | None], files: E
 
     Raises HistoryError if a file cannot be read, or if the broker replaces files all the time.
     """
-    failure: HistoryError | None = None
     for _ in range(_ATTEMPTS):
-        opened = ExitStack()
-        try:
-            listed = _listed(directory)
-            sources = {name: LogSource.of_path(directory / name) for name in listed}
-            found = _opened(sources, cleaned, opened)
+        listed = _listed(directory)
+        with ExitStack() as opened:
+            failure: HistoryError | None = None
+            try:
+                sources = {name: LogSource.of_path(directory / name) for name in listed}
+                found = _opened(sources, cleaned, opened)
+            except HistoryError as error:
+                failure = error
             if _listed(directory) == listed:
-                files.enter_context(opened)
+                if failure is not None:
+                    raise failure
+                files.enter_context(opened.pop_all())
                 return found
-        except HistoryError as error:
-            failure = error
-        opened.close()
         time.sleep(_PAUSE_S)
-    raise failure or HistoryError(
+    raise HistoryError(
         "the broker replaced segments while they were opened",
         where=str(directory),
         remedy="try again, or copy the directory and read the copy",
@@ -304,12 +305,15 @@ def _listed(directory: Path) -> dict[str, tuple[int, int]]:
 
     A file that the broker replaces has another inode afterwards.
     """
+    found = {}
     try:
-        names = sorted(filter(_is_wanted, os.listdir(directory)))
-        stats = {name: (directory / name).stat() for name in names}
+        for name in sorted(filter(_is_wanted, os.listdir(directory))):
+            with suppress(FileNotFoundError):  # deleted since the directory was listed
+                stat = (directory / name).stat()
+                found[name] = stat.st_dev, stat.st_ino
     except OSError as error:
         raise unreadable(str(directory), error) from None
-    return {name: (stat.st_dev, stat.st_ino) for name, stat in stats.items()}
+    return found
 
 
 def _opened(
