@@ -50,8 +50,8 @@ SOME_RELEASES = (RELEASES[0], RELEASES[-1])
 # leave 8 % of two cores idle, six leave 4 %. tests/conftest.py says which modules a worker takes
 # together, and in which order. `-n 0` runs the tests one after the other, which --pdb and -s need.
 WORKERS = ("-n", "6", "--no-loadscope-reorder")
-# The tests that only --all runs keep more processes busy. With six
-# workers, the load of two cores is 20 to 25, at which tests exceed their time limits.
+# The tests that only --all runs keep more processes busy. With six workers, the load of two cores
+# is 20 to 25, at which tests exceed their time limits.
 ALL_WORKERS = ("-n", "3", "--no-loadscope-reorder")
 # Tests without servers are limited by the processor, so there is one worker for each core.
 QUICK_WORKERS = ("-n", "2", "--dist", "load")
