@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 from cli.conftest import Run, Spawn
+from support.scenes import scenes
 from support.wait import LIMIT_S
 from support.zk.client import peer_of
 
-from zkconsumer.sandbox import Sandbox
+from zkconsumer.protocol import paths
+from zkconsumer.sandbox import Sandbox, ZooKeeperServer
 from zkconsumer.testing import wait_until_settled
 
 Unique = Callable[[str], str]
@@ -76,17 +77,14 @@ def test_more_consumers_than_partitions(
     assert err.splitlines()[-1] == f"zkconsumer: 0 messages ({reason})"
 
 
-def test_a_malformed_topic(sandbox: Sandbox, run: Run, unique: Unique) -> None:
+def test_a_malformed_topic(zookeeper: ZooKeeperServer, run: Run, unique: Unique) -> None:
     """If no member can parse a topic's znode, the command ends with an error that names it."""
-    topic = unique("malformed")
-    path = f"/brokers/topics/{topic}"
-    with peer_of(sandbox.zookeeper_connect) as client, ExitStack() as stack:
-        client.create(path, b"[]")
-        stack.callback(client.delete, path)
-        connect = ("--zookeeper", sandbox.zookeeper_connect, "--group", topic, "--topic", topic)
+    with scenes(zookeeper, unique("malformed")) as scene:
+        scene.put(paths.topic("t"), b"[]")
+        connect = ("--zookeeper", scene.connect, "--group", "g", "--topic", "t")
         code, out, err = run("consume", *connect, "--idle-timeout", "60")
         assert (code, out) == (1, "")
-        assert f"{topic}: a topic is not a JSON object" in err.splitlines()[-1]
+        assert "t: a topic is not a JSON object" in err.splitlines()[-1]
 
 
 def test_a_topic_that_becomes_malformed(sandbox: Sandbox, spawn: Spawn, unique: Unique) -> None:

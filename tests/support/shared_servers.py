@@ -3,7 +3,8 @@
 The process that controls the workers starts both, so that each run pays once for their start and
 for their idle time. Without workers, each server starts when a test first requests it. No test may
 stop these servers, pause them or change what concerns other tests; each test uses names or a chroot
-of its own.
+of its own. Nor may a test create a topic there whose znode the broker cannot parse: Kafka 3.9.1
+(KafkaController.processTopicChange) then ignores all topics that appeared at the same moment.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ TICK_S = 0.1
 # Settings of brokers that many tests share: a busy machine must not end a broker's session. A test
 # during which a broker is not registered fails.
 LONG_SESSION = {"zookeeper.session.timeout.ms": 30_000}
+
+# A broker logs this if it cannot parse the znode of a new topic.
+TOPICS_IGNORED = "Error processing event TopicChange"
 
 # The shared servers by the names of their fixtures: the number of brokers of each.
 _BROKERS = {"zookeeper": 0, "sandbox": 1}
@@ -131,9 +135,11 @@ def zookeeper_of(
 @pytest.fixture(scope="session")
 def sandbox(pytestconfig: pytest.Config) -> Iterator[Sandbox]:
     """A ZooKeeper and a 3.9 broker for the whole run; each test uses its own topics."""
-    shared = _attached(pytestconfig, "sandbox")
-    if shared is not None:
-        yield shared
-        return
-    with _sandbox(pytestconfig, "sandbox") as servers:
+    with ExitStack() as stack:
+        shared = _attached(pytestconfig, "sandbox")
+        servers = shared or stack.enter_context(_sandbox(pytestconfig, "sandbox"))
         yield servers
+        with servers.broker.log.open(errors="replace") as log:
+            assert not any(TOPICS_IGNORED in line for line in log), (
+                "a test has created a topic's znode that the broker cannot parse"
+            )
