@@ -184,6 +184,10 @@ LONG_TESTS = (
         "tests/static/test_checks.py::test_nothing_is_found[mypy]",
     ),
     *_normal(
+        "Takes up to 20 s in a new checkout, because mypy reads the package.",
+        "tests/static/test_frozen.py::test_mypy_reports_an_assignment",
+    ),
+    *_normal(
         "Takes 2 to 8 s. tests/sim/test_random_search.py and test_found.py run the same simulator "
         "in the quick lane.",
         "tests/sim/test_random_search.py::test_a_seed_is_one_run_in_every_process",

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Final
 from uuid import uuid4
 
@@ -22,6 +22,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperUnreachableError,
 )
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.classic_member_state import ClassicPhase, ClassicState
 from zkconsumer.later.client_state import NEVER, ClientSettings, ClientState

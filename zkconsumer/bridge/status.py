@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from zkconsumer.admin.groups import existing_group
 from zkconsumer.admin.lag import NOTHING_COMMITTED, PartitionLag, lags_of
 from zkconsumer.bridge.brokers import GroupAdmin
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.frozen import dataclass
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 from zkconsumer.zk.client import ZooKeeperClient

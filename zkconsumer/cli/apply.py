@@ -20,7 +20,6 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,6 +38,7 @@ from zkconsumer.errors import (
     first_few,
     shell_word,
 )
+from zkconsumer.frozen import dataclass
 from zkconsumer.times import now_text
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice, starmap
 from typing import TYPE_CHECKING, Final
 
 from zkconsumer.cli.output import say
 from zkconsumer.errors import Advice, ConfigError, FetchError, RemedyOperation
+from zkconsumer.frozen import dataclass
 from zkconsumer.kafka.fetcher import TIMESTAMP_NOT_AVAILABLE, FetchFaultKind
 from zkconsumer.protocol.model import TopicPartition
 

@@ -22,7 +22,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Final, NamedTuple, Protocol
@@ -34,6 +33,7 @@ from pyarrow import ipc, parquet
 from zkconsumer.cli.message_lines import json_lines_of_columns
 from zkconsumer.errors import ConfigError, NotOwnedError, ZkConsumerError
 from zkconsumer.file_lock import try_lock
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import Position, TopicPartition
 
 # Bytes of messages in memory before they become a row group of a Parquet file. Readers skip and

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -18,6 +18,7 @@ from zkconsumer.cli.exits import Exit
 from zkconsumer.cli.options import AdminPort, Connection, Display, operator
 from zkconsumer.cli.output import ROWS, SECTIONS, Align, Column, Output, Table, safe, say, write
 from zkconsumer.errors import BadFileError, ConfigError, ZooKeeperUnreachableError
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import session_text
 
 if TYPE_CHECKING:

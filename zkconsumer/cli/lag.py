@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +37,7 @@ from zkconsumer.cli.output import (
 )
 from zkconsumer.cli.watching import Interval, Reading, Watch, watch
 from zkconsumer.errors import ConfigError, first_few, shell_word
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import session_text
 from zkconsumer.protocol.paths import consumer_of, offset, owners
 

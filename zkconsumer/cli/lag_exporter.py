@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Protocol
@@ -21,6 +21,7 @@ from zkconsumer.cli import completion
 from zkconsumer.cli.output import say
 from zkconsumer.cli.urls import REACHABLE, listens_on_all, urls_of
 from zkconsumer.errors import ConfigError, ZkConsumerError
+from zkconsumer.frozen import dataclass
 
 if TYPE_CHECKING:
     from zkconsumer.admin.exporter import MetricNames, ServedCluster, ServedGroup

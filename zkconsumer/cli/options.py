@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cache, cached_property
 from pathlib import Path
@@ -42,6 +42,7 @@ from zkconsumer.cli.output import (
     write_sections,
 )
 from zkconsumer.errors import ConfigError
+from zkconsumer.frozen import dataclass
 
 if TYPE_CHECKING:
     from zkconsumer.cli.sources import Sources

@@ -21,7 +21,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from itertools import islice, zip_longest
 from typing import Any, Final, Protocol
@@ -34,6 +34,7 @@ from zkconsumer.errors import (
     escaped,
     shell_word,
 )
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import Json, JsonObject
 
 Row = Mapping[str, Json]

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from zkconsumer.config.properties_file import read_properties
 from zkconsumer.config.secrets import CREDENTIAL, CREDENTIAL_NAME, SCHEME_NAME
 from zkconsumer.errors import ConfigError
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.suggestions import did_you_mean
 
 ZOOKEEPER, GROUP = "ZKCONSUMER_ZOOKEEPER", "ZKCONSUMER_GROUP"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from zkconsumer.errors import (
     UnknownGroupError,
     ZkConsumerError,
 )
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol import paths
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from queue import Empty
 from typing import Protocol, TypeGuard
@@ -18,6 +18,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
     first_few,
 )
+from zkconsumer.frozen import dataclass
 from zkconsumer.member.events import PositionsCollected
 from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.protocol import arguments

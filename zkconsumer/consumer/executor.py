@@ -8,10 +8,10 @@ module does not import kazoo: the simulator runs the same executor over a simula
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from zkconsumer.consumer.topic_matcher import match_topics
+from zkconsumer.frozen import dataclass
 from zkconsumer.member import commands, events, operations, read_group
 from zkconsumer.member.events import Event, Interrupted, Outcome, Synced, Trigger
 from zkconsumer.member.operations import MemberIdentity

@@ -17,7 +17,7 @@ The order within a turn:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from zkconsumer.consumer import commit_requests
@@ -26,6 +26,7 @@ from zkconsumer.consumer.executor import Executor, Resume, WatchFired, event_of_
 from zkconsumer.consumer.status import FOR_IDLE, NO_SHARE, error_for, held_by
 from zkconsumer.consumer.stream_partitions import CommitScope, Grant, PartitionSink
 from zkconsumer.errors import NotOwnedError, ZkConsumerError
+from zkconsumer.frozen import dataclass
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.machine import awaits, next_deadline, step

@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from zkconsumer.consumer.stream_fetcher import ReportKind
 from zkconsumer.consumer.stream_partitions import CommitScope
 from zkconsumer.errors import ConfigError, require
+from zkconsumer.frozen import dataclass
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events
 from zkconsumer.member.phases import Phase

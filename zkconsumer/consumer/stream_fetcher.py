@@ -14,7 +14,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from copy import copy
-from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from operator import length_hint
@@ -22,6 +21,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from zkconsumer.consumer.stream_partitions import GrantedPartition, StreamPartitions
 from zkconsumer.errors import FetchError
+from zkconsumer.frozen import dataclass
 from zkconsumer.kafka.engines import RunFetcher
 from zkconsumer.kafka.fetcher import (
     FAILED_S,

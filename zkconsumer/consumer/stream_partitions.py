@@ -44,13 +44,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from zkconsumer.errors import ConfigError, ZkConsumerError
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import Position, TopicPartition
 
 Decoded: TypeAlias = Any  # Any: the result of a user's decoder of unknown type

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
@@ -20,6 +19,7 @@ from zkconsumer.demo.group_judge import double_ownership, unowned_partition_seco
 from zkconsumer.demo.group_member import Member
 from zkconsumer.demo.group_scene import BackgroundProducer, MemberRecords, watching
 from zkconsumer.errors import SandboxError
+from zkconsumer.frozen import dataclass
 from zkconsumer.sandbox import Sandbox
 
 if TYPE_CHECKING:

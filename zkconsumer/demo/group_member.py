@@ -14,8 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from zkconsumer.frozen import dataclass
 
 if TYPE_CHECKING:
     from zkconsumer import Message

@@ -24,7 +24,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import IO, Final, NamedTuple, TypeAlias
@@ -32,6 +32,7 @@ from typing import IO, Final, NamedTuple, TypeAlias
 import google_crc32c
 
 from zkconsumer.errors import BadFileError, HistoryError
+from zkconsumer.frozen import dataclass
 from zkconsumer.history.inputs import FAST_FROM, Problem, sources_at
 from zkconsumer.history.logs import COMPRESSIONS, READ_ERRORS, LogSource, unreadable
 from zkconsumer.history.tables import KAFKA

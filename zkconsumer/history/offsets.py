@@ -14,11 +14,12 @@ before the first transaction with a later time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from zkconsumer.errors import ConfigError, HistoryError, RefusedError, first_few
+from zkconsumer.frozen import dataclass
 from zkconsumer.history import transactions as tx
 from zkconsumer.history.clients import Clients, Lifetimes
 from zkconsumer.history.inputs import History, Problem, Server, has_between, zxid_of

@@ -8,9 +8,9 @@ assignment must be; the score says how balanced and how sticky it is, beside Kaf
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.judge.judging import Challenge, Court, Score, silent
 from zkconsumer.judge.promises import CONVERSATION, speaks_the_protocol
 from zkconsumer.judge.vocabulary import (

@@ -7,10 +7,11 @@ hold at the end, and which promises hold besides those of every member.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.judge import rules
 from zkconsumer.judge.judging import Challenge
 from zkconsumer.judge.promises import (

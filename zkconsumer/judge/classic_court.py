@@ -7,10 +7,11 @@ and the models of Kafka's own members the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import ModuleType
 from typing import Final, cast
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.judge.classic_member import ProgramMachine, ProgramState
 from zkconsumer.judge.judging import Challenge, Court, GroupScore, silent
 from zkconsumer.judge.program import Program

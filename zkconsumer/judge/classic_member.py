@@ -7,10 +7,11 @@ without a response.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.judge import promises
 from zkconsumer.judge.classic_messages import positions_of, request_of, response_of
 from zkconsumer.judge.member import due_after

@@ -11,10 +11,11 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from zkconsumer.errors import ConfigError, quoted
+from zkconsumer.frozen import dataclass
 from zkconsumer.judge.program import Program
 from zkconsumer.protocol.model import JsonObject
 from zkconsumer.sim.compare.meter import Meter

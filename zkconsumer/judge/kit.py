@@ -20,8 +20,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, TypeAlias, TypedDict, Unpack
+
+from zkconsumer.frozen import dataclass
 
 Json: TypeAlias = Any  # Any: the result of `json.loads`
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.judge import assignors, challenges, classic_court, classic_messages
 from zkconsumer.judge.judging import Challenge, Court
 from zkconsumer.judge.member_court import MemberCourt

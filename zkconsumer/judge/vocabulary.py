@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Final, TypeAlias
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import Json, JsonObject
 
 MAX_LINE_BYTES: Final = 1 << 20

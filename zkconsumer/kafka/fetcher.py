@@ -16,12 +16,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 
 from zkconsumer.errors import FetchError
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import TopicPartition
 
 if TYPE_CHECKING:

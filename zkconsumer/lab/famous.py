@@ -7,10 +7,10 @@ the lab's own; the report describes what its author saw.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import Json
 
 

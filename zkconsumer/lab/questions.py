@@ -10,10 +10,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Final, ParamSpec, Self, TypeAlias
 
 from zkconsumer.errors import ConfigError, escaped_and_cut
+from zkconsumer.frozen import dataclass
 from zkconsumer.lab.stage import copied
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition

@@ -8,8 +8,9 @@ return to the tour.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.lab.stage import AnyStage
 from zkconsumer.lab.worlds import COORDINATE, FINISH, KILL_BROKER, PRODUCE, LabMove
 from zkconsumer.lab.zookeeper import ZooKeeperStage

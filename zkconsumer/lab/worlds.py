@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import NamedTuple
 
 from zkconsumer.errors import ConfigError
+from zkconsumer.frozen import dataclass
 from zkconsumer.later.group_events import DEFAULT_SESSION_S as COORDINATED_SESSION_S
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol.assignors import Strategy

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later.client_state import CommonState
 from zkconsumer.protocol.later.messages import NO_GENERATION, UNKNOWN_MEMBER
 from zkconsumer.protocol.later.subscriptions import Topic

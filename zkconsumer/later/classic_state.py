@@ -7,10 +7,11 @@ order of Java's hash map decides, as in Kafka (`ClassicGroup.in_order`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later.group_events import BrokerSettings, Reply
 from zkconsumer.later.group_phases import GroupPhase
 from zkconsumer.protocol.java.hash_map import StringMap

@@ -8,10 +8,11 @@ The client knows the cluster, finds the coordinator, and counts requests in flig
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import TypeVar
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.group_events import DEFAULT_SESSION_S
 from zkconsumer.later.member_events import Commands, Send

@@ -12,10 +12,11 @@ Source: `GroupMetadataManager.consumerGroupHeartbeat` and `ConsumerGroup` of Kaf
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import NamedTuple, cast
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later.classic_state import (
     HandlerContext,
     TimedGroup,

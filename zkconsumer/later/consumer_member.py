@@ -16,9 +16,10 @@ polls; a listener takes no time; a retry has no jitter.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later import client_state
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import (

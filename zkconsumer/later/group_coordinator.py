@@ -15,9 +15,10 @@ together with the coordinator. Source: `OffsetMetadataManager` of Kafka 3.9.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later import classic_group, consumer_group
 from zkconsumer.later.classic_state import (
     ClassicGroup,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.later.messages import Request, Response
 from zkconsumer.protocol.later.subscriptions import Topic
 

@@ -7,10 +7,10 @@ event carries `now`, in seconds. The caller runs the commands in their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.later.messages import Error, Request, Response
 from zkconsumer.protocol.later.subscriptions import Topic
 from zkconsumer.protocol.model import TopicPartition

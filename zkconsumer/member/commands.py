@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.member.offset_ledger import CommitPlan
 from zkconsumer.protocol.group_snapshot import Known
 from zkconsumer.protocol.model import Blocker, Ownership, Purpose, Storage, ThreadId, TopicPartition

@@ -7,9 +7,10 @@ reads a clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.member.commands import Callback
 from zkconsumer.member.offset_ledger import Commit
 from zkconsumer.protocol.group_snapshot import GroupView

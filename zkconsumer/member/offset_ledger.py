@@ -27,8 +27,9 @@ treats as no offset.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import (
     OffsetAndMetadata,
     Positions,

@@ -13,10 +13,11 @@ its session, so the commit goes to Kafka only after ZooKeeper has accepted it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Self
 
 from zkconsumer.errors import MalformedZnodeError, escaped_and_cut
+from zkconsumer.frozen import dataclass
 from zkconsumer.member.events import (
     Claimed,
     Committed,

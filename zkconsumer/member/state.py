@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.member.commands import Callback, Command, Notice
 from zkconsumer.member.offset_ledger import NOTHING, Commit, CommitPlan, Ledger
 from zkconsumer.member.phases import Phase

@@ -13,7 +13,6 @@ assigning partitions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from zkconsumer.errors import (
@@ -24,6 +23,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
     quoted,
 )
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.assignors import RoundRobinRule, Strategy, assign
 from zkconsumer.protocol.filters import TopicFilter, matching, normalise
 from zkconsumer.protocol.java.text import utf16_key

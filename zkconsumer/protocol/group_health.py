@@ -21,10 +21,11 @@ between the readings (`PATIENCE_S` unless they have a reason), and what to do ab
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.protocol.paths import consumer_of, thread_id
 from zkconsumer.protocol.payloads import OwnerZnode

@@ -12,7 +12,9 @@ zxid. If ZooKeeper grants it, the last zxid of its server decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from zkconsumer.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

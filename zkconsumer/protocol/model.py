@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.java.text import java_abs, java_hash
 
 Json: TypeAlias = Any

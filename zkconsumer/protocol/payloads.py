@@ -19,12 +19,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from zkconsumer.errors import AccessDeniedError, MalformedZnodeError, quoted
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java import json
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int32, parse_int64

@@ -9,9 +9,10 @@ the phase after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
+
+from zkconsumer.frozen import dataclass
 
 P = TypeVar("P", bound=Enum)
 C = TypeVar("C")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
 from zkconsumer.errors import ConfigError, MalformedZnodeError, quoted
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.assignors import RoundRobinRule
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32, parse_int64, scala_map_order
 from zkconsumer.protocol.paths import MAX_STREAMS, znode_fault

@@ -9,11 +9,12 @@ zkconsumer cannot detect the release of such a group.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
 from zkconsumer.errors import MalformedZnodeError, quoted
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.assignors import PartitionFormat, Strategy
 from zkconsumer.protocol.group_assignment import (
     AssignmentFailure,

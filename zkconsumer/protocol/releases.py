@@ -6,11 +6,12 @@ for example a deadlock or the version of a fetch request, are in no profile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
 from zkconsumer.errors import ConfigError
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.assignors import PartitionFormat, RoundRobinRule
 from zkconsumer.protocol.model import OFFSETS_TOPIC
 

@@ -8,11 +8,11 @@ concern the offsets that Kafka stores (`offsets.storage=kafka`).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from zkconsumer.errors import AccessDeniedError, first_few
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 Result: TypeAlias = Any  # Any: the kind of the request or operation has its type

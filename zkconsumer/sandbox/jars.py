@@ -29,13 +29,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
 from zkconsumer.errors import SandboxError
+from zkconsumer.frozen import dataclass
 from zkconsumer.safe_logger import SafeLogger
 
 Progress = Callable[[str], None]

@@ -7,11 +7,11 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from zkconsumer.config.properties_file import properties_text
 from zkconsumer.errors import SandboxError
+from zkconsumer.frozen import dataclass
 from zkconsumer.sandbox import jars
 from zkconsumer.sandbox.ports import HOST, free_port
 from zkconsumer.sandbox.process import Startable, until

@@ -15,10 +15,11 @@ is never merged with another history.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from zkconsumer.consumer.executor import Resume
+from zkconsumer.frozen import dataclass
 from zkconsumer.member.state import Settings, State
 from zkconsumer.protocol import paths
 from zkconsumer.sim import promises

@@ -46,13 +46,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias, cast
 
 from zkconsumer.consumer.executor import WatchFired
 from zkconsumer.errors import MalformedZnodeError
+from zkconsumer.frozen import dataclass
 from zkconsumer.member.state import Settings
 from zkconsumer.protocol import paths, payloads, registrations
 from zkconsumer.protocol import requests as rq

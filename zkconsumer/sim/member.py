@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self, cast
 
 from zkconsumer.consumer.commit_requests import Answer, CommitAbandoned, CommitRequested
@@ -36,6 +36,7 @@ from zkconsumer.consumer.loop import (
 )
 from zkconsumer.consumer.stream_partitions import CommitScope, Grant
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.frozen import dataclass
 from zkconsumer.member import commands as cmd
 from zkconsumer.member import events, machine, phases
 from zkconsumer.member.events import Event

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from zkconsumer.consumer import loop
 from zkconsumer.consumer.stream_partitions import CommitScope
 from zkconsumer.errors import ConfigError
+from zkconsumer.frozen import dataclass
 from zkconsumer.member import assignment as member_assignment
 from zkconsumer.member import (
     commands,

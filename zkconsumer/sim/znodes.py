@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol import paths
 from zkconsumer.protocol import requests as rq
 from zkconsumer.protocol.requests import Code, Node, Reply, Stat

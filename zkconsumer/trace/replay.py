@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from zkconsumer.errors import TraceDiffersError, TraceError
+from zkconsumer.frozen import dataclass
 from zkconsumer.member.events import Event
 from zkconsumer.member.machine import IllegalTransitionError, step
 from zkconsumer.member.state import Settings, State

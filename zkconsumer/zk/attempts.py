@@ -12,11 +12,12 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from kazoo.exceptions import ConnectionDropped
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.lost_data import RefusedHandshakes, is_lost
 from zkconsumer.protocol.model import session_text
 from zkconsumer.safe_logger import SafeLogger

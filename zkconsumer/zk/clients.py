@@ -15,12 +15,13 @@ import re
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from typing import Final, NamedTuple
 
 from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import Json, session_text
 from zkconsumer.zk.attempts import Address, ask
 from zkconsumer.zk.credentials import TlsSockets, tls_context

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from kazoo.client import KazooClient
 
 from zkconsumer.config.settings import ConnectionConfig
 from zkconsumer.errors import MalformedZnodeError, ZooKeeperUnreachableError
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.group_znodes import read_group_znodes
 from zkconsumer.protocol.model import JsonObject, Session, TopicPartition

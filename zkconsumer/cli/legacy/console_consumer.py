@@ -16,7 +16,6 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,6 +29,7 @@ from zkconsumer.config.settings import ConsumerConfig
 from zkconsumer.consumer.messages import Message, TimestampType
 from zkconsumer.consumer.stream_partitions import Decoded
 from zkconsumer.errors import ConfigError, ConsumerTimeoutError
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.filters import black_list, white_list
 from zkconsumer.protocol.java import JavaError

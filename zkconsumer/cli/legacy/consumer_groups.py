@@ -7,7 +7,6 @@ options of the new consumer and of `--reset-offsets`, which this tool refuses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.admin.apply import Live
@@ -16,6 +15,7 @@ from zkconsumer.cli.legacy.joptsimple import Option, Options, Parser
 from zkconsumer.cli.legacy.releases import KafkaRelease
 from zkconsumer.cli.legacy.tool import Tool
 from zkconsumer.errors import ConfigError, RefusedError
+from zkconsumer.frozen import dataclass
 from zkconsumer.kafka.logs import LogRange, log_ends
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.java import JavaError

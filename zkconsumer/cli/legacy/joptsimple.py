@@ -7,12 +7,12 @@ only, and its columns have one width in all releases.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from textwrap import wrap
 from typing import Final
 
 from zkconsumer.cli.legacy.releases import KafkaRelease
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.java.text import parse_int32, parse_int64
 
 # Characters of a line of the help, of its first column at most, and between the columns.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from zkconsumer.cli.options import Common
 from zkconsumer.cli.sources import parse_property
 from zkconsumer.config.properties_file import read_properties
 from zkconsumer.config.settings import ConnectionConfig
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.releases import Profile, profile
 from zkconsumer.zk.client import ZooKeeperClient

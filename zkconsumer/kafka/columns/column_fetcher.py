@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.kafka.client_settings import Settings
 from zkconsumer.kafka.columns.column_batches import batches
 from zkconsumer.kafka.columns.fetcher import SESSION_FROM, OwnFetcher

@@ -18,9 +18,9 @@ import base64
 import binascii
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from zkconsumer.errors import ConfigError, quoted
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.java.text import MAX_INT32, MIN_INT32
 from zkconsumer.protocol.later.assignors import Assignor, assign

@@ -11,9 +11,9 @@ only after its old member has revoked it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.java.hash_map import StringMap
 from zkconsumer.protocol.model import TopicPartition
 

@@ -9,9 +9,10 @@ topics where Kafka sends topic ids.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import OffsetAndMetadata, TopicPartition
 
 UNKNOWN_MEMBER = ""

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.java import JavaError
 from zkconsumer.protocol.java.hash_map import StringMap
 from zkconsumer.protocol.java.text import utf16_key

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.java.hash_map import HashSet, StringMap
 from zkconsumer.protocol.java.text import java_hash, utf16_key
 from zkconsumer.protocol.model import TopicPartition

@@ -15,7 +15,7 @@ import copy
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Self, cast
 
 from zkconsumer.bridge import machine, shares
@@ -24,6 +24,7 @@ from zkconsumer.bridge.state import Goal
 from zkconsumer.bridge.stream import BridgeStream
 from zkconsumer.consumer.commit_requests import CommitRequested
 from zkconsumer.consumer.loop import Host, PartitionSinks, ReleaseDone
+from zkconsumer.frozen import dataclass
 from zkconsumer.later import member_events as ev
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.member import commands as cmd

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.later.group_events import BrokerSettings
 from zkconsumer.protocol.later import messages as msg

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.sim.compare.run import new_group, settle
 from zkconsumer.sim.compare.zookeeper_group import ZOOKEEPER_GROUPS, cost_of_join
 

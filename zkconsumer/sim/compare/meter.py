@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import TopicPartition
 
 Serving = Mapping[TopicPartition, int]

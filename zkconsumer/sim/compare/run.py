@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from zkconsumer.errors import ConfigError, first_few, quoted
+from zkconsumer.frozen import dataclass
 from zkconsumer.later.group_events import DEFAULT_SESSION_S as COORDINATED_SESSION_S
 from zkconsumer.sim.compare.coordinated_group import COORDINATED_GROUPS
 from zkconsumer.sim.compare.meter import Cost, Meter, fewest_moves

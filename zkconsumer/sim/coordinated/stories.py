@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later.client_state import ClientSettings
 from zkconsumer.sim.coordinated.monitor import CoordinatedMonitor
 from zkconsumer.sim.coordinated.recorder import CoordinatedRecorder

@@ -15,10 +15,11 @@ import copy
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import ModuleType
 from typing import NamedTuple, Self, TypeAlias, TypeGuard
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.later import classic_member, consumer_member, group_coordinator
 from zkconsumer.later import group_events as ge
 from zkconsumer.later import member_events as ev

@@ -8,10 +8,12 @@ from the present time, instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Any, TypeAlias
+
+from zkconsumer.frozen import dataclass
 
 Value: TypeAlias = Any  # Any: a value in the state of a world
 

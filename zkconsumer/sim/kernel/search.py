@@ -12,9 +12,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.sim.kernel.world import InvariantViolation
 
 # ---- decisions -----------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.sim.kernel.search import Counts
 from zkconsumer.sim.kernel.world import InvariantViolation, World

@@ -10,9 +10,9 @@ methods return nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.model import TopicPartition
 
 NEVER = float("inf")

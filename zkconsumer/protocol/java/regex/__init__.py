@@ -10,7 +10,6 @@ differently.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -22,6 +21,7 @@ from zkconsumer.errors import (
     UnsupportedFilterError,
     quoted,
 )
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.java.regex.character_sets import SEPARATOR
 from zkconsumer.protocol.java.regex.parser import Parser
 from zkconsumer.protocol.java.regex.syntax_tree import repetition_product, text_of

@@ -15,13 +15,14 @@ The last section has the predefined sets and properties: `\p{...}`, `\d`, `\h` a
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Flag, auto
 from functools import lru_cache
 
 import regex
 
 from zkconsumer.errors import InvalidFilterError, UnsupportedFilterError, quoted
+from zkconsumer.frozen import dataclass
 
 
 class Mode(Flag):

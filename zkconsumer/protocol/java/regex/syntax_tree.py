@@ -6,10 +6,11 @@ and patterns with which `regex` would match differently from Java.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from zkconsumer.errors import UnsupportedFilterError
+from zkconsumer.frozen import dataclass
 from zkconsumer.protocol.java.regex.character_sets import CharSet, written
 
 UNBOUNDED = 0x7FFFFFFF  # the count of an unbounded repetition, as in Java
