@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from lab.conftest import LIMIT_MS, LabPage, LabProcess, running_lab
 from playwright.sync_api import Browser, Route, expect
 
-from zkconsumer.lab.site import write_first_answers
+from zkconsumer.lab.server import WEB, encode
 from zkconsumer.lab.tours import TOURS
 from zkconsumer.sandbox.ports import free_port
 
@@ -437,19 +437,29 @@ def test_a_site_without_its_runtime_says_so(lab: LabProcess, chromium: Browser) 
     context.close()
 
 
-def test_a_site_needs_no_engine_for_its_first_picture(
-    lab: LabProcess, chromium: Browser, tmp_path: Path
-) -> None:
+def test_a_site_needs_no_engine_for_its_first_picture(lab: LabProcess, chromium: Browser) -> None:
     """The page shows the stored first picture, and then says that its engine cannot start."""
-    write_first_answers(tmp_path / "first.json")
     context = chromium.new_context()
     context.set_default_timeout(LIMIT_MS)
     page = context.new_page()
     page.route(lab.url, as_a_site)
-    page.route("**/first.json", lambda route: route.fulfill(path=tmp_path / "first.json"))
+    page.route("**/first.json", lambda route: route.fulfill(path=WEB / "first.json"))
     page.goto(lab.url)
     expect(page.locator("[data-member]")).to_have_count(3)
     expect(page.get_by_role("alert")).to_contain_text("pyodide.mjs cannot be loaded")
+    context.close()
+
+
+def test_the_first_commands_have_stored_answers(lab: LabProcess, chromium: Browser) -> None:
+    """A page whose address names no group sends the commands of `first.json`, and no other."""
+    context = chromium.new_context()
+    page = context.new_page()
+    sent: list[dict[str, object]] = []
+    page.on("request", lambda one: one.url.endswith("/command") and sent.append(one.post_data_json))
+    page.goto(lab.url)
+    expect(page.locator("[data-member]")).to_have_count(3)
+    stored = json.loads((WEB / "first.json").read_bytes())
+    assert [encode({key: one[key] for key in one if key != "tab"}) for one in sent] == [*stored]
     context.close()
 
 

@@ -22,7 +22,19 @@ from starlette.requests import Request
 from support.wait import LIMIT_S, eventually, soon
 
 from zkconsumer.cli.lab import listen
-from zkconsumer.lab.server import KEEP_ALIVE_S, WEB, Hosts, LiveSource, _stream, web_files
+from zkconsumer.lab.engine import Engine
+from zkconsumer.lab.server import (
+    KEEP_ALIVE_S,
+    WEB,
+    Hosts,
+    LiveSource,
+    _stream,
+    encode,
+    web_files,
+)
+from zkconsumer.protocol.model import JsonObject
+
+FIRST = WEB / "first.json"
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -192,6 +204,16 @@ def test_tabs_have_runs_of_their_own(lab: LabProcess) -> None:
     number = command(lab, do="open", tab="a")[0]["run"]
     assert command(lab, do="step", run=number, tab="a")[0]["event"] == "frames"
     assert command(lab, do="step", run=number, tab="b")[0]["event"] == "error"
+
+
+def test_the_stored_answers_are_those_of_the_engine(pytestconfig: pytest.Config) -> None:
+    """The answers that the page gets without an engine; `--rewrite` writes them."""
+    first: list[JsonObject] = [{"do": "catalogue"}, {"do": "open", "moves": "", "world": {}}]
+    engine = Engine()
+    answers = {encode(one): engine.command(one) for one in first}
+    if pytestconfig.getoption("--rewrite"):
+        FIRST.write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
+    assert json.loads(FIRST.read_bytes()) == answers, "see --rewrite"
 
 
 def test_nothing_else_is_served(lab: LabProcess) -> None:

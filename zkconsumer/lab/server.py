@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -68,6 +67,7 @@ HEADERS = {
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
@@ -110,16 +110,16 @@ class Tabs:
 
 
 def new_engine() -> Engine:
-    """Return an engine. Importing the engine is slow, so the server starts without
-    it."""
+    """Return an engine. The first call imports it, which is slow; the page shows its first picture
+    meanwhile, from `first.json`."""
     from zkconsumer.lab.engine import Engine  # noqa: PLC0415 - see above
 
     return Engine()
 
 
-def encode(events: list[JsonObject]) -> str:
-    """Return events as compact JSON."""
-    return json.dumps(events, separators=(",", ":"), ensure_ascii=False)
+def encode(content: JsonObject | list[JsonObject]) -> str:
+    """Return a command or events as compact JSON."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
 
 
 class Hosts:
@@ -219,9 +219,9 @@ def application(hosts: Hosts, *, live: LiveSource | None = None) -> Guard:
             return JSONResponse(_error("the command is not a JSON object"), status_code=400)
         tab = str(given.pop("tab", ""))[:100]
         if live is not None:
-            events = await run_in_threadpool(live.command, given)
+            events = await asyncio.to_thread(live.command, given)
         else:
-            events = await run_in_threadpool(tabs.command, tab, given)
+            events = await asyncio.to_thread(tabs.command, tab, given)
         return Response(encode(events), media_type="application/json")
 
     async def events(request: Request) -> Response:
@@ -288,14 +288,6 @@ async def _stream(live: LiveSource, last: int, request: Request) -> AsyncIterato
 # ---- running -------------------------------------------------------------------------------------
 
 
-class _Server(uvicorn.Server):
-    """Serves the page's files, and imports the engine at the first request."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        threading.Thread(target=new_engine, name="lab engine", daemon=True).start()
-
-
 def serve(sock: socket.socket, host: str, *, live: LiveSource | None = None) -> None:
     """Serve the lab on a listening socket until SIGINT or SIGTERM.
 
@@ -307,6 +299,7 @@ def serve(sock: socket.socket, host: str, *, live: LiveSource | None = None) -> 
         log_level="warning",
         access_log=False,
         lifespan="off",
+        ws="none",
         timeout_graceful_shutdown=1,
     )
-    _Server(config).run(sockets=[sock])
+    uvicorn.Server(config).run(sockets=[sock])

@@ -22,7 +22,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from zkconsumer.errors import ConfigError
-from zkconsumer.lab.engine import Engine
 from zkconsumer.protocol.model import Json, JsonObject
 from zkconsumer.safe_logger import SafeLogger
 
@@ -96,7 +95,6 @@ def build(directory: Path, *, runtime: Path | None = None) -> None:
             shutil.copyfile(path, target)
     (directory / "LICENSES.txt").write_text(NOTICES.format(version=PYODIDE), encoding="utf-8")
     write_modules(directory / "zkconsumer.zip")
-    write_first_answers(directory / "first.json")
     with TemporaryDirectory(prefix="zkconsumer-pyodide-") as scratch:
         unpack_runtime(runtime or fetch_runtime(Path(scratch)), directory / "pyodide")
     compile_modules(directory)
@@ -113,23 +111,6 @@ def write_page(directory: Path) -> None:
     page = (WEB / "index.html").read_text(encoding="utf-8")
     page = page.replace('<meta charset="utf-8">', marks)
     (directory / "index.html").write_text(page, encoding="utf-8")
-
-
-FIRST_COMMANDS: tuple[JsonObject, ...] = (
-    {"do": "catalogue"},
-    {"do": "open", "moves": "", "world": {}},
-)
-"""What the page asks first if its address names no group, as app.js writes it (`openAddress`)."""
-
-
-def write_first_answers(target: Path) -> None:
-    """Write the answers to the first commands, so that the page shows them before Python starts."""
-    engine = Engine()
-    answers = {
-        json.dumps(command, separators=(",", ":")): engine.command(command)
-        for command in FIRST_COMMANDS
-    }
-    target.write_text(json.dumps(answers, separators=(",", ":")), encoding="utf-8")
 
 
 def compile_modules(directory: Path) -> None:

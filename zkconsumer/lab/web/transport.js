@@ -2,8 +2,29 @@
 
 const WAIT_S = [0.3, 0.6, 1, 2]; // seconds before another attempt when the server does not answer
 
+// The answers to the page's first commands if its address names no group: first.json has them. The engine starts meanwhile.
+class StoredAnswers {
+  constructor() {
+    this.answers = fetch("first.json").then((reply) => (reply.ok ? reply.json() : {})).catch(() => ({}));
+    this.posted = Promise.resolve();
+  }
+
+  // Return the stored answer to a command, or post the command. The engine gets every command, because later ones need the runs that the stored answers show.
+  async send(command, post) {
+    const answers = await this.answers;
+    const key = JSON.stringify(command);
+    const first = answers[key];
+    delete answers[key];
+    if (!first) return this.posted.then(() => post(command));
+    const posted = post(command).catch(() => {}); // a later command gets the error
+    this.posted = this.posted.then(() => posted);
+    return first;
+  }
+}
+
 export class HttpTransport {
   constructor(onLost, onLive) {
+    this.stored = new StoredAnswers();
     this.tab = sessionStorage.getItem("lab.tab") || newTab();
     this.onLost = onLost;
     this.onLive = onLive;
@@ -15,11 +36,16 @@ export class HttpTransport {
     if (!reply?.ok) throw new Error("the lab's server does not answer");
     const about = await reply.json();
     this.token = about.token;
+    if (about.kind !== "simulated") this.stored = null;
     return about;
   }
 
+  send(command) {
+    return this.stored ? this.stored.send(command, (one) => this.post(one)) : this.post(command);
+  }
+
   // Send a command and return its events; try again while the server does not answer.
-  async send(command) {
+  async post(command) {
     let refused = 0;
     for (let attempt = 0; ; attempt++) {
       try {
@@ -63,8 +89,7 @@ function newTab() {
 export class WorkerTransport {
   // `bytes` is the size of the files that the worker fetches.
   constructor(bytes, onProgress) {
-    // The answers to the page's first commands, which the build has computed: the engine starts meanwhile.
-    this.stored = fetch("first.json").then((reply) => (reply.ok ? reply.json() : {})).catch(() => ({}));
+    this.stored = new StoredAnswers();
     this.started = new Promise((done, refuse) => Object.assign(this, { start: done, refuse }));
     this.started.catch(() => {}); // whoever waits for it gets the error
     this.worker = new Worker(`worker.js?bytes=${bytes}`, { type: "module" });
@@ -96,13 +121,8 @@ export class WorkerTransport {
     return { kind: "static" };
   }
 
-  async send(command) {
-    const first = (await this.stored)[JSON.stringify(command)];
-    delete (await this.stored)[JSON.stringify(command)];
-    const answered = this.post(command); // the engine needs the runs that the stored answers show
-    if (!first) return answered;
-    answered.catch(() => {});
-    return first;
+  send(command) {
+    return this.stored.send(command, (one) => this.post(one));
   }
 
   post(command) {
