@@ -227,7 +227,8 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
     for name in web_files():
         text = (WEB / name).read_text(encoding="utf-8")
         found = set(re.findall(r"https?://[\w.]+", text)) - {"http://www.w3.org"}
-        assert not found or name.endswith(".txt"), name
+        # The first answers contain links, which load nothing.
+        assert not found or name.endswith((".txt", ".json")), name
 
 
 def test_vendored_files_are_unchanged() -> None:
