@@ -52,6 +52,7 @@ else:
 
 def _values_of(names: list[str]) -> Callable[[object], Values]:
     """Return a function that returns the values of these attributes."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda one: tuple(getattr(one, name) for name in names)
+    if not names:
+        return lambda one: ()
+    value = attrgetter(*names)
+    return value if len(names) > 1 else lambda one: (value(one),)
