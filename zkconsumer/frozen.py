@@ -1,11 +1,10 @@
 """`dataclass` for the package's own values: frozen for type checkers, and cheap at runtime.
 
-For `@dataclass(frozen=True)` Python compiles seven methods, and this takes a millisecond for each
-class at every start. `__init__` of such a class sets each field through a function call. Here only
-`__init__` is compiled, and it assigns the fields; the other methods are shared functions. An
-assignment to a field is an error of mypy, as always, but not an error at runtime. Therefore the
-classes whose objects users get are declared with Python's own decorator. docs/performance.md has
-the times.
+For `@dataclass(frozen=True)` Python compiles six methods, which takes a millisecond for each class
+at every start. Here only `__init__` is compiled; the other methods are shared functions. An
+assignment to a field is an error of mypy, as always, but not an error at runtime. The modules that
+define the public names, such as `zkconsumer.admin`, use Python's own decorator, which refuses the
+assignment at runtime, too. docs/performance.md has the times.
 """
 
 from __future__ import annotations
