@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import ModuleType
 
 import pytest
 from support.internals import connector_of, crash
@@ -11,8 +12,10 @@ from support.members.group import SETTINGS, Group, MemberUnderTest
 from support.wait import LIMIT_S, eventually, soon
 
 from zkconsumer import ConsumerConfig, aio
+from zkconsumer.consumer import jvm_log_lines, member_thread
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.protocol import paths
+from zkconsumer.safe_logger import SafeLogger
 
 
 def settled(group: Group, **settings: object) -> MemberUnderTest:
@@ -87,16 +90,21 @@ def test_a_crash_ends_the_streams_of_a_loop(group: Group) -> None:
     asyncio.run(asyncio.wait_for(main(), LIMIT_S))
 
 
-@pytest.mark.parametrize("module", ["journal", "member_thread"])
+@pytest.mark.parametrize("module", [jvm_log_lines, member_thread], ids=["journal", "member_thread"])
 def test_a_log_filter_that_raises_ends_no_member(
-    group: Group, module: str, capsys: pytest.CaptureFixture[str]
+    group: Group,
+    module: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """If a log filter raises an error for every line, it is reported once; the member continues."""
 
     def refuse(record: logging.LogRecord) -> bool:
         raise ValueError(f"the filter does not like {record.msg}")
 
-    log = logging.getLogger(f"zkconsumer.consumer.{module}")
+    log: logging.Logger = module.logger.logger
+    # The module's own logger may have reported an error in an earlier test of this process.
+    monkeypatch.setattr(module, "logger", SafeLogger(log))
     before = log.level
     log.setLevel(logging.DEBUG)
     log.addFilter(refuse)
