@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import os
 import pickle
 import subprocess
@@ -82,6 +83,25 @@ def test_classes() -> None:
     assert repr(Derived(1)).startswith("Derived(x=1, ")
     assert (repr(Single(x=1)), hash(Single(x=1))) == ("its own", hash((1,)))
     assert {Empty()} == {Empty()} != {Own(1)}
+
+
+@pytest.mark.parametrize("package", ["zkconsumer", "zkconsumer.admin", "zkconsumer.testing"])
+def test_public_classes_are_python_s(package: str) -> None:
+    """Users' code may not be checked by mypy, so public objects refuse assignments at runtime."""
+    exported = importlib.import_module(package)
+    kinds = [
+        kind
+        for kind in (getattr(exported, name) for name in exported.__all__)
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+    ]
+    assert kinds
+    assert [kind.__name__ for kind in kinds if _is_own(kind)] == []
+    assert _is_own(Own)
+
+
+def _is_own(kind: type) -> bool:
+    """Return whether the package's own decorator has made a class."""
+    return getattr(kind.__repr__, "__module__", "") == frozen.__name__
 
 
 def test_mypy_reports_an_assignment(tmp_path: Path) -> None:
