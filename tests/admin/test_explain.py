@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kazoo.security import make_acl
 from support.scenes import Scene
 
 from zkconsumer.admin.explain import Explanation, explain
@@ -109,3 +110,17 @@ def test_a_group_without_members(scene: Scene) -> None:
     found = explained(scene)
     assert (found.shares, found.topics) == ((), {})
     assert "No member" in found.words[0]
+
+
+def test_offsets_that_may_not_be_read(scene: Scene) -> None:
+    """The shares are explained as usual; the words say that the last commit is unknown."""
+    scene.settled(MEMBERS, SIZES)
+    scene.offset("orders", 0, 1)
+    before = explained(scene)
+    path = paths.offset("g", TopicPartition("orders", 0))
+    scene.session.set_acls(path, [make_acl("digest", "alice:hash", all=True)])
+    found = explained(scene)
+    assert (found.shares, found.topics) == (before.shares, before.topics)
+    (new,) = set(found.words) - set(before.words)
+    assert new.startswith("The last commit is unknown")
+    assert path in new

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from kazoo.security import make_acl
 from support.scenes import Scene
 
 from zkconsumer.admin.findings import Finding, ranges
 from zkconsumer.admin.verify import verify
-from zkconsumer.errors import UnknownGroupError
+from zkconsumer.errors import AccessDeniedError, UnknownGroupError
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Pattern, Registration, encode_registration
@@ -60,6 +61,30 @@ def test_patterns_are_expanded(scene: Scene) -> None:
     assert [one.subject for one in findings(scene)] == ["other"]
     subjects = [one.subject for one in findings(scene, exclude_internal=False)]
     assert subjects == ["__consumer_offsets", "other"]
+
+
+def test_offsets_that_may_not_be_read(scene: Scene) -> None:
+    """Offsets are not needed; only the time of the last commit is then unknown."""
+    scene.settled(TWO, SIZES)
+    scene.offset("orders", 0, 1)
+    scene.session.set_acls(paths.offsets("g"), [make_acl("digest", "alice:hash", all=True)])
+    assert findings(scene) == []
+    for name in TWO:
+        scene.session.delete(paths.member("g", name))
+    nobody = next(one for one in findings(scene) if one.code == "no-members")
+    assert "its last commit is unknown" in nobody.what
+    assert paths.offsets("g") in nobody.what
+
+
+@pytest.mark.parametrize(
+    "path", [paths.ids("g"), paths.member("g", "g_a"), paths.owners_of("g", "orders")]
+)
+def test_members_or_owners_that_may_not_be_read(scene: Scene, path: str) -> None:
+    """Without the members and owners nothing is verified, and the error names the znode."""
+    scene.settled(TWO, SIZES)
+    scene.session.set_acls(path, [make_acl("digest", "alice:hash", all=True)])
+    with pytest.raises(AccessDeniedError, match=path):
+        findings(scene)
 
 
 def test_an_unreadable_znode_is_a_finding(scene: Scene) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from cli.conftest import Run, Spawn
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 from support.wait import LIMIT_S
 from support.zk.clients import address_of
 
@@ -41,10 +42,21 @@ def test_a_table(zookeeper: ZooKeeperServer, group: str, call: Run) -> None:
         ["TOPIC", "PARTITION", "OWNER", "CONSUMER", "OFFSET"],
         ["orders", "0", "g_a-0", "g_a", "0"],
         ["orders", "1", "g_b-10", "g_b", "(not", "registered)", "-"],
-        ["orders", "2", "-", "-", "-"],
+        ["orders", "2", "-", "-", "unknown"],
     ]
     assert "orders-2" in err
     assert "is not an offset" in err
+
+
+def test_an_offset_that_may_not_be_read(
+    zookeeper: ZooKeeperServer, client: KazooClient, group: str, call: Run
+) -> None:
+    """The owners and the other offsets are shown; the unread offset is unknown, with its reason."""
+    client.set_acls(paths.offset(group, T0), [make_acl("digest", "alice:hash", all=True)])
+    code, out, err = call("owners", "--zookeeper", zookeeper.connect, "--group", group)
+    assert code == 0
+    assert out.splitlines()[1].split() == ["orders", "0", "g_a-0", "g_a", "unknown"]
+    assert "orders-0: ZooKeeper does not allow this client to read the znode" in err
 
 
 def test_json(zookeeper: ZooKeeperServer, client: KazooClient, group: str, call: Run) -> None:

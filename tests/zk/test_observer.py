@@ -10,7 +10,7 @@ from queue import Empty, Queue
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from support.internals import client_of
 from support.wait import LIMIT_S
 from support.zk.client import peer_of
@@ -264,3 +264,26 @@ def test_access_denied(zookeeper: ZooKeeperServer, client: KazooClient, group: s
             next(observer.changes())
     with Observer(zookeeper.connect, group, auth=("digest", "u:p")) as observer:
         assert observer.snapshot() == GroupSnapshot()
+
+
+def test_an_offset_that_may_not_be_read(
+    zookeeper: ZooKeeperServer, client: KazooClient, group: str
+) -> None:
+    """The offset is unknown, with a reason; everything else is reported, and so are changes."""
+    claim(client, group, T0)
+    client.add_auth("digest", "u:p")
+    client.ensure_path(paths.offsets_of(group, "orders"))
+    only_u = [make_digest_acl("u", "p", all=True)]
+    client.create(paths.offset(group, T0), b"1", acl=only_u)
+    client.create(paths.offset(group, T1), b"2", acl=OPEN_ACL_UNSAFE)
+    reason = "ZooKeeper does not allow this client to read the znode"
+    with following(zookeeper.connect, group) as (observer, followed):
+        assert observer.snapshot().offsets == {T0: reason, T1: 2}
+        assert T0 in observer.snapshot().owners
+        client.set(paths.offset(group, T1), b"3")
+        assert followed.until(lambda change: change.after == 3) == [
+            Change(ChangeKind.OFFSET, T1, 2, 3)
+        ]
+        client.delete(paths.offset(group, T0))
+        last = followed.until(lambda change: change.after is None)[-1]
+        assert last == Change(ChangeKind.OFFSET, T0, reason, None)

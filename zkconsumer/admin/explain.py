@@ -87,7 +87,7 @@ def examined_group(
     connection: ZooKeeperClient, group: str, *, settings: ConsumerConfig | None = None
 ) -> ExaminedGroup:
     """Read what an explanation of a group needs, once. Raises the errors of `explain`."""
-    image = existing_group(connection, group)
+    image = existing_group(connection, group, needs_offsets=False)
     payloads = read_all_topic_payloads(connection)
     require_topics(image, payloads)
     has_brokers = bool(read_brokers(connection))
@@ -141,6 +141,8 @@ def _tolerant(examined: ExaminedGroup) -> set[ConsumerId]:
 
 def _words(examined: ExaminedGroup, *, is_range: bool) -> Iterator[str]:
     yield from (f"{one[:1].upper()}{one[1:]}." for one in remarks(examined.health, time.time()))
+    if examined.image.has_unknown_offsets:
+        yield f"The last commit is unknown: {examined.image.denial}"
     count = len(examined.image.registrations)
     if not count:
         yield "Without a registration no partition is assigned."

@@ -404,12 +404,23 @@ def existing_group(
     name: str,
     *,
     directories: Collection[str] = (MEMBERS, OWNERS, OFFSETS),
+    needs_offsets: bool = True,
 ) -> GroupImage:
-    """Read a group. Raises UnknownGroupError if it does not exist, and AccessDeniedError."""
-    images = read_groups(connection, [name], directories=directories)
+    """Read a group. Raises UnknownGroupError if it does not exist, and AccessDeniedError.
+
+    Without `needs_offsets`, offsets that this client may not read are no error.
+    """
+    images = read_readable_parts(connection, [name], directories=directories)
     if name not in images:
         raise unknown_group(name, connection)
-    return images[name]
+    image = images[name]
+    offsets = f"{paths.offsets(name)}/"
+    hidden = [
+        path for path in image.unreadable if needs_offsets or not f"{path}/".startswith(offsets)
+    ]
+    if hidden:
+        raise denied(*hidden)
+    return image
 
 
 def read_allowed_groups(

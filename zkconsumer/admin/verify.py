@@ -42,7 +42,7 @@ def verify(
     the members' `exclude.internal.topics`. Raises UnknownGroupError, AccessDeniedError and
     ZooKeeperUnreachableError.
     """
-    image = existing_group(connection, group)
+    image = existing_group(connection, group, needs_offsets=False)
     payloads = read_all_topic_payloads(connection)
     return list(unsettled(image, payloads, exclude_internal=exclude_internal))
 
@@ -107,7 +107,7 @@ def _nobody(image: GroupImage) -> Iterator[Finding]:
             NO_MEMBERS,
             image.name,
             image.name,
-            f"no member is registered{last_write(health, time.time())}",
+            f"no member is registered{_last_write(image)}",
             "no member of the group consumes its partitions",
             "start its members, or examine the group",
             advice=Advice(RemedyOperation.EXAMINE, image.name),
@@ -136,6 +136,12 @@ def _nobody(image: GroupImage) -> Iterator[Finding]:
             numbers,
             advice=Advice(RemedyOperation.EXAMINE, image.name),
         )
+
+
+def _last_write(image: GroupImage) -> str:
+    if image.has_unknown_offsets:
+        return f"; its last commit is unknown: {image.denial}"
+    return last_write(image.health, time.time())
 
 
 def unreadable_topics(

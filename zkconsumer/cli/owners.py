@@ -175,7 +175,8 @@ def _members(snapshot: GroupSnapshot) -> JsonObject:
 
 
 def _shown(row: Row, snapshot: GroupSnapshot) -> Row:
-    owner = snapshot.owners.get(TopicPartition(row["topic"], row["partition"]))
+    tp = TopicPartition(row["topic"], row["partition"])
+    owner, offset = snapshot.owners.get(tp), snapshot.offsets.get(tp)
     remark = ""
     if row["consumer"] and row["consumer"] not in snapshot.members:
         remark = " (not registered)"
@@ -185,6 +186,8 @@ def _shown(row: Row, snapshot: GroupSnapshot) -> Row:
         **row,
         "owner": row["owner"] or None,
         "consumer": (row["consumer"] or "-") + remark,
+        # `_problems` has the reason.
+        "offset": "unknown" if isinstance(offset, str) else offset,
     }
 
 

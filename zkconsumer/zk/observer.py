@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
@@ -73,7 +73,7 @@ _Read = Exists | Get | Listing
 
 T = TypeVar("T")
 
-# A string is the reason why the payload is malformed.
+# A string is the reason why the payload is malformed, or why this client does not have it.
 Value = Registration | OwnerZnode | int | str
 
 
@@ -86,7 +86,8 @@ class GroupSnapshot:
     Attributes:
         members: consumer id -> registration, or the reason why it is malformed.
         owners: partition -> owner znode.
-        offsets: partition -> next offset to read, or the reason why it is malformed.
+        offsets: partition -> next offset to read, or the reason why it is unknown: the znode is
+            malformed, or this client may not read it.
     """
 
     members: Mapping[str, Registration | str] = field(default_factory=dict)
@@ -220,6 +221,8 @@ class GroupWatcher:
             self._touched.add(path)
             if isinstance(reply.value, Node):
                 self._values[path] = _decode(kind, path, reply.value)
+            elif reply.code is Code.NO_AUTH:
+                self._values[path] = denied(path).what
             else:
                 self._values.pop(path, None)
 
@@ -259,8 +262,16 @@ def _decode(kind: ZnodeKind, path: str, node: Node) -> Value:
         return error.what
 
 
-def _snapshot(nodes: Mapping[str, Node]) -> GroupSnapshot:
-    """Return the values of the znodes, by kind."""
+def _may_be_refused(path: str) -> bool:
+    """Return whether the group can be followed without this znode: an offset is then unknown.
+
+    Without a registration or an owner znode, an unknown member or owner would look like none.
+    """
+    return paths.locate(path).kind is ZnodeKind.OFFSET
+
+
+def _snapshot(nodes: Mapping[str, Node], refused: Iterable[str]) -> GroupSnapshot:
+    """Return the values of the znodes, by kind; `refused`: offsets that may not be read."""
     members: dict[str, Registration | str] = {}
     owners: dict[TopicPartition, OwnerZnode] = {}
     offsets: dict[TopicPartition, int | str] = {}
@@ -277,6 +288,9 @@ def _snapshot(nodes: Mapping[str, Node]) -> GroupSnapshot:
                 members[at.name] = str(value)
             case value:
                 offsets[TopicPartition(at.name, at.partition)] = value
+    for path in refused:
+        at = paths.locate(path)
+        offsets[TopicPartition(at.name, at.partition)] = denied(path).what
     return GroupSnapshot(
         MappingProxyType(members), MappingProxyType(owners), MappingProxyType(offsets)
     )
@@ -306,7 +320,8 @@ class Observer:
 
     Raises ConfigError and InvalidNameError. Entering raises the errors of `ZooKeeperSession.start`.
     After a connection loss `changes` waits, and the other methods raise ZooKeeperUnreachableError.
-    If ZooKeeper refuses the credential from now on, `changes` raises AccessDeniedError.
+    If ZooKeeper refuses the credential from now on, `changes` raises AccessDeniedError. All methods
+    raise it for a znode that this client may not read, except for an offset, which is unknown then.
     """
 
     def __init__(
@@ -367,10 +382,12 @@ class Observer:
         directories = [part.value for part in self._follow]
         found = self._run(read_group_znodes([self.group], directories=directories))
         if self.group not in found:
-            return _snapshot({})
-        for error in found[self.group].unreadable.values():
-            raise error
-        return _snapshot(found[self.group].nodes)
+            return GroupSnapshot()
+        group = found[self.group]
+        for path, error in group.unreadable.items():
+            if not _may_be_refused(path):
+                raise error
+        return _snapshot(group.nodes, group.unreadable)
 
     def changes(self) -> Iterator[tuple[float, Change]]:
         """Yield (monotonic seconds of the read, change) for every change, until `close`.
@@ -452,8 +469,9 @@ class Observer:
             raise _ConnectionLost(f"no reply within {_REPLY_S:g} s") from None
         for request, reply in zip(batch, replies, strict=True):
             if reply.code is Code.NO_AUTH:
-                raise denied(request.path)
-            if reply.code not in (Code.OK, Code.NO_NODE):
+                if not _may_be_refused(request.path):
+                    raise denied(request.path)
+            elif reply.code not in (Code.OK, Code.NO_NODE):
                 raise _ConnectionLost(str(reply.value))
         return replies
 
