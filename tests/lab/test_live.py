@@ -15,12 +15,13 @@ from support.zk.client import peer_of
 
 from zkconsumer.admin.lag import PATIENCE_S, CommitWindow, PartitionLag
 from zkconsumer.kafka.logs import LogRange
-from zkconsumer.lab.live import Flow, flow_of
+from zkconsumer.lab.live import Flow, GroupPicture, flow_of
 from zkconsumer.protocol import paths
 from zkconsumer.protocol.model import TopicPartition
 from zkconsumer.protocol.registrations import Registration, encode_registration
 from zkconsumer.sandbox import ZooKeeperServer
 from zkconsumer.sandbox.ports import free_port
+from zkconsumer.zk.observer import Change, ChangeKind
 
 Open = Callable[..., LabPage]
 
@@ -117,6 +118,21 @@ def test_the_lab_follows_a_group_without_writes(
         one.page.get_by_role("menuitem", name="why").click()
         expect(one.page.get_by_role("status")).to_contain_text("thread 1 of 3", timeout=LIMIT_MS)
         assert members.writes() == last
+
+
+def test_an_offset_that_cannot_be_read_is_unknown() -> None:
+    """The words of a change say that an offset is unknown, and why."""
+    picture = GroupPicture("g")
+    tp = TopicPartition("t", 0)
+    words = []
+    for before, after in ((None, 5), (5, "no right to read"), ("no right to read", None)):
+        frame = picture.change(Change(ChangeKind.OFFSET, tp, before, after))
+        words.append(frame["l"] if frame else None)
+    assert words == [
+        "the offset of t-0 is 5",
+        "the offset of t-0 is unknown: no right to read",
+        "t-0 has no offset",
+    ]
 
 
 def test_lag_and_rate_of_a_partition() -> None:

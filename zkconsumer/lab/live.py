@@ -272,8 +272,10 @@ class GroupPicture:
             self.tree.pop(path, None)
         else:
             self.tree[path] = [row[2], 0]
+        unknown = "unknown: " if isinstance(after, str) else ""
+        words = f"the offset of {row[0]} is {unknown}{row[2]}"
         frame: JsonObject = {
-            "l": f"the offset of {row[0]} is {row[2]}" if row[2] else f"{row[0]} has no offset",
+            "l": words if row[2] else f"{row[0]} has no offset",
             "p": {number: row[1:]},
             "z": {path: self.tree.get(path)},
         }
