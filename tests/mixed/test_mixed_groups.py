@@ -12,7 +12,10 @@ from collections.abc import Callable
 
 import pytest
 from mixed.scenario import ALL_OURS, MESSAGES, Outcome, Record
+from support.members.evidence import Delivery, without_taken
 from support.members.mixed_groups import SETTINGS, GroupSetup
+
+from zkconsumer.protocol.model import TopicPartition
 
 # A JVM member that loses its session commits its old offsets again in the next session. In a
 # scenario this happens twice: after the expiry, and after the freeze. The commit may come before or
@@ -39,6 +42,17 @@ def reference(outcome: Outcome) -> Record:
     """Return the results of the group of JVM members only."""
     assert outcome.reference is not None
     return outcome.reference
+
+
+def test_what_a_killed_jvm_member_may_have_taken() -> None:
+    """One message of each stream, the next one of a partition, is no loss; all others are."""
+    orders = [TopicPartition("orders", number) for number in range(3)]
+    of_killed = [Delivery(0.0, "a-jvm", tp, 0, 5) for tp in orders[:2]]
+    assert without_taken({orders[0]: [6]}, of_killed) == {}
+    assert without_taken({orders[0]: [6, 7]}, of_killed) == {orders[0]: [7]}
+    assert without_taken({orders[0]: [5]}, of_killed) == {orders[0]: [5]}
+    assert without_taken({orders[0]: [6], orders[1]: [6]}, of_killed) == {orders[1]: [6]}
+    assert without_taken({orders[2]: [0]}, of_killed) == {orders[2]: [0]}
 
 
 def test_nothing_is_lost(outcome: Outcome) -> None:

@@ -60,3 +60,27 @@ def missing(
         seen[one.partition].add(one.offset)
     found = {tp: sorted(offsets - seen[tp]) for tp, offsets in produced.items()}
     return {tp: offsets for tp, offsets in found.items() if offsets}
+
+
+def without_taken(
+    missed: Mapping[TopicPartition, Sequence[int]], of_killed: Iterable[Delivery]
+) -> dict[TopicPartition, list[int]]:
+    """Leave out of `missed` what a killed JVM member may have taken without reporting it.
+
+    The JVM's `ConsumerIterator.next` counts a message as consumed before the user has it, so a
+    commit at this moment includes the message. That is at most one message of each stream (a member
+    has one stream for each topic here): the next one after the member's last of a partition.
+    """
+    last: dict[TopicPartition, int] = {}
+    for one in of_killed:
+        last[one.partition] = max(one.offset, last.get(one.partition, -1))
+    found: dict[TopicPartition, list[int]] = {}
+    streams: set[str] = set()
+    for tp, offsets in missed.items():
+        left, taken = list(offsets), last.get(tp, -2) + 1
+        if taken in left and tp.topic not in streams:
+            streams.add(tp.topic)
+            left.remove(taken)
+        if left:
+            found[tp] = left
+    return found

@@ -82,7 +82,7 @@ def test_a_delete_whose_reply_is_lost_is_no_node_when_tried_again(server: Server
 def test_a_claim_made_before_a_silence_ends_with_the_session(server: Server) -> None:
     """Znodes whose creation was never acknowledged also end with their session."""
     proxy = server.proxy()
-    session, other = server.session_behind(proxy, timeout_s=3.0), server.session()
+    session, other = server.session_behind(proxy), server.session()
     other.create("/owners")
     proxy.wire = Wire.LOSE_REPLIES
     reply = session.later(lambda it: it.multi(*(claim(f"/owners/{n}") for n in range(3))))
@@ -97,7 +97,7 @@ def test_a_claim_made_before_a_silence_ends_with_the_session(server: Server) -> 
 def test_a_silent_client_comes_back_with_another_session(server: Server) -> None:
     """A client that reconnects after the timeout learns that its session has expired."""
     proxy = server.proxy()
-    session, other = server.session_behind(proxy, timeout_s=2.0), server.session()
+    session, other = server.session_behind(proxy), server.session()
     session.create_ephemeral("/id")
     number = session.id
     proxy.wire = Wire.SILENT
