@@ -142,7 +142,7 @@ def _tolerant(examined: ExaminedGroup) -> set[ConsumerId]:
 def _words(examined: ExaminedGroup, *, is_range: bool) -> Iterator[str]:
     yield from (f"{one[:1].upper()}{one[1:]}." for one in remarks(examined.health, time.time()))
     if examined.image.has_unknown_offsets:
-        yield f"The last commit is unknown: {examined.image.denial}"
+        yield f"The last commit is unknown: {examined.image.denial}."
     count = len(examined.image.registrations)
     if not count:
         yield "Without a registration no partition is assigned."
